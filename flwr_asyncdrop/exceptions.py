@@ -1,0 +1,59 @@
+"""The exceptions of flwr-asyncdrop.
+
+::
+
+    AsyncDropError
+    ├── ConfigError            a run-config key is unknown, wrong or contradictory
+    ├── DataError              a data set is missing or damaged
+    ├── SubmodelError
+    │   ├── UnsupportedModelError  no submodels can be made of this module
+    │   └── ShapeError             tensors that do not fit the model or the plan
+    ├── ReplyError             a client's reply cannot be merged (costs the task)
+    └── RunError               the run cannot go on
+"""
+
+__all__ = [
+    "AsyncDropError",
+    "ConfigError",
+    "DataError",
+    "ReplyError",
+    "RunError",
+    "ShapeError",
+    "SubmodelError",
+    "UnsupportedModelError",
+]
+
+
+class AsyncDropError(Exception):
+    """Base class of every error that flwr-asyncdrop raises on purpose.
+
+    The message is one line: what is wrong, with the value, and what mends it.
+    """
+
+
+class ConfigError(AsyncDropError, ValueError):
+    """A run-config key is unknown, has a wrong value, or contradicts another."""
+
+
+class DataError(AsyncDropError):
+    """A data set is missing, damaged, or not in the layout that was asked for."""
+
+
+class SubmodelError(AsyncDropError):
+    """Something is wrong with a submodel."""
+
+
+class UnsupportedModelError(SubmodelError):
+    """No verified submodel can be made of this module."""
+
+
+class ShapeError(SubmodelError, ValueError):
+    """Tensors that do not fit the model or the plan that they are used with."""
+
+
+class ReplyError(AsyncDropError):
+    """A client's reply cannot be merged: it costs the task, never the run."""
+
+
+class RunError(AsyncDropError):
+    """The run cannot go on: no node came, or every task fails."""
