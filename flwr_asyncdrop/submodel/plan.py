@@ -1,0 +1,193 @@
+"""The plan: which positions of which tensors belong to which droppable unit."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.types import Indices, Keep, Scope
+
+__all__ = ["Plan", "UnitGroup"]
+
+
+@dataclass(frozen=True)
+class UnitGroup:
+    """Units that are interchangeable: any subset of them makes a submodel.
+
+    Attributes
+    ----------
+    name : str
+        The module that produces the units, e.g. ``"layer1.0.conv1"``.
+    size : int
+        The number of units.
+    scope : {"internal", "residual"}
+        ``"residual"`` when the units are carried by an addition of two branches,
+        ``"internal"`` when they are made and consumed inside a block.
+    """
+
+    name: str
+    size: int
+    scope: Scope
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A verified map from units to tensor positions; made by ``plan_submodels``.
+
+    Unit ids count through all groups: group ``g`` owns the ids from ``offsets[g]``
+    to ``offsets[g] + groups[g].size - 1``.
+
+    Attributes
+    ----------
+    groups : tuple of UnitGroup
+        The droppable groups, in the order in which the model lists its tensors.
+    shapes : dict of str to tuple of int
+        The full shape of every tensor of the ``state_dict``.
+    axes : dict of str to dict of int to Tensor
+        Tensor name -> dim -> the unit id of each position (int64, ``-1`` = always
+        kept). Dims on which nothing can be dropped are absent.
+    parameters : frozenset of str
+        The names in ``shapes`` that are parameters; the others are buffers.
+    left_out : dict of str to str
+        What stays whole (a module or tensor), and why.
+    """
+
+    groups: tuple[UnitGroup, ...]
+    shapes: dict[str, tuple[int, ...]]
+    axes: dict[str, dict[int, Tensor]]
+    parameters: frozenset[str]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """The first unit id of each group."""
+        return tuple(accumulate((g.size for g in self.groups), initial=0))[:-1]
+
+    @property
+    def num_units(self) -> int:
+        """The number of units in all groups together."""
+        return sum(group.size for group in self.groups)
+
+    def full_keep(self) -> Keep:
+        """Return the keep that drops nothing."""
+        return tuple(torch.arange(group.size) for group in self.groups)
+
+    def indices(self, keep: Keep) -> Indices:
+        """Turn kept units into kept positions of every narrowed tensor.
+
+        Parameters
+        ----------
+        keep : tuple of Tensor
+            Per group the kept unit numbers: int64, ascending, at least one.
+
+        Returns
+        -------
+        dict of str to dict of int to Tensor
+            Tensor name -> dim -> kept positions. Tensors and dims that lose nothing
+            are absent.
+
+        Raises
+        ------
+        ShapeError
+            If `keep` does not fit the groups.
+        """
+        kept = self._kept_units(keep)
+        positions: dict[int, Tensor | None] = {}
+        result: Indices = {}
+        for name, dims in self.axes.items():
+            for dim, units in dims.items():
+                if id(units) not in positions:
+                    found = kept[units].nonzero().squeeze(1)
+                    whole = len(found) == len(units)
+                    positions[id(units)] = None if whole else found
+                narrowed = positions[id(units)]
+                if narrowed is not None:
+                    result.setdefault(name, {})[dim] = narrowed
+        return result
+
+    def _kept_units(self, keep: Keep) -> Tensor:
+        """Return one flag a unit id, and a last one, True, for id -1."""
+        if len(keep) != len(self.groups):
+            raise ShapeError(
+                f"keep has {len(keep)} entries but the plan has {len(self.groups)} "
+                "groups: pass one tensor of kept units per group"
+            )
+        flags = torch.zeros(self.num_units + 1, dtype=torch.bool)
+        flags[-1] = True
+        for group, offset, units in zip(self.groups, self.offsets, keep, strict=True):
+            _check_units(group, units)
+            flags[units + offset] = True
+        return flags
+
+    def shapes_of(self, indices: Indices) -> dict[str, tuple[int, ...]]:
+        """Return the shape that every tensor has in the submodel of `indices`."""
+        return {
+            name: _narrowed_shape(shape, indices.get(name, {}))
+            for name, shape in self.shapes.items()
+        }
+
+    def report(self) -> str:
+        """Return a table of the groups, their share of the model, what stays whole."""
+        shares = self._shares()
+        width = max([len("group"), *(len(group.name) for group in self.groups)])
+        lines = [f"{'group':<{width}}  units  scope     elements"]
+        lines += [
+            f"{group.name:<{width}}  {group.size:>5}  {group.scope:<8}  {share:>8.1%}"
+            for group, share in zip(self.groups, shares, strict=True)
+        ]
+        lines += [f"whole: {name}: {why}" for name, why in self.left_out.items()]
+        return "\n".join(lines)
+
+    __str__ = report
+
+    def _shares(self) -> list[float]:
+        """Return per group the share of all elements that its units index.
+
+        An element lies at a unit of two groups when both its row and its column can
+        be dropped, so the shares may add up to more than one.
+        """
+        total = sum(math.prod(shape) for shape in self.shapes.values())
+        counts = [0.0] * len(self.groups)
+        for name, dims in self.axes.items():
+            elements = math.prod(self.shapes[name])
+            for group, offset in enumerate(self.offsets):
+                untouched = 1.0
+                for units in dims.values():
+                    end = offset + self.groups[group].size
+                    mine = (units >= offset) & (units < end)
+                    untouched *= 1.0 - float(mine.double().mean())
+                counts[group] += elements * (1.0 - untouched)
+        return [count / max(total, 1) for count in counts]
+
+
+def _check_units(group: UnitGroup, units: Tensor) -> None:
+    """Raise ShapeError unless `units` are ascending unit numbers of `group`."""
+    ascending = (
+        units.dtype == torch.int64
+        and units.dim() == 1
+        and len(units) > 0
+        and bool((units[1:] > units[:-1]).all())
+    )
+    if not ascending:
+        raise ShapeError(
+            f"the kept units of {group.name} must be a non-empty ascending int64 "
+            f"vector, not {units.dtype} of shape {tuple(units.shape)}"
+        )
+    if int(units[0]) < 0 or int(units[-1]) >= group.size:
+        raise ShapeError(
+            f"the kept units of {group.name} lie in {int(units[0])}..{int(units[-1])} "
+            f"but the group has the units 0..{group.size - 1}"
+        )
+
+
+def _narrowed_shape(
+    shape: tuple[int, ...], dims: Mapping[int, Tensor]
+) -> tuple[int, ...]:
+    return tuple(
+        len(dims[dim]) if dim in dims else size for dim, size in enumerate(shape)
+    )
