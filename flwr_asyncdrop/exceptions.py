@@ -52,7 +52,20 @@ class ShapeError(SubmodelError, ValueError):
 
 
 class ReplyError(AsyncDropError):
-    """A client's reply cannot be merged: it costs the task, never the run."""
+    """A client's reply cannot be merged: it costs the task, never the run.
+
+    Parameters
+    ----------
+    kind : str
+        The sort of failure, one of a few, for counting: ``"client-error"``,
+        ``"arrays"``, ``"shape"``, ``"non-finite"`` or ``"num-examples"``.
+    message : str
+        What is wrong and what mends it.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class RunError(AsyncDropError):

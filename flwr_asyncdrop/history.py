@@ -1,0 +1,236 @@
+r"""The record of a run: one JSON object per line, in the same order every time.
+
+======================  ==========================================================
+``event``               fields beside ``event`` and ``wall``
+======================  ==========================================================
+``run`` (first line)    ``schema``, ``seed``, ``full_bytes`` and what the caller
+                        adds (``algorithm``, ``devices``, ``in_flight``, ...)
+``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
+                        ``rank``, ``dispatched_at``, ``staleness``, ``version``,
+                        ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
+                        ``metrics``
+``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``reason``
+``evaluation``          ``source``, ``round``, ``update``, ``time``, ``metrics``
+``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
+                        ``failures``
+======================  ==========================================================
+
+Times are seconds on the run's clock. Whatever depends on the machine stands under
+``wall``: the real ``seconds`` since the start, and metrics whose name begins with
+``wall-``. Under the virtual clock everything else is a function of the configuration
+and the seed, bit for bit.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.state import Order, ServerState
+
+__all__ = ["HistoryWriter", "read_history", "without_wall"]
+
+SCHEMA = 1
+_WALL_PREFIX = "wall-"
+_Record = dict[str, Any]
+
+
+class HistoryWriter(Callback):
+    """Writes ``history.jsonl`` while the run goes on.
+
+    An evaluation ends whenever its thread is done, but its line always stands where
+    it was asked for: lines behind it wait for it.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its folder is made, an old file is replaced.
+    run : mapping of str to JSON values
+        What the first line says about the run.
+    machine : mapping of str to JSON values
+        What the first line says under ``wall``.
+    timer : callable
+        Source of monotonic seconds, for ``wall``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        run: Mapping[str, object] | None = None,
+        machine: Mapping[str, object] | None = None,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self._run = dict(run or {})
+        self._machine = dict(machine or {})
+        self._timer = timer
+        self._start = timer()
+        self._file: TextIO | None = None
+        self._lines: list[_Record | tuple[str, int]] = []
+
+    def on_start(self, state: ServerState) -> None:
+        """Open the file and write the first line."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("w", encoding="utf-8")
+        self._start = self._timer()
+        full = sum(t.numel() * t.element_size() for t in state.arrays.values())
+        self._add(
+            {
+                "event": "run",
+                "schema": SCHEMA,
+                "seed": state.seed,
+                "full_bytes": full,
+                **self._run,
+            },
+            self._machine,
+        )
+
+    def on_update(self, state: ServerState, merged: Merged) -> None:
+        """Write an ``update`` line."""
+        order, cost = merged.order, merged.order.cost
+        metrics = wire.flat_metrics(merged.reply.metrics)
+        self._add(
+            {
+                "event": "update",
+                "update": state.updates,
+                "round": merged.round,
+                "time": state.time,
+                "device": order.device,
+                "rank": order.rank,
+                "dispatched_at": order.dispatched_at,
+                "staleness": merged.staleness,
+                "version": state.version,
+                "bytes_down": cost.bytes_down,
+                "bytes_up": merged.reply.num_bytes,
+                "compute": cost.compute,
+                "in_flight": len(state.in_flight),
+            },
+            metrics=metrics,
+        )
+
+    def on_failure(self, state: ServerState, order: Order, reason: str) -> None:
+        """Write a ``failure`` line."""
+        self._add(
+            {
+                "event": "failure",
+                "time": state.time,
+                "device": order.device,
+                "rank": order.rank,
+                "dispatched_at": order.dispatched_at,
+                "reason": reason,
+            }
+        )
+
+    def on_evaluation_due(self, state: ServerState, source: str, number: int) -> None:
+        """Keep the place of an ``evaluation`` line."""
+        self._lines.append((source, number))
+
+    def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
+        """Fill the place that was kept."""
+        place = self._lines.index((evaluation.source, evaluation.round))
+        if evaluation.metrics is None:
+            del self._lines[place]
+        else:
+            record = {
+                "event": "evaluation",
+                "source": evaluation.source,
+                "round": evaluation.round,
+                "update": evaluation.update,
+                "time": evaluation.time,
+            }
+            metrics = dict(evaluation.metrics)
+            self._lines[place] = self._stamped(record, {}, metrics)
+        self._flush()
+
+    def on_end(self, state: ServerState) -> None:
+        """Write the last line and close the file."""
+        if self._file is None:
+            return
+        self._lines = [line for line in self._lines if isinstance(line, dict)]
+        self._add(
+            {
+                "event": "end",
+                "updates": state.updates,
+                "time": state.time,
+                "bytes_down": state.bytes_down,
+                "bytes_up": state.bytes_up,
+                "failures": state.failures,
+            }
+        )
+        self._file.close()
+        self._file = None
+
+    def _add(
+        self,
+        record: _Record,
+        wall: Mapping[str, object] | None = None,
+        metrics: Mapping[str, object] | None = None,
+    ) -> None:
+        self._lines.append(self._stamped(record, wall or {}, metrics))
+        self._flush()
+
+    def _stamped(
+        self,
+        record: _Record,
+        wall: Mapping[str, object],
+        metrics: Mapping[str, object] | None,
+    ) -> _Record:
+        """Part the metrics that depend on the machine from those that do not."""
+        measured = {"seconds": self._timer() - self._start, **wall}
+        if metrics is not None:
+            record["metrics"] = {
+                name: value
+                for name, value in metrics.items()
+                if not name.startswith(_WALL_PREFIX)
+            }
+            measured |= {
+                name.removeprefix(_WALL_PREFIX): value
+                for name, value in metrics.items()
+                if name.startswith(_WALL_PREFIX)
+            }
+        return {**record, "wall": measured}
+
+    def _flush(self) -> None:
+        """Write all lines in front of the first place that is still kept."""
+        ready = 0
+        while ready < len(self._lines) and isinstance(self._lines[ready], dict):
+            ready += 1
+        if self._file is not None and ready:
+            text = "".join(f"{json.dumps(line)}\n" for line in self._lines[:ready])
+            self._file.write(text)
+            self._file.flush()
+            del self._lines[:ready]
+
+
+def read_history(path: Path) -> Iterator[_Record]:
+    """Yield the lines of a history file.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, or a line is not one that `HistoryWriter` wrote.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot read the history {path}: {error.strerror}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"line {number} of {path} is not JSON: the run was cut off there, or "
+                "this is not a history file"
+            ) from error
+        if not isinstance(record, dict) or "event" not in record:
+            raise DataError(f"line {number} of {path} is not a history record")
+        yield record
+
+
+def without_wall(record: Mapping[str, Any]) -> _Record:
+    """Return a history record without what depends on the machine."""
+    return {key: value for key, value in record.items() if key != "wall"}

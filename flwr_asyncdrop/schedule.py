@@ -1,0 +1,44 @@
+"""Global learning-rate schedules, advanced by the fastest device alone."""
+
+from dataclasses import dataclass
+
+from flwr_asyncdrop.exceptions import ConfigError
+
+__all__ = ["StepDecay"]
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """Divide the learning rate when the fastest device reaches a milestone.
+
+    In Alg. 3 of the paper one schedule serves all devices: the fastest advances it,
+    and everybody trains with the current value.
+
+    Attributes
+    ----------
+    milestones : tuple of int
+        Updates of the fastest rank after which the rate is multiplied by `gamma`,
+        ascending. None by default: the rate stays constant.
+    gamma : float
+        Factor in ``(0, 1]``.
+    """
+
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        if list(self.milestones) != sorted(self.milestones):
+            raise ConfigError(f"milestones={self.milestones!r} must ascend")
+        if not 0 < self.gamma <= 1:
+            raise ConfigError(f"gamma={self.gamma!r} must lie in (0, 1]")
+
+    def factor(self, fastest_updates: int) -> float:
+        """Return the factor on the initial learning rate.
+
+        Parameters
+        ----------
+        fastest_updates : int
+            Updates that were merged from the fastest rank.
+        """
+        reached = sum(fastest_updates >= milestone for milestone in self.milestones)
+        return float(self.gamma**reached)

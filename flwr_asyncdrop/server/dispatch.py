@@ -1,0 +1,151 @@
+"""From an idle device to a task in flight."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from flwr.app import Message
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.seeding import derive_seed, numpy_generator
+from flwr_asyncdrop.server.assignment import Part
+from flwr_asyncdrop.server.fleet import Fleet, Selection
+from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.simulation.profiles import TaskCost
+
+__all__ = ["Assignment", "Dispatcher", "TrainSettings"]
+
+LEARNING_RATE = "lr"
+
+
+class Assignment(Protocol):
+    """Says which part of the model a device trains."""
+
+    def assign(self, state: ServerState, rank: int, num_ranks: int) -> Part:
+        """Return the part for a device of `rank` among `num_ranks`."""
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """What goes into every task.
+
+    Attributes
+    ----------
+    config : mapping of str to config values
+        The user's train config; its ``"lr"``, if any, follows the schedule.
+    schedule : StepDecay
+        The global learning-rate schedule.
+    keys : RecordKeys
+        Where the records go.
+    ttl : float
+        Seconds after which Flower gives a message up.
+    """
+
+    config: Mapping[str, object]
+    schedule: StepDecay
+    keys: wire.RecordKeys
+    ttl: float
+
+    def config_at(self, fastest_updates: int) -> dict[str, object]:
+        """Return the train config with the learning rate of this moment."""
+        config = dict(self.config)
+        rate = config.get(LEARNING_RATE)
+        if isinstance(rate, float | int):
+            config[LEARNING_RATE] = rate * self.schedule.factor(fastest_updates)
+        return config
+
+
+class Dispatcher:
+    """Picks the next device, tailors its task and writes the message.
+
+    Parameters
+    ----------
+    fleet : Fleet
+        The devices.
+    selection : Selection
+        Who is next.
+    assignment : Assignment
+        Which part of the model it trains.
+    settings : TrainSettings
+        What goes into every task.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        selection: Selection,
+        assignment: Assignment,
+        settings: TrainSettings,
+    ) -> None:
+        self.fleet = fleet
+        self.settings = settings
+        self._selection = selection
+        self._assignment = assignment
+
+    def next_task(
+        self, state: ServerState, server_round: int
+    ) -> tuple[Order, Message] | None:
+        """Return the next order and its message, or None if no device is idle.
+
+        The order has no due time yet, the message no id: both come with sending.
+        """
+        orders = state.in_flight.values()
+        idle = self.fleet.idle({order.device for order in orders})
+        if len(idle) == 0:
+            return None
+        device = self._selection.choose(
+            idle,
+            self.fleet.ranks,
+            (order.rank for order in orders),
+            numpy_generator(state.seed, "device", state.dispatched),
+        )
+        return self._task(state, device, server_round)
+
+    def duration(self, order: Order) -> float:
+        """Return the virtual seconds that an order takes; 0 on a real fleet."""
+        if self.fleet.profiles is None:
+            return 0.0
+        return self.fleet.profiles[order.device].duration(order.cost)
+
+    def _task(
+        self, state: ServerState, device: int, server_round: int
+    ) -> tuple[Order, Message]:
+        rank = int(self.fleet.ranks[device])
+        part = self._assignment.assign(state, rank, self.fleet.num_ranks)
+        record = wire.to_record(part.arrays)
+        num_bytes = wire.array_bytes(record)
+        order = Order(
+            number=state.dispatched,
+            device=device,
+            node_id=self.fleet.node_ids[device],
+            rank=rank,
+            num_ranks=self.fleet.num_ranks,
+            round=server_round,
+            indices=part.indices,
+            shapes=part.shapes,
+            base_version=state.version,
+            dispatched_at=state.time,
+            due=state.time,
+            cost=TaskCost(part.compute, num_bytes, num_bytes),
+        )
+        message = wire.make_task(
+            record,
+            self.settings.config_at(state.fastest_updates),
+            self._task_config(state, device, server_round),
+            node_id=order.node_id,
+            ttl=self.settings.ttl,
+            keys=self.settings.keys,
+        )
+        return order, message
+
+    def _task_config(
+        self, state: ServerState, device: int, server_round: int
+    ) -> wire.TaskConfig:
+        task = wire.TaskConfig(
+            round=server_round,
+            seed=derive_seed(state.seed, "task", device, state.dispatched),
+        )
+        if self.fleet.profiles is None:
+            return task
+        return replace(task, partition_id=device, num_partitions=len(self.fleet))

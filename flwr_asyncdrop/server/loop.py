@@ -1,0 +1,226 @@
+"""The event loop: every reply is merged on arrival."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.aggregation import Aggregator, Update
+from flwr_asyncdrop.exceptions import ReplyError, RunError
+from flwr_asyncdrop.server.callbacks import Callback, Merged
+from flwr_asyncdrop.server.clock import Arrival, Clock
+from flwr_asyncdrop.server.dispatch import Dispatcher
+from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.mailbox import Mailbox
+from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.state import Order, ServerState
+
+__all__ = ["AsyncLoop", "Limits"]
+
+_FAILURES_PER_SLOT = 3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When the run ends.
+
+    Attributes
+    ----------
+    num_rounds : int
+        Rounds to run.
+    updates_per_round : int
+        Updates that make a round.
+    slots : int
+        Most tasks in flight at any moment.
+    patience : float
+        Real seconds to wait for a reply, and for nodes when none is left.
+    """
+
+    num_rounds: int
+    updates_per_round: int
+    slots: int
+    patience: float
+
+    @property
+    def num_updates(self) -> int:
+        """Updates in the whole run."""
+        return self.num_rounds * self.updates_per_round
+
+    def round_of(self, update: int) -> int:
+        """Return the round, from 1, that update number `update`, from 0, is in."""
+        return update // self.updates_per_round + 1
+
+
+class AsyncLoop:
+    """Keeps `Limits.slots` devices training and merges each reply on arrival.
+
+    The last tasks are not replaced, so that no device trains for nothing and no task
+    outlives the run.
+
+    Parameters
+    ----------
+    state : ServerState
+        All that changes.
+    mailbox : Mailbox
+        The way to the devices.
+    clock : Clock
+        Says which task ends next.
+    dispatcher : Dispatcher
+        Says who trains what.
+    aggregator : Aggregator
+        Merges.
+    limits : Limits
+        When to end.
+    evaluators : sequence of Evaluator
+        Run before the first update and after every round.
+    callbacks : sequence of Callback
+        Told of everything.
+    nodes : Nodes
+        Says which nodes are connected.
+    """
+
+    def __init__(
+        self,
+        state: ServerState,
+        *,
+        mailbox: Mailbox,
+        clock: Clock,
+        dispatcher: Dispatcher,
+        aggregator: Aggregator,
+        limits: Limits,
+        evaluators: Sequence[Evaluator] = (),
+        callbacks: Sequence[Callback] = (),
+        nodes: Nodes,
+    ) -> None:
+        self.state = state
+        self._mailbox = mailbox
+        self._clock = clock
+        self._dispatcher = dispatcher
+        self._aggregator = aggregator
+        self._limits = limits
+        self._evaluators = evaluators
+        self._callbacks = callbacks
+        self._nodes = nodes
+        self._failures_in_a_row = 0
+
+    def run(self) -> None:
+        """Run to the end.
+
+        Raises
+        ------
+        RunError
+            If no node is left, or if every task fails.
+        """
+        try:
+            for callback in self._callbacks:
+                callback.on_start(self.state)
+            self._evaluate(0)
+            while self.state.updates < self._limits.num_updates:
+                self._fill()
+                self._handle(self._clock.next())
+                self._collect(finish=False)
+            self._collect(finish=True)
+        finally:
+            for evaluator in self._evaluators:
+                evaluator.close()
+            for callback in self._callbacks:
+                callback.on_end(self.state)
+
+    def _fill(self) -> None:
+        """Dispatch until every slot is taken, or no more updates are needed."""
+        state, limits = self.state, self._limits
+        left = limits.num_updates - state.updates
+        while len(state.in_flight) < min(limits.slots, left):
+            if self._dispatch():
+                continue
+            if state.in_flight:
+                return
+            self._nodes.wait_for(1, limits.patience)
+            self._dispatcher.fleet.refresh(self._nodes.ids())
+
+    def _dispatch(self) -> bool:
+        """Send one task; return whether a device was idle."""
+        state = self.state
+        state.time = self._clock.now
+        server_round = self._limits.round_of(state.updates)
+        task = self._dispatcher.next_task(state, server_round)
+        if task is None:
+            return False
+        order, message = task
+        due = self._clock.due(self._dispatcher.duration(order))
+        order = replace(order, due=due)
+        state.dispatched += 1
+        message_id = self._mailbox.push(message)
+        if message_id is None:
+            self._fail(order, "not-sent", "the grid did not take the message")
+            return True
+        state.in_flight[message_id] = order
+        state.bytes_down += order.cost.bytes_down
+        self._clock.add(message_id, order)
+        for callback in self._callbacks:
+            callback.on_dispatch(state, order)
+        return True
+
+    def _handle(self, arrival: Arrival) -> None:
+        """End a task: merge its reply, or note why that cannot be done."""
+        state = self.state
+        state.time = self._clock.now
+        order = state.in_flight.pop(arrival.message_id)
+        if arrival.message is None:
+            patience = self._limits.patience
+            self._fail(order, "no-reply", f"no reply within {patience:g} s")
+            return
+        try:
+            keys = self._dispatcher.settings.keys
+            reply = wire.read_reply(arrival.message, order.shapes, keys)
+        except ReplyError as error:
+            self._fail(order, error.kind, str(error))
+            return
+        self._merge(order, reply)
+
+    def _merge(self, order: Order, reply: wire.Reply) -> None:
+        state = self.state
+        staleness = state.version - order.base_version
+        update = Update(reply.arrays, order.indices, staleness, reply.num_examples)
+        state.version += self._aggregator.merge(state.arrays, update)
+        state.updates += 1
+        state.fastest_updates += order.rank == 0
+        state.bytes_up += reply.num_bytes
+        self._failures_in_a_row = 0
+        elapsed = state.time - order.dispatched_at
+        self._dispatcher.fleet.observe(order.device, elapsed, order.cost.compute)
+        number = self._limits.round_of(state.updates - 1)
+        for callback in self._callbacks:
+            callback.on_update(state, Merged(order, reply, staleness, number))
+        if state.updates % self._limits.updates_per_round == 0:
+            self._end_round(number)
+
+    def _end_round(self, number: int) -> None:
+        self._dispatcher.fleet.refresh(self._nodes.ids())
+        for callback in self._callbacks:
+            callback.on_round(self.state, number)
+        self._evaluate(number)
+
+    def _fail(self, order: Order, kind: str, reason: str) -> None:
+        """Count a lost task; end the run when nothing but failures comes in."""
+        failures = self.state.failures
+        failures[kind] = failures.get(kind, 0) + 1
+        for callback in self._callbacks:
+            callback.on_failure(self.state, order, reason)
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= _FAILURES_PER_SLOT * self._limits.slots:
+            raise RunError(
+                f"the last {self._failures_in_a_row} tasks all failed, the last one "
+                f"on device {order.device}: {reason}"
+            )
+
+    def _evaluate(self, number: int) -> None:
+        for evaluator in self._evaluators:
+            for callback in self._callbacks:
+                callback.on_evaluation_due(self.state, evaluator.source, number)
+            evaluator.submit(self.state, number)
+
+    def _collect(self, *, finish: bool) -> None:
+        for evaluator in self._evaluators:
+            for evaluation in evaluator.collect(finish=finish):
+                for callback in self._callbacks:
+                    callback.on_evaluation(self.state, evaluation)

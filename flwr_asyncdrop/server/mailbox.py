@@ -1,0 +1,101 @@
+"""One message at a time over Flower's Grid."""
+
+import time
+from collections.abc import Callable, Collection
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+__all__ = ["Mailbox"]
+
+_SHORTEST_POLL = 0.002
+_LONGEST_POLL = 0.25
+
+
+class Mailbox:
+    """Pushes tasks and waits for replies through any `Grid`.
+
+    `Grid.send_and_receive` is a synchronous round; an asynchronous server needs the
+    first reply of many. A grid that can block until a reply is there offers
+    ``wait_any(message_ids, timeout)``; any other is polled, ever more slowly while
+    nothing comes.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid, or a `LocalGrid`.
+    timer, sleep : callable
+        Source of monotonic seconds, and the pause; replaced in tests.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        timer: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._grid = grid
+        self._timer = timer
+        self._sleep = sleep
+        self._wait_any = getattr(grid, "wait_any", None)
+        self._arrived: dict[str, Message] = {}
+
+    def push(self, message: Message) -> str | None:
+        """Send a message; return its id, or None if the grid did not take it.
+
+        Grids answer a failed push in three ways: the id is left out, it is None, or
+        the list is empty. One message a push keeps them apart from success.
+        """
+        ids = list(self._grid.push_messages([message]))
+        return ids[0] if ids and ids[0] else None
+
+    def poll(self, message_ids: Collection[str]) -> list[Message]:
+        """Return the replies that are there now, each exactly once."""
+        self._pull(message_ids)
+        here = [name for name in message_ids if name in self._arrived]
+        return [self._arrived.pop(name) for name in here]
+
+    def wait(self, message_ids: Collection[str], timeout: float) -> Message | None:
+        """Wait for the first reply to any of the messages.
+
+        Parameters
+        ----------
+        message_ids : collection of str
+            Ids that `push` returned.
+        timeout : float
+            Seconds of real time to wait; may be infinite.
+
+        Returns
+        -------
+        Message or None
+            The reply, or None if none came in time.
+        """
+        deadline = self._timer() + timeout
+        pause = _SHORTEST_POLL
+        while True:
+            if (message := self._take(message_ids)) is not None:
+                return message
+            self._pull(message_ids)
+            if (message := self._take(message_ids)) is not None:
+                return message
+            left = deadline - self._timer()
+            if left <= 0:
+                return None
+            if self._wait_any is not None:
+                self._wait_any(message_ids, min(left, _LONGEST_POLL))
+            else:
+                self._sleep(min(left, pause))
+                pause = min(2 * pause, _LONGEST_POLL)
+
+    def _take(self, message_ids: Collection[str]) -> Message | None:
+        """Take the reply that arrived first among those asked for."""
+        if not self._arrived:
+            return None
+        first = next((name for name in self._arrived if name in message_ids), None)
+        return None if first is None else self._arrived.pop(first)
+
+    def _pull(self, message_ids: Collection[str]) -> None:
+        missing = [name for name in message_ids if name not in self._arrived]
+        for message in self._grid.pull_messages(missing) if missing else ():
+            self._arrived[message.metadata.reply_to_message_id] = message

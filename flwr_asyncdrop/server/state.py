@@ -1,0 +1,103 @@
+"""All that changes while the server runs, in one serialisable dataclass."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.submodel.types import Indices, State
+
+__all__ = ["Order", "ServerState"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A task in flight: who trains which coordinates of which version.
+
+    Attributes
+    ----------
+    number : int
+        Count of dispatches before this one; breaks ties in time.
+    device, node_id : int
+        Index of the device in the fleet and its Flower node.
+    rank, num_ranks : int
+        Place of the device among ``num_ranks`` speed ranks, 0 the fastest, when it
+        was dispatched.
+    round : int
+        Round in which it was dispatched, from 1.
+    indices : dict of str to dict of int to Tensor
+        The kept positions; empty for the full model.
+    shapes : mapping of str to tuple of int
+        Shape of every array that was sent.
+    base_version : int
+        Version of the model that was sent.
+    dispatched_at, due : float
+        Seconds on the loop's clock: when it left, and when it arrives (virtual
+        clock) or is given up (wall clock).
+    cost : TaskCost
+        What it asks of the device.
+    """
+
+    number: int
+    device: int
+    node_id: int
+    rank: int
+    num_ranks: int
+    round: int
+    indices: Indices
+    shapes: Mapping[str, tuple[int, ...]]
+    base_version: int
+    dispatched_at: float
+    due: float
+    cost: TaskCost
+
+
+@dataclass
+class ServerState:
+    """The state of a run.
+
+    Attributes
+    ----------
+    seed : int
+        Seed of the run.
+    arrays, initial : dict of str to Tensor
+        The global model ``W_t`` and ``W_0``.
+    version : int
+        Times that the global model has changed.
+    updates : int
+        Replies merged.
+    dispatched : int
+        Orders issued.
+    fastest_updates : int
+        Updates merged from rank 0, which alone advances the learning rate.
+    time : float
+        Seconds on the loop's clock.
+    bytes_down, bytes_up : int
+        Bytes of arrays sent and received.
+    failures : dict of str to int
+        Tasks lost, by reason.
+    in_flight : dict of str to Order
+        Orders by message id.
+    """
+
+    seed: int
+    arrays: State
+    initial: State
+    version: int = 0
+    updates: int = 0
+    dispatched: int = 0
+    fastest_updates: int = 0
+    time: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    in_flight: dict[str, Order] = field(default_factory=dict)
+
+    @classmethod
+    def start_from(cls, arrays: State, seed: int) -> Self:
+        """Return the state of a run that has not begun; `arrays` are copied."""
+        return cls(
+            seed=seed,
+            arrays={name: tensor.clone() for name, tensor in arrays.items()},
+            initial={name: tensor.clone() for name, tensor in arrays.items()},
+        )
