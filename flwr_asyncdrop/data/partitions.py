@@ -1,0 +1,150 @@
+"""Who holds which samples: pure functions from labels to index arrays."""
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_asyncdrop.exceptions import ConfigError, DataError
+
+Indices = npt.NDArray[np.int64]
+
+
+def speed_level(device: int, num_devices: int, num_levels: int) -> int:
+    """Tell a device's speed level; level 0 is the fastest.
+
+    Devices are numbered from fast to slow and spread evenly over the levels. With
+    fewer devices than levels, each has a level of its own.
+    """
+    return device * min(num_levels, num_devices) // num_devices
+
+
+def by_speed_level(
+    labels: npt.ArrayLike,
+    num_devices: int,
+    num_levels: int,
+    *,
+    generator: np.random.Generator,
+    shards_per_level: int = 2,
+) -> list[Indices]:
+    """Deal samples out so that devices of one speed share a bias of labels.
+
+    The non-iid split of the paper's experiments: each level has the pool that
+    :func:`level_pools` gives it, and each of its devices a random half of that
+    pool, drawn independently of the others.
+
+    Parameters
+    ----------
+    labels : array_like
+        One label a sample, of shape (N,).
+    num_devices : int
+        At least 1.
+    num_levels : int
+        At least 1. With fewer devices than levels, there are as many levels as
+        devices.
+    generator : numpy.random.Generator
+        The only source of chance.
+    shards_per_level : int
+        At least 1; 2 in the paper.
+
+    Returns
+    -------
+    list of ndarray of int64
+        The samples of each device, ascending; none is empty. See
+        :func:`speed_level` for the numbering of the devices.
+
+    Raises
+    ------
+    ConfigError
+        A count is below 1.
+    DataError
+        There are fewer samples than levels.
+    """
+    _check_counts(num_devices=num_devices, num_levels=num_levels)
+    levels = min(num_levels, num_devices)
+    pools = level_pools(
+        labels, levels, generator=generator, shards_per_level=shards_per_level
+    )
+    return [
+        _random_half(pools[speed_level(device, num_devices, levels)], generator)
+        for device in range(num_devices)
+    ]
+
+
+def level_pools(
+    labels: npt.ArrayLike,
+    num_levels: int,
+    *,
+    generator: np.random.Generator,
+    shards_per_level: int = 2,
+) -> list[Indices]:
+    """Sort samples by label, cut them in shards, and deal the shards to levels.
+
+    The shards are as equal as can be, and dealt at random, ``shards_per_level`` to
+    a level. When there are fewer samples than shards, there are fewer shards a
+    level instead of empty ones.
+
+    Returns
+    -------
+    list of ndarray of int64
+        The samples of each level: disjoint, and together all samples.
+
+    Raises
+    ------
+    ConfigError
+        A count is below 1.
+    DataError
+        There are fewer samples than levels.
+    """
+    _check_counts(num_levels=num_levels, shards_per_level=shards_per_level)
+    # Stable, so that the outcome does not depend on the sorting algorithm.
+    order = np.argsort(np.asarray(labels), kind="stable")
+    _check_enough(len(order), num_levels, "speed levels")
+    num_shards = num_levels * min(shards_per_level, len(order) // num_levels)
+    shards = np.array_split(order, num_shards)
+    hands = generator.permutation(num_shards).reshape(num_levels, -1)
+    return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
+
+
+def iid(
+    num_samples: int, num_devices: int, *, generator: np.random.Generator
+) -> list[Indices]:
+    """Deal samples out evenly and at random: every device sees every label.
+
+    Returns
+    -------
+    list of ndarray of int64
+        The samples of each device, ascending: disjoint, together all samples, and
+        of sizes that differ by one at most.
+
+    Raises
+    ------
+    ConfigError
+        ``num_devices`` is below 1.
+    DataError
+        There are fewer samples than devices.
+    """
+    _check_counts(num_devices=num_devices)
+    _check_enough(num_samples, num_devices, "devices")
+    hands = np.array_split(generator.permutation(num_samples), num_devices)
+    return [np.sort(hand) for hand in hands]
+
+
+def _random_half(pool: Indices, generator: np.random.Generator) -> Indices:
+    # Rounded up, so that the only sample of a pool is not lost.
+    size = (len(pool) + 1) // 2
+    return np.sort(generator.choice(pool, size, replace=False, shuffle=False))
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            msg = f"{name.replace('_', '-')} must be at least 1, not {count}"
+            raise ConfigError(msg)
+
+
+def _check_enough(num_samples: int, num_shares: int, shares: str) -> None:
+    if num_samples < num_shares:
+        msg = (
+            f"{num_samples} training samples are too few for {num_shares} {shares}; "
+            f"use fewer {shares} or a larger data set"
+        )
+        raise DataError(msg)

@@ -1,0 +1,28 @@
+"""The paper's multi-layer perceptron."""
+
+import math
+from collections import OrderedDict
+
+from torch import nn
+
+# Below this, the paper's widths would be many times the input's.
+_LARGE_INPUT = 28 * 28
+
+
+def mlp(input_shape: tuple[int, int, int], num_classes: int) -> nn.Sequential:
+    """Build a perceptron with two hidden layers, of 512 and 256 units.
+
+    Images of fewer than 28x28 values, such as the 8x8 digits, get 128 and 64.
+    """
+    inputs = math.prod(input_shape)
+    first, second = (512, 256) if inputs >= _LARGE_INPUT else (128, 64)
+    return nn.Sequential(
+        OrderedDict(
+            flatten=nn.Flatten(),
+            hidden1=nn.Linear(inputs, first),
+            relu1=nn.ReLU(),
+            hidden2=nn.Linear(first, second),
+            relu2=nn.ReLU(),
+            output=nn.Linear(second, num_classes),
+        )
+    )
