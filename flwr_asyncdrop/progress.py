@@ -1,0 +1,127 @@
+"""A line now and then while the run goes on."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+
+from flwr_asyncdrop.readable import headline, readable_bytes
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.state import Order, ServerState
+
+__all__ = ["Progress"]
+
+# A child of Flower's logger: its lines come where Flower's come, streamed ones too.
+logger = logging.getLogger("flwr.asyncdrop")
+
+_DETAILED_FAILURES = 5
+
+
+class Progress(Callback):
+    """Logs how far the run is, and which tasks were lost.
+
+    The line has updates, time on the run's clock, the last evaluation's headline
+    metric (the server's, unless only clients evaluate), bytes, tasks in flight, mean
+    staleness, updates per real second and lost tasks::
+
+        update  128/480 | t 512 s | accuracy 0.913 | 12.3 MB down, 12.1 MB up | 8 in
+        flight | staleness 5.2 | 41 updates/s | 2 failed
+
+    Parameters
+    ----------
+    num_updates : int
+        Updates in the whole run.
+    seconds : float
+        Least real seconds between two lines; the last one always comes.
+    timer : callable
+        Source of monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        num_updates: int,
+        *,
+        seconds: float = 2.0,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.num_updates = num_updates
+        self.seconds = seconds
+        self._timer = timer
+        self._start = timer()
+        self._last_line = -inf
+        self._merged = 0
+        self._staleness = 0
+        self._evaluation: Evaluation | None = None
+        self._failures: Counter[str] = Counter()
+
+    def on_start(self, state: ServerState) -> None:
+        """Start the clock."""
+        self._start = self._timer()
+        self._failures = Counter(state.failures)
+
+    def on_update(self, state: ServerState, merged: Merged) -> None:
+        """Log a line if it is time for one."""
+        self._merged += 1
+        self._staleness += merged.staleness
+        self._log_if_due(state)
+
+    def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
+        """Keep the metrics, and log a line if it is time for one."""
+        if not evaluation.metrics:
+            return
+        known = self._evaluation
+        if known is None or evaluation.source in (known.source, "server"):
+            self._evaluation = evaluation
+        self._log_if_due(state)
+
+    def on_failure(self, state: ServerState, order: Order, reason: str) -> None:
+        """Warn of the first failures of a kind one by one, and count the others."""
+        newest = Counter(state.failures) - self._failures
+        self._failures.update(newest)
+        for kind in newest:
+            count = self._failures[kind]
+            if count <= _DETAILED_FAILURES:
+                last = count == _DETAILED_FAILURES
+                logger.warning(
+                    "device %d (rank %d) failed, its task is lost: %s%s",
+                    order.device,
+                    order.rank,
+                    reason,
+                    f" (from here on {kind!r} is only counted)" if last else "",
+                )
+
+    def on_end(self, state: ServerState) -> None:
+        """Log the last line, and what was lost."""
+        logger.info("%s", self._line(state))
+        if state.failures:
+            kinds = ", ".join(f"{n} {kind}" for kind, n in state.failures.items())
+            logger.warning("tasks lost: %s", kinds)
+
+    def _log_if_due(self, state: ServerState) -> None:
+        now = self._timer()
+        if now - self._last_line >= self.seconds:
+            self._last_line = now
+            logger.info("%s", self._line(state))
+
+    def _line(self, state: ServerState) -> str:
+        width = len(str(self.num_updates))
+        parts = [
+            f"update {state.updates:>{width}}/{self.num_updates}",
+            f"t {state.time:.0f} s",
+        ]
+        if self._evaluation is not None and self._evaluation.metrics is not None:
+            metric = headline(self._evaluation.metrics)
+            if metric is not None:
+                parts.append(f"{metric[0]} {metric[1]:.3f}")
+        down, up = readable_bytes(state.bytes_down), readable_bytes(state.bytes_up)
+        parts += [f"{down} down, {up} up", f"{len(state.in_flight)} in flight"]
+        if self._merged:
+            parts.append(f"staleness {self._staleness / self._merged:.1f}")
+        elapsed = self._timer() - self._start
+        if self._merged and elapsed > 0:
+            rate = self._merged / elapsed
+            parts.append(f"{rate:.{0 if rate >= 10 else 1}f} updates/s")
+        if lost := sum(state.failures.values()):
+            parts.append(f"{lost} failed")
+        return " | ".join(parts)

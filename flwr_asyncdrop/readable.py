@@ -1,0 +1,47 @@
+"""Quantities of a run in the form in which people read them."""
+
+import math
+from collections.abc import Mapping
+
+__all__ = ["byte_unit", "headline", "lower_is_better", "readable_bytes"]
+
+_UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+_LOWER_IS_BETTER = ("loss", "error", "perplexity")
+
+
+def headline(metrics: Mapping[str, object]) -> tuple[str, float] | None:
+    """Return the metric to show if there is room for one: its name and value.
+
+    It is ``"accuracy"`` if that is a number, else the first finite number; None if
+    there is none.
+    """
+    numbers = {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+    if not numbers:
+        return None
+    name = "accuracy" if "accuracy" in numbers else next(iter(numbers))
+    return name, numbers[name]
+
+
+def lower_is_better(name: str) -> bool:
+    """Return whether a metric of that name falls as the model gets better."""
+    return name.lower().endswith(_LOWER_IS_BETTER)
+
+
+def byte_unit(largest: float) -> tuple[str, int]:
+    """Return a unit, and its bytes, in which numbers up to `largest` read well."""
+    for name, size in _UNITS:
+        if largest >= size:
+            return name, size
+    return _UNITS[-1]
+
+
+def readable_bytes(count: float) -> str:
+    """Return a number of bytes to three digits or more, e.g. ``"12.3 MB"``."""
+    unit, size = byte_unit(count)
+    value = count / size
+    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{decimals}f} {unit}"
