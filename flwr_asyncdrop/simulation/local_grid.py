@@ -1,0 +1,315 @@
+"""Flower's Grid, served by worker processes on this machine."""
+
+import copy
+import logging
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import count
+from typing import Self
+
+from flwr.app import Context, Error, Message, RecordDict, UserConfig, UserConfigValue
+from flwr.serverapp import Grid
+
+from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.simulation.private_flower import (
+    SUPERLINK_NODE_ID,
+    ErrorCode,
+    Run,
+    assume_identity,
+    stamp,
+)
+from flwr_asyncdrop.simulation.runner import InlineRunner, Runner
+from flwr_asyncdrop.simulation.task import Answer, ClientAppSource, Task
+from flwr_asyncdrop.simulation.task_queue import TaskQueue
+from flwr_asyncdrop.simulation.worker_pool import WorkerPool
+
+__all__ = ["LocalGrid"]
+
+_FIRST_NODE_ID = 1000
+_RUN_ID = 1
+
+_log = logging.getLogger(__name__)
+
+
+class LocalGrid(Grid):
+    """Flower's ``Grid`` for tests, examples and experiments on one machine.
+
+    It runs the ClientApp that Flower's simulation engine would run, with the same
+    messages and contexts, in processes that stay. It differs from the engine where
+    that makes runs repeatable: node and message ids are counted, not drawn, the
+    messages of a node are processed one at a time in the order pushed, and a
+    message's time to live is carried but not enforced.
+
+    Workers are started with the ``forkserver`` method of ``multiprocessing``, whose
+    server process lives until this process ends: a script needs the usual
+    ``if __name__ == "__main__":``, and workers see the environment variables of the
+    first start. A worker that dies costs its task (an Error reply) and is replaced.
+
+    All calls must come from one thread. Use it as a context manager, or call
+    `close`; else the workers end when the grid is garbage-collected, or with this
+    process, however that ends.
+
+    Parameters
+    ----------
+    client_app : str | Callable[[], ClientApp]
+        ``"module:attribute"`` of a ClientApp, importable with this ``sys.path``, or
+        a function of a module that takes nothing and returns a ClientApp.
+    num_nodes : int
+        How many nodes there are; at least 1. Their ids are 1000, 1001, ...
+    workers : int
+        Worker processes; 0 runs the ClientApp in this process, one task whenever an
+        answer is asked for: slower, but a debugger can step into it.
+    node_config : Callable[[int], Mapping[str, bool | int | float | str]] | None
+        What a node's config has, by partition (0, 1, ...), besides Flower's
+        ``partition-id`` and ``num-partitions``.
+    run_config : Mapping[str, bool | int | float | str] | None
+        The run config that the ClientApp sees.
+    threads_per_worker : int
+        Threads that PyTorch uses in each worker; at least 1.
+
+    Raises
+    ------
+    ConfigError
+        An argument is out of range, or the ClientApp cannot be loaded.
+    RunError
+        A worker died before it was ready.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientAppSource,
+        *,
+        num_nodes: int,
+        workers: int = 1,
+        node_config: Callable[[int], Mapping[str, UserConfigValue]] | None = None,
+        run_config: Mapping[str, UserConfigValue] | None = None,
+        threads_per_worker: int = 1,
+    ) -> None:
+        _check_at_least("num_nodes", num_nodes, 1)
+        _check_at_least("workers", workers, 0)
+        _check_at_least("threads_per_worker", threads_per_worker, 1)
+        assume_identity(_RUN_ID)
+        self._run = Run.create_empty(_RUN_ID)
+        self._contexts: dict[int, Context] = {}
+        for partition in range(num_nodes):
+            node = _FIRST_NODE_ID + partition
+            config: UserConfig = {
+                "partition-id": partition,
+                "num-partitions": num_nodes,
+                **(node_config(partition) if node_config else {}),
+            }
+            self._contexts[node] = Context(
+                _RUN_ID, node, config, RecordDict(), dict(run_config or {})
+            )
+        self._numbers = count(1)
+        self._queue = TaskQueue()
+        self._open: set[str] = set()
+        self._replies: dict[str, Message] = {}
+        self._runner: Runner = (
+            WorkerPool(client_app, workers, threads_per_worker)
+            if workers
+            else InlineRunner(client_app)
+        )
+        self._close = weakref.finalize(self, self._runner.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers; unanswered messages are lost. May be called again."""
+        self._close()
+
+    def set_run(self, run: Run) -> None:
+        """Set the run that messages and contexts belong to."""
+        self._run = run
+        for context in self._contexts.values():
+            context.run_id = run.run_id
+
+    @property
+    def run(self) -> Run:
+        """The run that messages and contexts belong to."""
+        return copy.copy(self._run)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message, as ``flwr.app.Message`` does."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of all nodes, in the order of their partitions."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Queue messages for their nodes.
+
+        Parameters
+        ----------
+        messages : Iterable[Message]
+            Each gets its id in place. A message that waits is not copied: leave its
+            content as it is until it has been answered.
+
+        Returns
+        -------
+        list[str]
+            The ids; a message for a node that does not exist has none, and is logged.
+
+        Raises
+        ------
+        RunError
+            The grid is closed, or a message was pushed and not yet answered.
+        """
+        self._check_open()
+        ids = []
+        for message in messages:
+            if message.metadata.dst_node_id not in self._contexts:
+                _log.error(
+                    "No node %d: the message is dropped; nodes are %d to %d.",
+                    message.metadata.dst_node_id,
+                    min(self._contexts),
+                    max(self._contexts),
+                )
+                continue
+            ids.append(self._accept(message))
+        self._hand_out()
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies there are, each one once.
+
+        Parameters
+        ----------
+        message_ids : Iterable[str]
+            Of the messages whose replies to return. An id that is unknown, or whose
+            reply was returned before, gives an Error reply, as in Flower.
+
+        Returns
+        -------
+        list[Message]
+            The replies, in the order of their ids.
+        """
+        self._collect(0.0)
+        return [
+            self._replies.pop(message_id, None) or self._unknown(message_id)
+            for message_id in dict.fromkeys(message_ids)
+            if message_id not in self._open
+        ]
+
+    def wait_any(
+        self, message_ids: Collection[str], timeout: float | None = None
+    ) -> bool:
+        """Block until `pull_messages` has something to return for one of the ids.
+
+        Parameters
+        ----------
+        message_ids : Collection[str]
+            Of the messages to wait for.
+        timeout : float | None
+            Seconds to wait at most; ``None`` waits as long as it takes.
+
+        Returns
+        -------
+        bool
+            Whether there is something; false where the time is over, or there are no
+            ids.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while message_ids and self._open.issuperset(message_ids):
+            left = None if end is None else max(0.0, end - time.monotonic())
+            self._collect(left)
+            if left == 0.0:
+                break
+        return not self._open.issuperset(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push messages and wait for the replies to all of them.
+
+        Parameters
+        ----------
+        messages : Iterable[Message]
+            As for `push_messages`.
+        timeout : float | None
+            Seconds after which the replies there are must do; ``None`` waits for all.
+
+        Returns
+        -------
+        list[Message]
+            The replies, in the order in which they came.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        waiting = set(self.push_messages(messages))
+        replies: list[Message] = []
+        while waiting:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not self.wait_any(waiting, left):
+                break
+            arrived = self.pull_messages(waiting)
+            waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
+            replies += arrived
+        return replies
+
+    def _accept(self, message: Message) -> str:
+        if message.metadata.message_id in self._open:
+            raise RunError(
+                f"{message.metadata.message_id} is not answered yet; "
+                "push a new Message, not the same one again."
+            )
+        message_id = f"message-{next(self._numbers)}"
+        stamp(
+            message,
+            message_id=message_id,
+            run_id=self._run.run_id,
+            src_node_id=SUPERLINK_NODE_ID,
+        )
+        self._open.add(message_id)
+        self._queue.push(message)
+        return message_id
+
+    def _hand_out(self) -> None:
+        while self._queue and self._runner.has_room:
+            message = self._queue.pop()
+            context = self._contexts[message.metadata.dst_node_id]
+            self._runner.submit(Task(message, context))
+
+    def _collect(self, timeout: float | None) -> None:
+        self._check_open()
+        for answer in self._runner.collect(timeout):
+            self._record(answer)
+        self._hand_out()
+
+    def _record(self, answer: Answer) -> None:
+        metadata = answer.reply.metadata
+        message_id = metadata.reply_to_message_id
+        stamp(answer.reply, message_id=f"reply-to-{message_id}")
+        self._contexts[metadata.src_node_id] = answer.context
+        self._queue.done(metadata.src_node_id)
+        self._open.remove(message_id)
+        self._replies[message_id] = answer.reply
+
+    def _unknown(self, message_id: str) -> Message:
+        asked = Message(RecordDict(), SUPERLINK_NODE_ID, "query")
+        stamp(asked, message_id=message_id, run_id=self._run.run_id)
+        reason = f"No message {message_id!r} awaits a reply."
+        reply = Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, reason), reply_to=asked)
+        stamp(reply, message_id=f"reply-to-{message_id}")
+        return reply
+
+    def _check_open(self) -> None:
+        if not self._close.alive:
+            raise RunError("The LocalGrid is closed; make a new one.")
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} is {value}; it must be at least {least}.")

@@ -1,0 +1,57 @@
+"""The order in which tasks are taken up."""
+
+import heapq
+from collections import deque
+from itertools import count
+
+from flwr.app import Message
+
+__all__ = ["TaskQueue"]
+
+
+class TaskQueue:
+    """First in, first out, but never two messages of one node at the same time.
+
+    A node's context passes from each of its tasks to the next, so they follow each
+    other in the order pushed, whatever the number of workers.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        # Per node: its messages, oldest first; the first one stays until `done`.
+        self._lines: dict[int, deque[tuple[int, Message]]] = {}
+        # The nodes whose first message may be taken, by its number.
+        self._ready: list[tuple[int, int]] = []
+
+    def __bool__(self) -> bool:
+        """Tell whether there is a message to take now."""
+        return bool(self._ready)
+
+    def push(self, message: Message) -> None:
+        """Add a message for the node that its metadata names."""
+        node = message.metadata.dst_node_id
+        entry = (next(self._numbers), message)
+        line = self._lines.setdefault(node, deque())
+        line.append(entry)
+        if len(line) == 1:
+            heapq.heappush(self._ready, (entry[0], node))
+
+    def pop(self) -> Message:
+        """Take the oldest message whose node is free; the node is then busy.
+
+        Raises
+        ------
+        IndexError
+            There is none (see ``bool(queue)``).
+        """
+        _, node = heapq.heappop(self._ready)
+        return self._lines[node][0][1]
+
+    def done(self, node: int) -> None:
+        """Free a node whose message was popped."""
+        line = self._lines[node]
+        line.popleft()
+        if line:
+            heapq.heappush(self._ready, (line[0][0], node))
+        else:
+            del self._lines[node]

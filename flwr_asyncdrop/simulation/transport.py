@@ -1,0 +1,169 @@
+"""Python objects passed between processes through shared memory.
+
+Only a record of a few bytes (which slot, how many bytes) travels through a socket;
+the object itself lies in a slot. A slot is an anonymous file mapped by both sides:
+nothing has a name, so nothing can be left behind, whoever is killed, and the size of
+``/dev/shm`` (64 MB in a container) is no limit.
+"""
+
+import mmap
+import os
+import pickle
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from copyreg import dispatch_table
+from io import BytesIO
+from multiprocessing import reduction
+from typing import Any, Self
+
+from flwr.app import Array
+
+__all__ = ["Slot", "decode", "encode"]
+
+_Rebuild = tuple[Callable[..., Array], tuple[Any, ...]]
+
+
+def _rebuild_array(
+    dtype: str, shape: tuple[int, ...], stype: str, data: memoryview
+) -> Array:
+    return Array(dtype, shape, stype, bytes(data))
+
+
+def _reduce_array(array: Array) -> _Rebuild:
+    data = pickle.PickleBuffer(array.data)
+    return _rebuild_array, (array.dtype, array.shape, array.stype, data)
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves the bytes of every Array out of the pickle stream."""
+
+    dispatch_table = dispatch_table | {Array: _reduce_array}
+
+
+def encode(value: object) -> list[memoryview]:
+    """Serialise ``value`` without copying the bytes of its Flower ``Array`` objects.
+
+    Parameters
+    ----------
+    value : object
+        Anything that pickles.
+
+    Returns
+    -------
+    list[memoryview]
+        The pickle stream, then one view per ``Array``, in the stream's order.
+    """
+    stream = BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+    return [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+
+
+def decode(parts: Sequence[memoryview]) -> Any:
+    """Rebuild what `encode` took apart; the result owns all of its memory.
+
+    Parameters
+    ----------
+    parts : Sequence[memoryview]
+        As `encode` returned them.
+    """
+    # S301: the parts come from a process that this package started, over memory that
+    # only the two share.
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301
+
+
+class Slot:
+    """Shared memory for one object at a time; it grows to the largest it has held.
+
+    Of the processes that share a slot, one at a time may use it: who that is, they
+    agree by other means (the records on the socket). A slot pickles only as an
+    argument of a process that is being started, which then shares it.
+
+    Parameters
+    ----------
+    descriptor : int
+        A file of at least one page, which the slot owns and closes.
+    """
+
+    _LENGTH = struct.Struct("<Q")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._map = mmap.mmap(descriptor, 0)
+
+    @classmethod
+    def make(cls) -> Self:
+        """Make an empty slot."""
+        return cls(_anonymous_file())
+
+    def __reduce__(self) -> tuple[Callable[[Any], "Slot"], tuple[Any]]:
+        return _attach, (reduction.DupFd(self._descriptor),)
+
+    def write(self, value: object) -> int:
+        """Put ``value`` in the slot, over what was there.
+
+        Returns
+        -------
+        int
+            The bytes used, which `read` asks for.
+        """
+        parts = encode(value)
+        table = struct.pack(
+            f"<{len(parts) + 1}Q", len(parts), *(part.nbytes for part in parts)
+        )
+        size = len(table) + sum(part.nbytes for part in parts)
+        self._cover(size)
+        start = 0
+        for part in (table, *parts):
+            end = start + len(part)
+            self._map[start:end] = part
+            start = end
+        return size
+
+    def read(self, size: int) -> Any:
+        """Rebuild the object in the slot.
+
+        Parameters
+        ----------
+        size : int
+            What `write` returned, maybe in another process.
+        """
+        self._cover(size)
+        view = memoryview(self._map)
+        (count,) = self._LENGTH.unpack_from(view)
+        lengths = struct.unpack_from(f"<{count}Q", view, self._LENGTH.size)
+        start = self._LENGTH.size * (count + 1)
+        parts = []
+        for length in lengths:
+            parts.append(view[start : start + length])
+            start += length
+        return decode(parts)
+
+    def close(self) -> None:
+        """Close the file; its memory goes when the last process has done so."""
+        os.close(self._descriptor)
+
+    def _cover(self, size: int) -> None:
+        if len(self._map) >= size:
+            return
+        if os.fstat(self._descriptor).st_size < size:
+            os.ftruncate(self._descriptor, size)
+        # The old map goes when its last view does.
+        self._map = mmap.mmap(self._descriptor, 0)
+
+
+def _attach(descriptor: Any) -> Slot:
+    return Slot(descriptor.detach())
+
+
+def _anonymous_file() -> int:
+    """Make a file of one page without a name, in memory where the system can."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("flwr-asyncdrop")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+    return descriptor

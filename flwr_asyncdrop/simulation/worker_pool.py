@@ -1,0 +1,242 @@
+"""The persistent worker processes of the local grid."""
+
+import atexit
+import multiprocessing
+import os
+import pickle
+import selectors
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+
+from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.simulation.private_flower import ErrorCode
+from flwr_asyncdrop.simulation.record import FAILED, READY, Record, receive_text
+from flwr_asyncdrop.simulation.runner import Runner
+from flwr_asyncdrop.simulation.task import Answer, ClientAppSource, Task, failure
+from flwr_asyncdrop.simulation.transport import Slot
+from flwr_asyncdrop.simulation.worker import serve
+
+__all__ = ["WorkerPool"]
+
+# One that runs and one that waits, so that a worker has something to do while the
+# caller is busy (merging, evaluating) and does not call in.
+_TASKS_PER_WORKER = 2
+_SECONDS_TO_EXIT = 5.0
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker process, with both ends of its channel.
+
+    The far end stays open here to take back records that the worker has not read:
+    the system gives each record to one reader only, so a task is either taken back
+    or begun, never both.
+    """
+
+    process: ForkServerProcess
+    channel: socket.socket
+    far_end: socket.socket
+    is_ready: bool = False
+    held: dict[int, Task] = field(default_factory=dict)
+
+    def give(self, record: Record, task: Task) -> None:
+        self.held[record.slot] = task
+        record.send(self.channel)
+
+    def take_back(self) -> tuple[Record, Task] | None:
+        """Take back the oldest task that the worker has not begun, if any."""
+        record = Record.receive_now(self.far_end)
+        return None if record is None else (record, self.held.pop(record.slot))
+
+    def close(self) -> None:
+        self.channel.close()
+        self.far_end.close()
+        self.process.join(_SECONDS_TO_EXIT)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.process.close()
+
+
+class WorkerPool(Runner):
+    """Runs tasks in worker processes, which it starts, replaces and ends.
+
+    A task goes to the worker that has the fewest, at most two; one that waits behind
+    a long one moves to a worker without work. Memory: two slots a worker, each as
+    large as the largest message it has held.
+
+    Parameters
+    ----------
+    client_app : str | Callable[[], ClientApp]
+        What runs; loaded by each worker.
+    size : int
+        Worker processes.
+    threads : int
+        Threads of PyTorch in each.
+
+    Raises
+    ------
+    ConfigError
+        The ClientApp cannot be loaded, or sent to the workers.
+    RunError
+        A worker died before it was ready.
+    """
+
+    def __init__(self, client_app: ClientAppSource, size: int, threads: int) -> None:
+        self._client_app = client_app
+        self._threads = threads
+        self._owner = os.getpid()
+        self._context = multiprocessing.get_context("forkserver")
+        # What every worker imports is imported once, where no thread has run yet.
+        self._context.set_forkserver_preload([serve.__module__])
+        self._selector = selectors.DefaultSelector()
+        self._slots = [Slot.make() for _ in range(size * _TASKS_PER_WORKER)]
+        self._free = list(range(len(self._slots)))
+        self._workers: list[_Worker] = []
+        self._is_closed = False
+        # Registered after multiprocessing's own, so run before it: it waits for
+        # processes that only `close` ends.
+        atexit.register(self.close)
+        try:
+            for _ in range(size):
+                self._start()
+            while not all(worker.is_ready for worker in self._workers):
+                self.collect(None)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a slot is free."""
+        return bool(self._free)
+
+    def submit(self, task: Task) -> None:
+        """Hand the task to the worker that has the fewest."""
+        slot = self._free[-1]
+        record = Record(slot, self._slots[slot].write(task))
+        self._free.pop()
+        min(self._workers, key=lambda worker: len(worker.held)).give(record, task)
+
+    def collect(self, timeout: float | None) -> list[Answer]:
+        """Wait for news of any worker, and return the answers among it.
+
+        Raises
+        ------
+        ConfigError
+            A worker cannot load the ClientApp.
+        RunError
+            A worker died before it was ready.
+        """
+        self._share_out()
+        answers: list[Answer] = []
+        dead: list[_Worker] = []
+        for key, _ in self._selector.select(timeout):
+            worker: _Worker = key.data
+            if key.fileobj is worker.channel:
+                answers.extend(self._receive(worker))
+            else:
+                dead.append(worker)
+        for worker in dead:
+            answers.extend(self._receive(worker))
+            answers.extend(self._replace(worker))
+        return answers
+
+    def close(self) -> None:
+        """End the workers: at once where a task runs, else as they finish."""
+        # A process forked from this one has the pool's memory, but not its workers.
+        if self._is_closed or os.getpid() != self._owner:
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        for worker in self._workers:
+            if worker.held or not worker.is_ready:
+                worker.process.terminate()
+        for worker in self._workers:
+            worker.channel.shutdown(socket.SHUT_RDWR)
+        for worker in self._workers:
+            worker.close()
+        for slot in self._slots:
+            slot.close()
+        self._selector.close()
+
+    def _start(self) -> _Worker:
+        channel, far_end = socket.socketpair()
+        process = self._context.Process(
+            target=serve,
+            args=(far_end, self._slots, self._client_app, self._threads),
+            name="LocalGrid worker",
+        )
+        try:
+            process.start()
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            channel.close()
+            far_end.close()
+            raise ConfigError(
+                f"The ClientApp {self._client_app!r} cannot be sent to a worker: "
+                f'{error}; give "module:attribute" or a function of a module.'
+            ) from error
+        worker = _Worker(process, channel, far_end)
+        self._workers.append(worker)
+        self._selector.register(channel, selectors.EVENT_READ, worker)
+        self._selector.register(process.sentinel, selectors.EVENT_READ, worker)
+        return worker
+
+    def _receive(self, worker: _Worker) -> Iterator[Answer]:
+        while record := Record.receive_now(worker.channel):
+            if record == READY:
+                worker.is_ready = True
+            elif record.slot == FAILED:
+                raise ConfigError(receive_text(worker.channel, record.size))
+            else:
+                del worker.held[record.slot]
+                self._free.append(record.slot)
+                yield self._slots[record.slot].read(record.size)
+
+    def _replace(self, worker: _Worker) -> Iterator[Answer]:
+        """Start another worker for a dead one; answer for the task it had begun."""
+        self._workers.remove(worker)
+        self._selector.unregister(worker.channel)
+        self._selector.unregister(worker.process.sentinel)
+        cause = _cause_of_death(worker.process)
+        waiting = []
+        while entry := worker.take_back():
+            waiting.append(entry)
+        worker.close()
+        if not worker.is_ready:
+            raise RunError(
+                f"A worker of the local grid {cause} while it loaded the ClientApp; "
+                'a script that uses LocalGrid needs `if __name__ == "__main__":` '
+                "around its code."
+            )
+        successor = self._start()
+        for record, task in waiting:
+            successor.give(record, task)
+        for slot, task in worker.held.items():
+            self._free.append(slot)
+            reason = f"The worker process {cause} while it ran the ClientApp."
+            yield failure(task, ErrorCode.CLIENT_APP_CRASHED, reason)
+
+    def _share_out(self) -> None:
+        """Move tasks that wait behind another to workers that have none."""
+        for idle in self._workers:
+            if idle.held:
+                continue
+            busiest = max(self._workers, key=lambda worker: len(worker.held))
+            if len(busiest.held) < _TASKS_PER_WORKER:
+                return
+            if entry := busiest.take_back():
+                idle.give(*entry)
+
+
+def _cause_of_death(process: ForkServerProcess) -> str:
+    process.join()
+    code = process.exitcode or 0
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"was ended by {name}{hint}"
+    return f"ended with exit code {code}"
