@@ -31,6 +31,7 @@ __all__ = [
     "flat_metrics",
     "from_record",
     "make_task",
+    "read_config",
     "read_reply",
     "read_task",
     "to_record",
@@ -165,15 +166,21 @@ def make_task(
     )
 
 
+def read_config(message: Message) -> dict[str, object]:
+    """Return, on the client, the entries of all config records of a message."""
+    merged: dict[str, object] = {}
+    for record in message.content.config_records.values():
+        merged.update(record)
+    return merged
+
+
 def read_task(message: Message) -> TaskConfig:
     """Read, on the client, what `make_task` added to the user's config.
 
     A message without these keys (from a plain Flower strategy) reads as round 0,
     seed 0, and no partition.
     """
-    merged: dict[str, object] = {}
-    for record in message.content.config_records.values():
-        merged.update(record)
+    merged = read_config(message)
     return TaskConfig(
         round=_integer(merged, ROUND) or 0,
         seed=_integer(merged, SEED) or 0,

@@ -1,0 +1,5 @@
+"""The client's side: loading a submodel, local training, the ready ClientApp."""
+
+from flwr_asyncdrop.client.loading import load_submodel
+
+__all__ = ["load_submodel"]

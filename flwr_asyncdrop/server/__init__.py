@@ -1,0 +1,1 @@
+"""The asynchronous server: clocks, state, dispatch, the event loop, its hooks."""

@@ -63,25 +63,25 @@ class Callback:
     """
 
     def on_start(self, state: ServerState) -> None:
-        """The run is about to dispatch its first task."""
+        """React to the start of the run, before its first task."""
 
     def on_dispatch(self, state: ServerState, order: Order) -> None:
-        """A task has left."""
+        """React to a task that has left."""
 
     def on_update(self, state: ServerState, merged: Merged) -> None:
-        """A reply has been merged."""
+        """React to a reply that has just been merged."""
 
     def on_failure(self, state: ServerState, order: Order, reason: str) -> None:
-        """A task was lost; its slot is free again."""
+        """React to the loss of a task; its slot is free again."""
 
     def on_evaluation_due(self, state: ServerState, source: str, number: int) -> None:
-        """An evaluation of round `number` has been asked for."""
+        """React to the request for an evaluation of round `number`."""
 
     def on_round(self, state: ServerState, number: int) -> None:
-        """Round `number` has had all its updates."""
+        """React to the last update of round `number`."""
 
     def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
-        """An evaluation has ended; updates may have been merged meanwhile."""
+        """React to an evaluation that has ended, maybe some updates ago."""
 
     def on_end(self, state: ServerState) -> None:
-        """The run has ended, with all evaluations in; also after an error."""
+        """React to the end of the run, also to one by an error."""

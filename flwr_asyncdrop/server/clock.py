@@ -138,7 +138,7 @@ class WallClock(Clock):
         """Real seconds since the start of the run."""
         return self._timer() - self._start
 
-    def due(self, duration: float) -> float:  # noqa: ARG002  # nobody knows it here
+    def due(self, duration: float) -> float:
         """Return when a task that leaves now is given up."""
         return self.now + self._patience
 

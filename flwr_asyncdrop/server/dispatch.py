@@ -1,7 +1,7 @@
 """From an idle device to a task in flight."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from flwr.app import Message
@@ -14,7 +14,7 @@ from flwr_asyncdrop.server.fleet import Fleet, Selection
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.simulation.profiles import TaskCost
 
-__all__ = ["Assignment", "Dispatcher", "TrainSettings"]
+__all__ = ["Assignment", "Dispatcher", "TrainSettings", "task_config"]
 
 LEARNING_RATE = "lr"
 
@@ -132,20 +132,27 @@ class Dispatcher:
         message = wire.make_task(
             record,
             self.settings.config_at(state.fastest_updates),
-            self._task_config(state, device, server_round),
+            task_config(
+                self.fleet,
+                device,
+                server_round,
+                seed=derive_seed(state.seed, "task", device, state.dispatched),
+            ),
             node_id=order.node_id,
             ttl=self.settings.ttl,
             keys=self.settings.keys,
         )
         return order, message
 
-    def _task_config(
-        self, state: ServerState, device: int, server_round: int
-    ) -> wire.TaskConfig:
-        task = wire.TaskConfig(
-            round=server_round,
-            seed=derive_seed(state.seed, "task", device, state.dispatched),
-        )
-        if self.fleet.profiles is None:
-            return task
-        return replace(task, partition_id=device, num_partitions=len(self.fleet))
+
+def task_config(
+    fleet: Fleet, device: int, server_round: int, *, seed: int
+) -> wire.TaskConfig:
+    """Return what a device is told beside the user's config.
+
+    On a simulated fleet any node may play any device, so it is told which; a node of
+    a real fleet knows its own data.
+    """
+    if fleet.profiles is None:
+        return wire.TaskConfig(server_round, seed)
+    return wire.TaskConfig(server_round, seed, device, len(fleet))

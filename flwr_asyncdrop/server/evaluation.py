@@ -14,7 +14,10 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.submodel.types import State
 
-__all__ = ["ClientEvaluator", "Evaluator", "ServerEvaluator"]
+__all__ = ["ClientEvaluator", "EvaluateFn", "Evaluator", "ServerEvaluator"]
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+"""Flower's ``evaluate_fn``: round and global model to metrics."""
 
 _MOST_PENDING = 2
 
@@ -38,8 +41,9 @@ class Evaluator(ABC):
             Wait for all of them.
         """
 
+    @abstractmethod
     def close(self) -> None:
-        """Let go of threads; nothing is submitted any more."""
+        """Let go of what it holds; nothing is submitted any more."""
 
 
 class ServerEvaluator(Evaluator):
@@ -56,9 +60,7 @@ class ServerEvaluator(Evaluator):
 
     source = "server"
 
-    def __init__(
-        self, evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None]
-    ) -> None:
+    def __init__(self, evaluate_fn: EvaluateFn) -> None:
         self._evaluate_fn = evaluate_fn
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         self._pending: deque[Future[Evaluation]] = deque()
@@ -153,6 +155,10 @@ class ClientEvaluator(Evaluator):
                 return
             self._rounds.popleft()
             yield self._evaluation(sent)
+
+    def close(self) -> None:
+        """Forget the rounds whose replies never came."""
+        self._rounds.clear()
 
     def _wait(self, sent: _Sent) -> None:
         while sent.waiting:

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Aggregator, Update
+from flwr_asyncdrop.aggregation import Update
 from flwr_asyncdrop.exceptions import ReplyError, RunError
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock
-from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.evaluation import Evaluator
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
-from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.server.session import Session
+from flwr_asyncdrop.server.state import Order
 
 __all__ = ["AsyncLoop", "Limits"]
 
@@ -21,7 +21,7 @@ _FAILURES_PER_SLOT = 3
 
 @dataclass(frozen=True)
 class Limits:
-    """When the run ends.
+    """How long the run is, and how wide.
 
     Attributes
     ----------
@@ -33,12 +33,15 @@ class Limits:
         Most tasks in flight at any moment.
     patience : float
         Real seconds to wait for a reply, and for nodes when none is left.
+    evaluate_every : int
+        Rounds from one evaluation to the next.
     """
 
     num_rounds: int
     updates_per_round: int
     slots: int
     patience: float
+    evaluate_every: int = 1
 
     @property
     def num_updates(self) -> int:
@@ -49,6 +52,10 @@ class Limits:
         """Return the round, from 1, that update number `update`, from 0, is in."""
         return update // self.updates_per_round + 1
 
+    def evaluates(self, number: int) -> bool:
+        """Return whether the model is evaluated after round `number`."""
+        return number % self.evaluate_every == 0 or number == self.num_rounds
+
 
 class AsyncLoop:
     """Keeps `Limits.slots` devices training and merges each reply on arrival.
@@ -58,16 +65,12 @@ class AsyncLoop:
 
     Parameters
     ----------
-    state : ServerState
-        All that changes.
+    session : Session
+        The state of the run, and those who change it.
     mailbox : Mailbox
         The way to the devices.
     clock : Clock
         Says which task ends next.
-    dispatcher : Dispatcher
-        Says who trains what.
-    aggregator : Aggregator
-        Merges.
     limits : Limits
         When to end.
     evaluators : sequence of Evaluator
@@ -80,22 +83,20 @@ class AsyncLoop:
 
     def __init__(
         self,
-        state: ServerState,
+        session: Session,
         *,
         mailbox: Mailbox,
         clock: Clock,
-        dispatcher: Dispatcher,
-        aggregator: Aggregator,
         limits: Limits,
         evaluators: Sequence[Evaluator] = (),
         callbacks: Sequence[Callback] = (),
         nodes: Nodes,
     ) -> None:
-        self.state = state
+        self.state = session.state
+        self._dispatcher = session.dispatcher
+        self._aggregator = session.aggregator
         self._mailbox = mailbox
         self._clock = clock
-        self._dispatcher = dispatcher
-        self._aggregator = aggregator
         self._limits = limits
         self._evaluators = evaluators
         self._callbacks = callbacks
@@ -134,8 +135,8 @@ class AsyncLoop:
                 continue
             if state.in_flight:
                 return
-            self._nodes.wait_for(1, limits.patience)
-            self._dispatcher.fleet.refresh(self._nodes.ids())
+            connected = self._nodes.wait_for(1, limits.patience)
+            self._dispatcher.fleet.refresh(connected)
 
     def _dispatch(self) -> bool:
         """Send one task; return whether a device was idle."""
@@ -198,7 +199,8 @@ class AsyncLoop:
         self._dispatcher.fleet.refresh(self._nodes.ids())
         for callback in self._callbacks:
             callback.on_round(self.state, number)
-        self._evaluate(number)
+        if self._limits.evaluates(number):
+            self._evaluate(number)
 
     def _fail(self, order: Order, kind: str, reason: str) -> None:
         """Count a lost task; end the run when nothing but failures comes in."""

@@ -9,7 +9,7 @@ from flwr_asyncdrop.exceptions import RunError
 
 __all__ = ["Nodes"]
 
-_POLL = 1.0
+_POLL = 0.5
 
 
 class Nodes:
@@ -38,20 +38,40 @@ class Nodes:
         """Return the ids of the nodes that are connected now, ascending."""
         return sorted(self._grid.get_node_ids())
 
-    def wait_for(self, count: int, patience: float) -> None:
-        """Wait until at least `count` nodes are connected.
+    def wait_for(self, count: int, patience: float) -> list[int]:
+        """Wait until at least `count` nodes are connected and no more are coming.
+
+        Flower's simulation engine starts the ServerApp before it has registered all
+        of its nodes, so they must be as many as at the look before.
+
+        Parameters
+        ----------
+        count : int
+            Nodes wanted, at least 1.
+        patience : float
+            Seconds of real time to wait for them.
+
+        Returns
+        -------
+        list of int
+            Their ids, ascending.
 
         Raises
         ------
         RunError
-            If they are not within `patience` seconds of real time.
+            If fewer are there when the time is up.
         """
         deadline = self._timer() + patience
-        while (connected := len(self.ids())) < count:
+        before, nodes = -1, self.ids()
+        while len(nodes) < count or len(nodes) != before:
             if self._timer() >= deadline:
+                if len(nodes) >= count:
+                    break
                 raise RunError(
-                    f"{connected} of {count} nodes connected within {patience:g} s: "
+                    f"{len(nodes)} of {count} nodes connected within {patience:g} s: "
                     "start more SuperNodes, lower min_available_nodes, or raise the "
                     "timeout"
                 )
             self._sleep(min(_POLL, patience))
+            before, nodes = len(nodes), self.ids()
+        return nodes

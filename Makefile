@@ -1,0 +1,51 @@
+# make run   trains the main job end to end; make test   checks everything.
+# Both make what they need: a virtual environment with pinned dependencies.
+
+PYTHON ?= python3
+VENV := .venv
+VENV_GRPC := .venv-flwr-1.34
+BIN := $(VENV)/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: run test lint types unit grpc bench setup clean
+
+run: setup
+	$(BIN)/python scripts/flwr_run.py . \
+	    --run-config "out-dir='$(CURDIR)/runs/main'" \
+	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
+
+test: lint types unit grpc
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/python -m pytest
+
+# The same Flower-facing tests on 1.34.0, the last release whose transport is gRPC.
+grpc: $(VENV_GRPC)/ready
+	$(VENV_GRPC)/bin/python -m pytest tests/server tests/client tests/simulation \
+	    tests/e2e tests/test_wire.py tests/test_strategy.py
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) scripts/check_python.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e ".[dev,vision]"
+	touch $@
+
+$(VENV_GRPC)/ready: pyproject.toml constraints-flwr-1.34.txt
+	$(PYTHON) -m venv $(VENV_GRPC)
+	$(VENV_GRPC)/bin/python $(PIP_INSTALL) -c constraints-flwr-1.34.txt -e ".[dev,vision]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(VENV_GRPC) build dist runs

@@ -1,0 +1,126 @@
+"""The ready-made ClientApp: image classification on the run's data set."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.client.loading import load_submodel
+from flwr_asyncdrop.client.training import LocalSGD, isolated_randomness
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.data import Dataset
+from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.experiment import initial_model, load_data, partitions
+from flwr_asyncdrop.seeding import torch_generator
+
+__all__ = ["app"]
+
+_KEYS = wire.RecordKeys()
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the submodel that the server sent on this device's samples."""
+    started = time.perf_counter()
+    task = _Task.open(message, context)
+    config, seed = task.config, task.seed
+    rate = wire.read_config(message).get("lr", config.lr)
+    if not isinstance(rate, float | int):
+        raise ConfigError(f"lr={rate!r} must be a number")
+    sgd = LocalSGD(config.local_steps, config.batch_size, float(rate), config.momentum)
+    with isolated_randomness(seed):
+        loss = sgd.train(
+            task.model, task.batch, len(task.samples), torch_generator(seed, "order")
+        )
+    metrics = {
+        "num-examples": len(task.samples),
+        "train-loss": loss,
+        "wall-train-seconds": time.perf_counter() - started,
+    }
+    trained = ArrayRecord(task.model.state_dict())
+    return _reply(message, metrics, {_KEYS.arrays: trained})
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the global model on this device's samples."""
+    task = _Task.open(message, context)
+    inputs, labels = task.batch(torch.arange(len(task.samples)))
+    task.model.eval()
+    with torch.no_grad():
+        logits = task.model(inputs)
+    metrics = {
+        "num-examples": len(task.samples),
+        "loss": float(F.cross_entropy(logits, labels)),
+        "accuracy": float((logits.argmax(dim=1) == labels).float().mean()),
+    }
+    return _reply(message, metrics, {})
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A message, turned into a model and data on the device that is at hand."""
+
+    config: RunConfig
+    seed: int
+    model: nn.Module
+    data: Dataset
+    samples: NDArray[np.int64]
+    device: torch.device
+
+    @classmethod
+    def open(cls, message: Message, context: Context) -> "_Task":
+        config = RunConfig.parse(context.run_config)
+        torch.set_num_threads(config.threads)
+        # Ray and CUDA_VISIBLE_DEVICES show a client the GPUs that it was given.
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        task = wire.read_task(message)
+        arrays = message.content.array_records[_KEYS.arrays]
+        return cls(
+            config=config,
+            seed=task.seed,
+            model=load_submodel(initial_model(config), arrays).to(device),
+            data=load_data(config),
+            samples=_samples(task, context.node_config, config),
+            device=device,
+        )
+
+    def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels of some of the device's samples."""
+        return self.data.batch("train", self.samples[positions], self.device)
+
+
+def _samples(
+    task: wire.TaskConfig, node_config: Mapping[str, object], config: RunConfig
+) -> NDArray[np.int64]:
+    """Return the samples of the device that the node plays, or is."""
+    device: object = task.partition_id
+    count: object = task.num_partitions
+    if device is None:
+        device = node_config.get(wire.PARTITION_ID)
+        count = node_config.get(wire.NUM_PARTITIONS)
+    if not isinstance(device, int) or not isinstance(count, int):
+        raise DataError(
+            "this node does not know its data: start the SuperNode with "
+            "--node-config 'partition-id=0 num-partitions=8'"
+        )
+    if not 0 <= device < count:
+        raise DataError(f"partition-id={device} must lie in [0, {count})")
+    return partitions(config, count)[device]
+
+
+def _reply(
+    message: Message, metrics: dict[str, float | int], arrays: dict[str, ArrayRecord]
+) -> Message:
+    content = RecordDict({**arrays, "metrics": MetricRecord(dict(metrics))})
+    return Message(content, reply_to=message)

@@ -1,0 +1,100 @@
+"""Local training: a few steps of SGD that depend on nothing but their seed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["LocalSGD", "isolated_randomness"]
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """Stochastic gradient descent on a device's own data.
+
+    The optimiser is new at every dispatch, as in the paper's script.
+
+    Attributes
+    ----------
+    steps : int
+        Mini-batches.
+    batch_size : int
+        Samples in each; fewer if the device has no more.
+    lr, momentum : float
+        Of the optimiser.
+    """
+
+    steps: int
+    batch_size: int
+    lr: float
+    momentum: float
+
+    def train(
+        self,
+        model: nn.Module,
+        batch: Callable[[Tensor], tuple[Tensor, Tensor]],
+        num_samples: int,
+        generator: torch.Generator,
+    ) -> float:
+        """Train in place.
+
+        Parameters
+        ----------
+        model : nn.Module
+            Maps inputs to logits of shape ``(batch, classes)``.
+        batch : callable
+            Turns positions, int64 of shape ``(n,)`` in ``[0, num_samples)``, into
+            inputs and labels.
+        num_samples : int
+            Samples that the device holds, at least 1.
+        generator : torch.Generator
+            Decides the order of the samples.
+
+        Returns
+        -------
+        float
+            The mean loss over all samples seen.
+        """
+        model.train()
+        optimiser = torch.optim.SGD(
+            model.parameters(), lr=self.lr, momentum=self.momentum
+        )
+        total, seen = 0.0, 0
+        for positions in self._positions(num_samples, generator):
+            inputs, labels = batch(positions)
+            optimiser.zero_grad()
+            loss = F.cross_entropy(model(inputs), labels)
+            loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+            optimiser.step()
+            total += loss.item() * len(positions)
+            seen += len(positions)
+        return total / seen
+
+    def _positions(
+        self, num_samples: int, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Yield mini-batches from one shuffle after the other."""
+        size = min(self.batch_size, num_samples)
+        order = torch.randperm(num_samples, generator=generator)
+        start = 0
+        for _ in range(self.steps):
+            if start + size > num_samples:
+                order = torch.randperm(num_samples, generator=generator)
+                start = 0
+            yield order[start : start + size]
+            start += size
+
+
+@contextmanager
+def isolated_randomness(seed: int) -> Iterator[None]:
+    """Seed PyTorch's global generators for one task and restore them afterwards.
+
+    ``nn.Dropout`` and its like draw from the global generators, which a worker would
+    otherwise carry from one simulated device to the next.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,199 @@
+"""The run-config of ``flwr run``, parsed once at the edge."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.data import DATASET_NAMES
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.models import MODEL_NAMES
+
+__all__ = ["RunConfig"]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run is told; ``[tool.flwr.app.config]`` in pyproject documents each key.
+
+    A field ``drop_rate`` is the key ``drop-rate``.
+    """
+
+    # What is run
+    algo: str = "hetero-asyncdrop"
+    drop_rate: float = 0.25
+    alpha: float = 0.5
+    scope: str = "all"
+    num_rounds: int = 60
+    in_flight: int = 8
+    seed: int = 0
+    # On what
+    dataset: str = "digits"
+    data_dir: str = ""
+    download: bool = False
+    partition: str = "speed-level"
+    model: str = "cnn"
+    # How a client trains
+    local_steps: int = 50
+    batch_size: int = 16
+    lr: float = 0.05
+    momentum: float = 0.9
+    lr_milestones: str = "0.5,0.75"
+    lr_gamma: float = 0.1
+    threads: int = 1
+    # The devices
+    clock: str = "virtual"
+    levels: int = 8
+    speed_ratio: float = 5.0
+    step_seconds: float = 1.0
+    bandwidth_mbps: float = 0.0
+    selection: str = "stratified"
+    # What comes out
+    evaluate_every: int = 1
+    timeout: float = 3600.0
+    out_dir: str = ""
+
+    @classmethod
+    def parse(cls, run_config: Mapping[str, object]) -> Self:
+        """Read Flower's run-config; keys that are absent keep their defaults.
+
+        Raises
+        ------
+        ConfigError
+            If a key is unknown, has a value of the wrong type or out of range, or
+            contradicts another. One line, by name, with what mends it.
+        """
+        known = {field.name.replace("_", "-"): field for field in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in run_config.items():
+            if key not in known:
+                raise ConfigError(_unknown(key, list(known)))
+            field = known[key]
+            values[field.name] = _typed(key, value, type(field.default))
+        config = cls(**values)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Raise ConfigError if a value is out of range or contradicts another."""
+        for name, (allowed, description) in _RULES.items():
+            value = getattr(self, name)
+            if not allowed(value):
+                key = name.replace("_", "-")
+                raise ConfigError(f"{key}={value!r} must be {description}")
+        for contradicts, message in _CONTRADICTIONS:
+            if contradicts(self):
+                raise ConfigError(message.format(c=self))
+
+    @cached_property
+    def milestones(self) -> tuple[float, ...]:
+        """`lr_milestones` as fractions of the fastest device's updates."""
+        return tuple(float(part) for part in self.lr_milestones.split(",") if part)
+
+    @property
+    def data_path(self) -> Path | None:
+        """`data_dir` as an absolute path; None if it is not set."""
+        return Path(self.data_dir).expanduser().absolute() if self.data_dir else None
+
+
+Rule = tuple[Callable[[Any], bool], str]
+
+
+def _one_of(*choices: str) -> Rule:
+    return lambda value: value in choices, f"one of {', '.join(choices)}"
+
+
+def _at_least(bound: float) -> Rule:
+    return lambda value: bound <= value < float("inf"), f"at least {bound}"
+
+
+def _more_than(bound: float) -> Rule:
+    return lambda value: bound < value < float("inf"), f"more than {bound}"
+
+
+def _fractions(text: str) -> bool:
+    try:
+        numbers = [float(part) for part in text.split(",") if part]
+    except ValueError:
+        return False
+    return numbers == sorted(numbers) and all(0 < number < 1 for number in numbers)
+
+
+_RULES: dict[str, Rule] = {
+    "algo": _one_of(*ALGORITHMS),
+    "drop_rate": (lambda rate: 0 <= rate < 1, "in [0, 1)"),
+    "alpha": (lambda alpha: 0 < alpha <= 1, "in (0, 1]"),
+    "scope": _one_of("all", "internal"),
+    "num_rounds": _at_least(1),
+    "in_flight": _at_least(1),
+    "seed": _at_least(0),
+    "dataset": _one_of(*DATASET_NAMES),
+    "partition": _one_of("speed-level", "iid"),
+    "model": _one_of(*MODEL_NAMES),
+    "local_steps": _at_least(1),
+    "batch_size": _at_least(1),
+    "lr": _more_than(0),
+    "momentum": (lambda momentum: 0 <= momentum < 1, "in [0, 1)"),
+    "lr_milestones": (_fractions, "ascending fractions in (0, 1), e.g. '0.5,0.75'"),
+    "lr_gamma": (lambda gamma: 0 < gamma <= 1, "in (0, 1]"),
+    "threads": _at_least(1),
+    "clock": _one_of("virtual", "wall"),
+    "levels": _at_least(1),
+    "speed_ratio": _at_least(1),
+    "step_seconds": _more_than(0),
+    "bandwidth_mbps": _at_least(0),
+    "selection": _one_of("stratified", "uniform"),
+    "evaluate_every": _at_least(1),
+    "timeout": _more_than(0),
+}
+
+
+def _changed(config: RunConfig, *names: str) -> bool:
+    """Return whether a key has a value of its own, not its default."""
+    return any(getattr(config, name) != getattr(RunConfig, name) for name in names)
+
+
+_CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
+    (
+        lambda c: ALGORITHMS[c.algo].mask is None and _changed(c, "drop_rate", "scope"),
+        "algo={c.algo!r} trains full models, which drop-rate={c.drop_rate} and "
+        "scope={c.scope!r} contradict: leave them out, or choose algo='asyncdrop'",
+    ),
+    (
+        lambda c: c.dataset == "digits" and (bool(c.data_dir) or c.download),
+        "dataset='digits' is embedded, which data-dir and download contradict: leave "
+        "them out, or choose another dataset",
+    ),
+    (
+        lambda c: c.download and not c.data_dir,
+        "download=true needs a place: set data-dir to an absolute path",
+    ),
+    (
+        lambda c: (
+            c.clock == "wall"
+            and _changed(c, "levels", "speed_ratio", "step_seconds", "bandwidth_mbps")
+        ),
+        "clock='wall' runs real devices, whose speed is measured: levels, "
+        "speed-ratio, step-seconds and bandwidth-mbps contradict it",
+    ),
+)
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return f"run-config key {key!r} is unknown: {hint}"
+
+
+def _typed(key: str, value: object, kind: type) -> object:
+    """Return `value` as a `kind`; an integer will do for a float."""
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        names = {str: "a string in quotes", bool: "true or false"}
+        wanted = names.get(kind, f"a number ({kind.__name__})")
+        raise ConfigError(f"{key}={value!r} must be {wanted}")
+    return value

@@ -1,0 +1,57 @@
+"""Flower's ``Result``, filled while the run goes on."""
+
+from collections.abc import Callable
+
+from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy import Result
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.state import ServerState
+
+__all__ = ["MetricsFn", "ResultCollector"]
+
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+"""Flower's aggregation of metrics: records and the weighting key to one record."""
+
+
+class ResultCollector(Callback):
+    """Fills a ``Result`` round by round.
+
+    Parameters
+    ----------
+    aggregate : callable
+        Flower's ``train_metrics_aggr_fn``; gets the metrics of a round's updates.
+    weighting_key : str
+        Its second argument.
+    """
+
+    def __init__(self, aggregate: MetricsFn, weighting_key: str) -> None:
+        self.result = Result()
+        self._aggregate = aggregate
+        self._weighting_key = weighting_key
+        self._round: list[RecordDict] = []
+
+    def on_update(self, state: ServerState, merged: Merged) -> None:
+        """Keep the metrics of the update until its round is full."""
+        self._round.append(merged.reply.metrics)
+
+    def on_round(self, state: ServerState, number: int) -> None:
+        """Aggregate the metrics of the round."""
+        metrics = self._aggregate(self._round, self._weighting_key)
+        self.result.train_metrics_clientapp[number] = metrics
+        self._round = []
+
+    def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
+        """File an evaluation under its round."""
+        if evaluation.metrics is None:
+            return
+        filed = {
+            "server": self.result.evaluate_metrics_serverapp,
+            "clients": self.result.evaluate_metrics_clientapp,
+        }[evaluation.source]
+        filed[evaluation.round] = evaluation.metrics
+
+    def on_end(self, state: ServerState) -> None:
+        """Add the final model."""
+        self.result.arrays = wire.to_record(state.arrays)

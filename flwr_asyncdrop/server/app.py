@@ -1,0 +1,175 @@
+"""The ready-made ServerApp: one run, from its run-config to its files."""
+
+import logging
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from safetensors.torch import save_file
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.evaluate import accuracy_and_loss
+from flwr_asyncdrop.exceptions import AsyncDropError
+from flwr_asyncdrop.experiment import initial_model, load_data
+from flwr_asyncdrop.history import HistoryWriter, read_history
+from flwr_asyncdrop.report import draw_run, summarise
+from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.evaluation import EvaluateFn
+from flwr_asyncdrop.server.fleet import Stratified, Uniform
+from flwr_asyncdrop.simulation.profiles import speed_levels
+from flwr_asyncdrop.strategy import STRATEGIES, AsyncStrategy
+from flwr_asyncdrop.submodel import load_submodel
+
+__all__ = ["app", "build_strategy"]
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+_SELECTIONS = {"stratified": Stratified, "uniform": Uniform}
+_BYTES_PER_MEGABIT = 125_000
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run an algorithm on a data set; write history, model and picture."""
+    try:
+        _run(grid, RunConfig.parse(context.run_config))
+    except AsyncDropError as error:
+        logger.error("%s", error)
+        raise
+
+
+def build_strategy(
+    config: RunConfig, callbacks: Sequence[Callback] = ()
+) -> AsyncStrategy:
+    """Build the strategy that a run-config describes.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The configuration of the run.
+    callbacks : sequence of Callback
+        Told of everything that happens.
+    """
+    fleet = partial(
+        speed_levels,
+        num_levels=config.levels,
+        slowest_over_fastest=config.speed_ratio,
+        seconds_per_task=config.step_seconds * config.local_steps,
+        bytes_per_second=config.bandwidth_mbps * _BYTES_PER_MEGABIT or float("inf"),
+    )
+    data = load_data(config)
+    return STRATEGIES[config.algo](
+        initial_model(config),
+        torch.zeros(1, *data.input_shape),
+        drop_rate=config.drop_rate,
+        alpha=config.alpha,
+        scope=config.scope,
+        in_flight=config.in_flight,
+        fleet=fleet if config.clock == "virtual" else None,
+        selection=_SELECTIONS[config.selection](),
+        schedule=_schedule(config),
+        seed=config.seed,
+        min_available_nodes=1,
+        evaluate_every=config.evaluate_every,
+        callbacks=callbacks,
+    )
+
+
+def _schedule(config: RunConfig) -> StepDecay:
+    """Place the milestones on the updates that the fastest rank will do.
+
+    With one device of each of the evenly spaced speed levels in flight, a level's
+    share of all updates is that of its speed in the sum of the speeds.
+    """
+    levels = speed_levels(config.in_flight, slowest_over_fastest=config.speed_ratio)
+    speeds = [1 / profile.seconds_per_task for profile in levels]
+    updates = config.num_rounds * config.in_flight * speeds[0] / sum(speeds)
+    milestones = tuple(round(part * updates) for part in config.milestones)
+    return StepDecay(milestones, config.lr_gamma)
+
+
+def _run(grid: Grid, config: RunConfig) -> None:
+    out = _output_dir(config)
+    history = HistoryWriter(
+        out / "history.jsonl",
+        {"algorithm": config.algo, "config": _portable(config)},
+        _machine(),
+    )
+    strategy = build_strategy(config, [history])
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(initial_model(config).state_dict()),
+        num_rounds=config.num_rounds,
+        timeout=config.timeout,
+        train_config=ConfigRecord({"lr": config.lr}),
+        evaluate_fn=_evaluate_fn(config),
+    )
+    model = out / "model.safetensors"
+    save_file(wire.from_record(result.arrays), model, {"algorithm": config.algo})
+    picture = draw_run(history.path, out / "run.png")
+    for line in summarise(read_history(history.path)).text().splitlines():
+        logger.info("%s", line)
+    for label, path in (
+        ("history", history.path),
+        ("model", model),
+        ("picture", picture),
+    ):
+        logger.info("%-8s %s", label, path)
+
+
+def _evaluate_fn(config: RunConfig) -> EvaluateFn:
+    data = load_data(config)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
+        torch.set_num_threads(config.threads)
+        state = wire.from_record(arrays)
+        model = load_submodel(initial_model(config), state).to(device)
+        accuracy, loss = accuracy_and_loss(model, data)
+        return MetricRecord({"accuracy": accuracy, "loss": loss})
+
+    return evaluate
+
+
+def _output_dir(config: RunConfig) -> Path:
+    """Return the absolute folder of the run's files, made if need be.
+
+    The app runs from Flower's own copy of it, so only absolute paths hold.
+    """
+    if config.out_dir:
+        out = Path(config.out_dir).expanduser().absolute()
+    else:
+        stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+        out = Path.cwd() / "runs" / f"{stamp}-{config.algo}"
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _portable(config: RunConfig) -> dict[str, object]:
+    """Return the configuration without what depends on the machine."""
+    return {
+        name.replace("_", "-"): value
+        for name, value in asdict(config).items()
+        if name not in ("data_dir", "out_dir", "download")
+    }
+
+
+def _machine() -> dict[str, object]:
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "flwr": version("flwr"),
+        "torch": torch.__version__,
+        "gpu": torch.cuda.is_available(),
+    }

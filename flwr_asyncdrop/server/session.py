@@ -1,0 +1,164 @@
+"""What a run is made of, and one synchronous round of it."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+)
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.aggregation import Aggregator, Update
+from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.seeding import numpy_generator
+from flwr_asyncdrop.server.dispatch import (
+    Assignment,
+    Dispatcher,
+    TrainSettings,
+    task_config,
+)
+from flwr_asyncdrop.server.fleet import Fleet, Selection
+from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.simulation.profiles import DeviceProfile
+
+__all__ = ["FleetBuilder", "Session"]
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
+"""Profiles of a simulated fleet from its number of devices, fastest first."""
+
+
+@dataclass
+class Session:
+    """The state of a run and those who change it.
+
+    Attributes
+    ----------
+    state : ServerState
+        All that changes.
+    dispatcher : Dispatcher
+        Says who trains what.
+    aggregator : Aggregator
+        Merges.
+    slots : int
+        Most tasks in flight at any moment.
+    updates_per_round : int
+        As many as devices can be in flight.
+    """
+
+    state: ServerState
+    dispatcher: Dispatcher
+    aggregator: Aggregator
+    slots: int
+    updates_per_round: int
+
+    @classmethod
+    def open(
+        cls,
+        state: ServerState,
+        node_ids: Sequence[int],
+        *,
+        in_flight: int,
+        build_fleet: FleetBuilder | None,
+        selection: Selection,
+        assignment: Assignment,
+        aggregator: Aggregator,
+        settings: TrainSettings,
+    ) -> "Session":
+        """Put a run together on the nodes that are connected.
+
+        A simulated fleet keeps the devices that it starts with, so it can never have
+        more in flight than those; on a real one others may still come.
+        """
+        profiles = None if build_fleet is None else build_fleet(len(node_ids))
+        possible = min(in_flight, len(node_ids))
+        slots = in_flight if profiles is None else possible
+        fleet = Fleet(slots, profiles)
+        fleet.refresh(node_ids)
+        if possible < in_flight:
+            logger.warning(
+                "%d nodes for %d tasks in flight: only %d will train at any moment. "
+                "Simulate more with --federation-config 'num-supernodes=104', start "
+                "more SuperNodes, or lower in-flight.",
+                len(node_ids),
+                in_flight,
+                possible,
+            )
+        dispatcher = Dispatcher(fleet, selection, assignment, settings)
+        return cls(state, dispatcher, aggregator, slots, possible)
+
+    def evaluation_messages(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        *,
+        fraction: float,
+        node_ids: Sequence[int],
+    ) -> list[Message]:
+        """Ask a random share of the nodes to evaluate the global model."""
+        fleet = self.dispatcher.fleet
+        fleet.refresh(node_ids)
+        devices = fleet.idle(())
+        count = min(len(devices), int(np.ceil(fraction * len(devices))))
+        generator = numpy_generator(self.state.seed, "evaluate", server_round)
+        chosen = np.sort(generator.choice(devices, count, replace=False))
+        return [
+            wire.make_task(
+                arrays,
+                config,
+                task_config(fleet, int(device), server_round, seed=0),
+                node_id=fleet.node_ids[device],
+                keys=self.dispatcher.settings.keys,
+                message_type=MessageType.EVALUATE,
+            )
+            for device in chosen
+        ]
+
+    def train_messages(self, server_round: int) -> list[Message]:
+        """Dispatch one task to as many devices as a round has updates."""
+        messages: list[Message] = []
+        self.state.in_flight.clear()
+        for _ in range(self.updates_per_round):
+            task = self.dispatcher.next_task(self.state, server_round)
+            if task is None:
+                break
+            order, message = task
+            self.state.in_flight[str(order.node_id)] = order
+            self.state.dispatched += 1
+            messages.append(message)
+        return messages
+
+    def merge_all(self, replies: Iterable[Message]) -> list[wire.Reply]:
+        """Merge the replies of one synchronous round in the order of dispatch.
+
+        Returns
+        -------
+        list of Reply
+            Those that were merged; the others are logged.
+        """
+        state, keys = self.state, self.dispatcher.settings.keys
+        by_node = {str(reply.metadata.src_node_id): reply for reply in replies}
+        merged: list[wire.Reply] = []
+        for node, order in state.in_flight.items():
+            if node not in by_node:
+                logger.warning("device %d did not reply", order.device)
+                continue
+            try:
+                reply = wire.read_reply(by_node[node], order.shapes, keys)
+            except ReplyError as error:
+                logger.warning("device %d: %s", order.device, error)
+                continue
+            update = Update(reply.arrays, order.indices, 0, reply.num_examples)
+            state.version += self.aggregator.merge(state.arrays, update)
+            state.updates += 1
+            state.fastest_updates += order.rank == 0
+            merged.append(reply)
+        state.in_flight.clear()
+        return merged

@@ -1,0 +1,356 @@
+"""Flower strategies that merge on arrival."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Literal
+
+from flwr.app import (
+    DEFAULT_TTL,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MetricRecord,
+)
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from torch import Tensor, nn
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.algorithms import algorithm
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.progress import Progress
+from flwr_asyncdrop.results import MetricsFn, ResultCollector
+from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.server.assignment import FullModels, Submodels
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.clock import VirtualClock, WallClock
+from flwr_asyncdrop.server.dispatch import Assignment, TrainSettings
+from flwr_asyncdrop.server.evaluation import (
+    ClientEvaluator,
+    EvaluateFn,
+    Evaluator,
+    ServerEvaluator,
+)
+from flwr_asyncdrop.server.fleet import Selection, Stratified
+from flwr_asyncdrop.server.loop import AsyncLoop, Limits
+from flwr_asyncdrop.server.mailbox import Mailbox
+from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.session import FleetBuilder, Session
+from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.submodel import Plan, plan_submodels
+
+__all__ = ["STRATEGIES", "AsyncDrop", "AsyncFedAvg", "AsyncStrategy", "HeteroAsyncDrop"]
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+
+class AsyncStrategy(Strategy):
+    """A Flower strategy that merges each result on arrival.
+
+    It takes the place of ``FedAvg`` in a ServerApp. `start` has Flower's signature and
+    returns Flower's ``Result``; a round is as many updates as devices are in flight, so
+    that results compare with those of a synchronous strategy round by round.
+
+    Parameters
+    ----------
+    model : nn.Module, optional
+        The model whose submodels are trained; needed by every algorithm that drops
+        units. Only its structure is used: the weights come with `start`.
+    example_inputs : Tensor or tuple, optional
+        Inputs that the model runs on, e.g. ``torch.zeros(1, 3, 32, 32)``.
+    drop_rate : float
+        Share of the units of every group that a submodel leaves out, in ``[0, 1)``.
+    alpha : float
+        Mixing rate ``alpha`` in ``[0, 1]``.
+    scope : {"all", "internal"}
+        ``"internal"`` drops only units that are made and consumed inside a block, as
+        the paper does; ``"all"`` also those of residual streams, which saves more.
+    in_flight : int
+        Devices that train at any moment.
+    fleet : callable, optional
+        Builds the profiles of a simulated fleet from the number of nodes, e.g.
+        `speed_levels`. With it the run goes by a virtual clock and depends on the
+        seed alone. Without it devices are real and the wall clock rules.
+    selection : Selection, optional
+        Chooses the next device; `Stratified` by default.
+    schedule : StepDecay
+        Schedule of ``train_config["lr"]``, advanced by the fastest device alone.
+    seed : int
+        Seed of everything random.
+    min_available_nodes : int
+        Nodes to wait for before the run starts.
+    fraction_evaluate : float
+        Share of the nodes that evaluate the global model after every round, on their
+        own data; 0, the default, for none.
+    evaluate_every : int
+        Rounds from one evaluation to the next.
+    keys : RecordKeys
+        Where the project keeps its records.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
+        Flower's ``(list of RecordDict, weighting key) -> MetricRecord``.
+    callbacks : sequence of Callback
+        Told of everything that happens.
+    """
+
+    algorithm: ClassVar[str]
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        example_inputs: Tensor | tuple[object, ...] | None = None,
+        *,
+        drop_rate: float = 0.25,
+        alpha: float = 0.5,
+        scope: Literal["internal", "all"] = "all",
+        in_flight: int = 8,
+        fleet: FleetBuilder | None = None,
+        selection: Selection | None = None,
+        schedule: StepDecay = StepDecay(),  # noqa: B008  # frozen
+        seed: int = 0,
+        min_available_nodes: int = 2,
+        fraction_evaluate: float = 0.0,
+        evaluate_every: int = 1,
+        keys: wire.RecordKeys = wire.RecordKeys(),  # noqa: B008  # frozen
+        train_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
+        evaluate_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        _check("in_flight", in_flight, in_flight >= 1, "at least 1")
+        _check("seed", seed, seed >= 0, "at least 0")
+        _check("evaluate_every", evaluate_every, evaluate_every >= 1, "at least 1")
+        in_range = 0 <= fraction_evaluate <= 1
+        _check("fraction_evaluate", fraction_evaluate, in_range, "in [0, 1]")
+        rules = algorithm(self.algorithm)
+        self.aggregator = rules.aggregator(alpha)
+        self.plan: Plan | None = None
+        self._assignment: Assignment = FullModels()
+        if rules.mask is not None:
+            policy = rules.mask(drop_rate)
+            if model is None or example_inputs is None:
+                name = type(self).__name__
+                raise ConfigError(
+                    f"{name} makes submodels: pass the model and example inputs, "
+                    f"e.g. {name}(Net(), torch.zeros(1, 3, 32, 32))"
+                )
+            self.plan = plan_submodels(model, example_inputs, scope=scope)
+            self._assignment = Submodels(model, example_inputs, self.plan, policy)
+        self.in_flight = in_flight
+        self.fleet = fleet
+        self.selection = selection or Stratified()
+        self.schedule = schedule
+        self.seed = seed
+        self.min_available_nodes = min_available_nodes
+        self.fraction_evaluate = fraction_evaluate
+        self.evaluate_every = evaluate_every
+        self.keys = keys
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
+        self.callbacks = tuple(callbacks)
+        self._session: Session | None = None
+
+    def summary(self) -> None:
+        """Log what this strategy does."""
+        logger.info("\t├── Algorithm: %s, seed %d", self.algorithm, self.seed)
+        clock = "wall" if self.fleet is None else "virtual"
+        logger.info("\t├── In flight: %d, by the %s clock", self.in_flight, clock)
+        if self.plan is None:
+            logger.info("\t└── Every device trains the full model")
+        else:
+            groups, units = len(self.plan.groups), self.plan.num_units
+            logger.info("\t└── Submodels: %d units in %d groups", units, groups)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run to the end, merging each reply on arrival.
+
+        Parameters
+        ----------
+        grid : Grid
+            The way to the nodes.
+        initial_arrays : ArrayRecord
+            The initial global model.
+        num_rounds : int
+            Rounds to run; a round is as many updates as devices in flight.
+        timeout : float
+            Real seconds after which a task without a reply is given up, and to wait
+            for nodes.
+        train_config : ConfigRecord, optional
+            Sent with every task; ``"lr"`` follows the schedule.
+        evaluate_config : ConfigRecord, optional
+            Sent with every evaluation by clients.
+        evaluate_fn : callable, optional
+            ``(round, arrays) -> MetricRecord``; runs beside the loop, in a thread,
+            before the first update and after every `evaluate_every` rounds.
+
+        Returns
+        -------
+        Result
+            The final model and the metrics by round.
+
+        Raises
+        ------
+        RunError
+            If no node is there, or if every task fails.
+        """
+        _check("num_rounds", num_rounds, num_rounds >= 1, "at least 1")
+        logger.info("Starting %s:", type(self).__name__)
+        self.summary()
+        nodes, mailbox = Nodes(grid), Mailbox(grid)
+        node_ids = nodes.wait_for(self.min_available_nodes, timeout)
+        session = self._open(node_ids, initial_arrays, train_config, timeout)
+        limits = Limits(
+            num_rounds,
+            session.updates_per_round,
+            session.slots,
+            timeout,
+            self.evaluate_every,
+        )
+        evaluators: list[Evaluator] = []
+        if evaluate_fn is not None:
+            evaluators.append(ServerEvaluator(evaluate_fn))
+        if self.fraction_evaluate > 0:
+            config = ConfigRecord() if evaluate_config is None else evaluate_config
+            evaluators.append(
+                ClientEvaluator(
+                    mailbox,
+                    lambda number, arrays: self.configure_evaluate(
+                        number, arrays, config, grid
+                    ),
+                    self.aggregate_evaluate,
+                    timeout,
+                )
+            )
+        collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
+        clock = WallClock if self.fleet is None else VirtualClock
+        loop = AsyncLoop(
+            session,
+            mailbox=mailbox,
+            clock=clock(mailbox, timeout),
+            limits=limits,
+            evaluators=evaluators,
+            callbacks=[collector, Progress(limits.num_updates), *self.callbacks],
+            nodes=nodes,
+        )
+        loop.run()
+        self._session = None
+        return collector.result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Begin one synchronous round: a submodel for as many devices as in flight."""
+        nodes = Nodes(grid)
+        if self._session is None:
+            node_ids = nodes.wait_for(self.min_available_nodes, DEFAULT_TTL)
+            self._session = self._open(node_ids, arrays, config, DEFAULT_TTL)
+        else:
+            self._session.state.arrays = wire.from_record(arrays)
+            self._session.dispatcher.fleet.refresh(nodes.ids())
+        return self._session.train_messages(server_round)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """End it: merge every reply, in the order of dispatch."""
+        if self._session is None:
+            raise ConfigError("aggregate_train comes after configure_train")
+        merged = self._session.merge_all(replies)
+        if not merged:
+            return None, None
+        metrics = self.train_metrics_aggr_fn(
+            [reply.metrics for reply in merged], self.keys.num_examples
+        )
+        return wire.to_record(self._session.state.arrays), metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask `fraction_evaluate` of the nodes to evaluate the global model."""
+        if self._session is None:
+            raise ConfigError("configure_evaluate comes after configure_train")
+        if self.fraction_evaluate == 0:
+            return []
+        return self._session.evaluation_messages(
+            server_round,
+            arrays,
+            config,
+            fraction=self.fraction_evaluate,
+            node_ids=Nodes(grid).ids(),
+        )
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Aggregate what the clients measured; replies with an error do not count."""
+        contents = [reply.content for reply in replies if reply.has_content()]
+        if not contents:
+            return None
+        return self.evaluate_metrics_aggr_fn(contents, self.keys.num_examples)
+
+    def _open(
+        self,
+        node_ids: Sequence[int],
+        arrays: ArrayRecord,
+        config: ConfigRecord | None,
+        timeout: float,
+    ) -> Session:
+        """Put the run together on the nodes that are connected."""
+        self._session = Session.open(
+            ServerState.start_from(wire.from_record(arrays), self.seed),
+            node_ids,
+            in_flight=self.in_flight,
+            build_fleet=self.fleet,
+            selection=self.selection,
+            assignment=self._assignment,
+            aggregator=self.aggregator,
+            settings=TrainSettings(
+                config={} if config is None else dict(config),
+                schedule=self.schedule,
+                keys=self.keys,
+                ttl=timeout if self.fleet is None else max(timeout, DEFAULT_TTL),
+            ),
+        )
+        return self._session
+
+
+class AsyncFedAvg(AsyncStrategy):
+    """Asynchronous FedAvg: full models, mixed on arrival (Alg. 1 of the paper)."""
+
+    algorithm = "async-fedavg"
+
+
+class AsyncDrop(AsyncStrategy):
+    """AsyncDrop: random submodels, mixed on arrival (Alg. 2 of the paper)."""
+
+    algorithm = "asyncdrop"
+
+
+class HeteroAsyncDrop(AsyncStrategy):
+    """Hetero AsyncDrop: submodels by smart partition (Alg. 3 of the paper).
+
+    The i-th fastest device leaves out the units that have moved i-th most from their
+    initial weights, so that all units converge at one rate.
+    """
+
+    algorithm = "hetero-asyncdrop"
+
+
+STRATEGIES = MappingProxyType(
+    {cls.algorithm: cls for cls in (AsyncFedAvg, AsyncDrop, HeteroAsyncDrop)}
+)
+"""The strategies by the name of their algorithm."""
+
+
+def _check(name: str, value: object, valid: bool, range_: str) -> None:
+    if not valid:
+        raise ConfigError(f"{name}={value!r} must be {range_}")
