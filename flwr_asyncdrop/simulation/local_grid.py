@@ -199,7 +199,9 @@ class LocalGrid(Grid):
         """
         self._collect(0.0)
         return [
-            self._replies.pop(message_id, None) or self._unknown(message_id)
+            self._replies.pop(message_id)
+            if message_id in self._replies
+            else self._unknown(message_id)
             for message_id in dict.fromkeys(message_ids)
             if message_id not in self._open
         ]

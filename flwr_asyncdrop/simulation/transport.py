@@ -109,14 +109,14 @@ class Slot:
         int
             The bytes used, which `read` asks for.
         """
-        parts = encode(value)
-        table = struct.pack(
-            f"<{len(parts) + 1}Q", len(parts), *(part.nbytes for part in parts)
-        )
-        size = len(table) + sum(part.nbytes for part in parts)
+        body = encode(value)
+        lengths = [part.nbytes for part in body]
+        head = struct.pack(f"<{len(body) + 1}Q", len(body), *lengths)
+        size = len(head) + sum(lengths)
         self._cover(size)
         start = 0
-        for part in (table, *parts):
+        parts: list[bytes | memoryview] = [head, *body]
+        for part in parts:
             end = start + len(part)
             self._map[start:end] = part
             start = end
@@ -142,8 +142,9 @@ class Slot:
         return decode(parts)
 
     def close(self) -> None:
-        """Close the file; its memory goes when the last process has done so."""
+        """Let go of the memory, which is freed when every process has done so."""
         os.close(self._descriptor)
+        del self._map  # Closed with its last view, which a traceback may still hold.
 
     def _cover(self, size: int) -> None:
         if len(self._map) >= size:

@@ -69,7 +69,6 @@ def serve(
 
 def _exit_with_parent() -> None:
     """End this process with its parent, even in the middle of a task."""
-    parent = parent_process()
-    if parent is not None:
+    if (parent := parent_process()) is not None:
         connection.wait([parent.sentinel])
-    os._exit(1)
+        os._exit(1)

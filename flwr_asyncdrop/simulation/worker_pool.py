@@ -7,9 +7,12 @@ import pickle
 import selectors
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
+from typing import Self
+
+from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation.private_flower import ErrorCode
@@ -25,6 +28,32 @@ __all__ = ["WorkerPool"]
 # caller is busy (merging, evaluating) and does not call in.
 _TASKS_PER_WORKER = 2
 _SECONDS_TO_EXIT = 5.0
+
+
+@dataclass(frozen=True)
+class _Sealed:
+    """A factory that is unpickled where it is called, so that it fails there."""
+
+    name: str
+    data: bytes
+
+    @classmethod
+    def seal(cls, factory: Callable[[], ClientApp]) -> Self:
+        try:
+            return cls(repr(factory), pickle.dumps(factory))
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise ConfigError(
+                f"The ClientApp {factory!r} cannot be sent to a worker: {error}; "
+                'give "module:attribute", or a function of a module.'
+            ) from error
+
+    def __call__(self) -> ClientApp:
+        # S301: pickled by `seal` in the process that started this one.
+        factory: Callable[[], ClientApp] = pickle.loads(self.data)  # noqa: S301
+        return factory()
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 @dataclass(eq=False)
@@ -86,7 +115,9 @@ class WorkerPool(Runner):
     """
 
     def __init__(self, client_app: ClientAppSource, size: int, threads: int) -> None:
-        self._client_app = client_app
+        self._client_app = (
+            client_app if isinstance(client_app, str) else _Sealed.seal(client_app)
+        )
         self._threads = threads
         self._owner = os.getpid()
         self._context = multiprocessing.get_context("forkserver")
@@ -170,15 +201,7 @@ class WorkerPool(Runner):
             args=(far_end, self._slots, self._client_app, self._threads),
             name="LocalGrid worker",
         )
-        try:
-            process.start()
-        except (AttributeError, TypeError, pickle.PicklingError) as error:
-            channel.close()
-            far_end.close()
-            raise ConfigError(
-                f"The ClientApp {self._client_app!r} cannot be sent to a worker: "
-                f'{error}; give "module:attribute" or a function of a module.'
-            ) from error
+        process.start()
         worker = _Worker(process, channel, far_end)
         self._workers.append(worker)
         self._selector.register(channel, selectors.EVENT_READ, worker)

@@ -1,26 +1,109 @@
-"""ClientApps that the tests of LocalGrid run, imported by name in the workers."""
+"""A ClientApp for the tests of LocalGrid: each action does one thing."""
 
 import os
 import signal
 import sys
 import time
 
-import numpy as np
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
 not_an_app = "a string"
 
 
+def make_app() -> ClientApp:
+    return app
+
+
+def make_nothing() -> None:
+    raise OSError("the data\nis not there")
+
+
+def exit_at_once() -> None:
+    os._exit(7)
+
+
 @app.train()
 def echo(message: Message, context: Context) -> Message:
     return Message(message.content, reply_to=message)
+
+
+@app.train("describe")
+def describe(message: Message, context: Context) -> Message:
+    facts = ConfigRecord(
+        {
+            "node-id": context.node_id,
+            "run-id": context.run_id,
+            "pid": os.getpid(),
+            "threads": torch.get_num_threads(),
+        }
+    )
+    node = ConfigRecord(dict(context.node_config))
+    run = ConfigRecord(dict(context.run_config))
+    content = RecordDict({"facts": facts, "node": node, "run": run})
+    return Message(content, reply_to=message)
+
+
+@app.train("tally")
+def tally(message: Message, context: Context) -> Message:
+    """Append the message's number to those in the node's state; reply with all."""
+    seen = context.state.get("seen", MetricRecord({"numbers": []}))
+    number = message.content["task"]["number"]
+    context.state["seen"] = MetricRecord({"numbers": [*seen["numbers"], number]})
+    return Message(RecordDict({"seen": context.state["seen"]}), reply_to=message)
+
+
+@app.train("spoil")
+def spoil(message: Message, context: Context) -> Message:
+    """Change the message in place; the sender must not see it."""
+    message.content["task"]["number"] = -1
+    return Message(message.content, reply_to=message)
+
+
+@app.train("boom")
+def boom(message: Message, context: Context) -> Message:
+    context.state["seen"] = MetricRecord({"numbers": [99]})
+    raise ValueError("the batch\nis empty")
+
+
+@app.train("leave")
+def leave(message: Message, context: Context) -> Message:
+    sys.exit(3)
+
+
+@app.train("nothing")
+def nothing(message: Message, context: Context) -> None:
+    return None
+
+
+@app.train("stranger")
+def stranger(message: Message, context: Context) -> Message:
+    reply = Message(RecordDict(), reply_to=message)
+    reply.metadata.__dict__["_reply_to_message_id"] = "message-of-another"
+    return reply
+
+
+@app.train("unsendable")
+def unsendable(message: Message, context: Context) -> Message:
+    reply = Message(RecordDict(), reply_to=message)
+    reply.content.__dict__["hook"] = lambda: None
+    return reply
+
+
+@app.train("sleep")
+def sleep(message: Message, context: Context) -> Message:
+    time.sleep(message.content["task"]["number"])
+    return Message(RecordDict(), reply_to=message)
+
+
+@app.train("exit")
+def exit_hard(message: Message, context: Context) -> Message:
+    os._exit(3)
+
+
+@app.train("kill")
+def kill(message: Message, context: Context) -> Message:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")

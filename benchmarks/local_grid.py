@@ -1,0 +1,90 @@
+"""Updates per second through LocalGrid, beside calling the ClientApp in-process.
+
+The ClientApp does nothing, so what is measured is the way there and back: a message
+of float32 weights pushed, run, and its reply (as large) pulled, eight in flight.
+
+    python benchmarks/local_grid.py
+"""
+
+import json
+import time
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from flwr_asyncdrop.simulation import LocalGrid
+
+NODES = 104
+IN_FLIGHT = 8
+ARRAYS = 8
+
+
+def make_app() -> ClientApp:
+    """Make a ClientApp that sends back what it gets."""
+    app = ClientApp()
+
+    @app.train()
+    def echo(message: Message, context: Context) -> Message:  # noqa: ARG001 - Flower's
+        return Message(message.content, reply_to=message)
+
+    return app
+
+
+def content_of(num_bytes: int) -> RecordDict:
+    """Make weights of so many bytes, in eight arrays."""
+    weights = np.ones(num_bytes // 4 // ARRAYS, dtype=np.float32)
+    return RecordDict(
+        {"arrays": ArrayRecord({f"w{n}": Array(weights) for n in range(ARRAYS)})}
+    )
+
+
+def grid_rate(grid: LocalGrid, content: RecordDict, updates: int) -> float:
+    """Push and pull so many updates; return how many a second."""
+    nodes = grid.get_node_ids()
+    waiting: set[str] = set()
+    pushed = pulled = 0
+    start = time.perf_counter()
+    while pulled < updates:
+        while pushed < updates and len(waiting) < IN_FLIGHT:
+            message = Message(content, nodes[pushed % NODES], "train")
+            waiting.update(grid.push_messages([message]))
+            pushed += 1
+        grid.wait_any(waiting)
+        for reply in grid.pull_messages(waiting):
+            if reply.has_error():
+                raise SystemExit(f"The no-op ClientApp failed: {reply.error.reason}")
+            waiting.remove(reply.metadata.reply_to_message_id)
+            pulled += 1
+    return updates / (time.perf_counter() - start)
+
+
+def best_rate(workers: int, num_bytes: int, updates: int) -> float:
+    """Return the best of three, after a start that maps the memory."""
+    content = content_of(num_bytes)
+    with LocalGrid(make_app, num_nodes=NODES, workers=workers) as grid:
+        grid_rate(grid, content, 4 * IN_FLIGHT)
+        return max(grid_rate(grid, content, updates) for _ in range(3))
+
+
+def local_grid_figures() -> list[dict[str, str | float]]:
+    """Measure updates per second.
+
+    Returns
+    -------
+    list[dict[str, str | float]]
+        One ``{"name": ..., "value": ...}`` per figure.
+    """
+    rates = {
+        "localgrid_inline_1mb_per_s": best_rate(0, 1_000_000, 300),
+        "localgrid_1_worker_1mb_per_s": best_rate(1, 1_000_000, 1000),
+        "localgrid_2_workers_1mb_per_s": best_rate(2, 1_000_000, 1000),
+        "localgrid_1_worker_10kb_per_s": best_rate(1, 10_000, 3000),
+        "localgrid_1_worker_85mb_per_s": best_rate(1, 85_000_000, 20),
+    }
+    return [{"name": name, "value": round(rate, 1)} for name, rate in rates.items()]
+
+
+if __name__ == "__main__":
+    for figure in local_grid_figures():
+        print(json.dumps(figure))
