@@ -40,7 +40,8 @@ def test_losses_fall_and_accuracies_rise():
         (12_345_678, "12.3 MB"),
         (999_400_000, "999 MB"),
         (1_000_000_000, "1.00 GB"),
-        (1_234_567_000_000, "1,235 GB"),
+        (1_234_567_000_000, "1.23 TB"),
+        (1_234_567_000_000_000, "1,235 TB"),
     ],
 )
 def test_bytes_have_three_digits_and_a_unit(count, text):

@@ -1,0 +1,185 @@
+"""The panels of the figure that plot numbers: metric, bytes and ranks."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, MaxNLocator
+from numpy.typing import NDArray
+
+from flwr_asyncdrop.readable import byte_unit, lower_is_better, readable_bytes
+from flwr_asyncdrop.report.runlog import Point, RunLog, column
+from flwr_asyncdrop.report.style import BLUE, GREY, INK, ORANGE, SKY, say_none
+
+__all__ = ["draw_bytes", "draw_metric", "draw_staleness", "draw_updates_by_rank"]
+
+_MOST_MARKERS = 60
+_MOST_LABELLED_RANKS = 24
+_NOTABLE_SHARE = 0.005
+
+
+def draw_metric(axes: Axes, log: RunLog, time_label: str) -> None:
+    """Draw the headline metric against time, and on top the bytes sent by then."""
+    curve = log.curve
+    if curve is None:
+        axes.set_title("Accuracy")
+        say_none(axes, "The run was not evaluated")
+        return
+    where = "on the server" if curve.source == "server" else "by the clients"
+    name = curve.name.replace("_", " ")
+    axes.set_title(f"{name.capitalize()}, evaluated {where}")
+    axes.set(xlabel=time_label, ylabel=name)
+    times = [point.time for point in curve.points]
+    values = [point.value for point in curve.points]
+    markers = "o" if len(values) <= _MOST_MARKERS else ""
+    axes.plot(times, values, color=BLUE, marker=markers, markersize=3, linewidth=1.4)
+    if curve.best == curve.final:
+        _mark(axes, curve.best, "best and final", marker="*", size=130, color=ORANGE)
+    else:
+        _mark(axes, curve.best, "best", marker="*", size=130, color=ORANGE)
+        _mark(axes, curve.final, "final", marker="o", size=34, color=BLUE)
+    axes.margins(x=0.02, y=0.08)
+    falls = lower_is_better(curve.name)
+    axes.legend(loc="upper right" if falls else "lower right", handletextpad=0.4)
+    if log.updates:
+        down, up = _cumulative(log)
+        unit, size = byte_unit(down[-1] + up[-1])
+        _add_top_axis(axes, log, (down + up) / size, f"sent and received ({unit})")
+
+
+def _mark(
+    axes: Axes, point: Point, word: str, *, marker: str, size: float, color: str
+) -> None:
+    axes.scatter(
+        [point.time],
+        [point.value],
+        marker=marker,
+        s=size,
+        color=color,
+        edgecolor="white",
+        linewidth=0.8,
+        zorder=3,
+        label=f"{word} {point.value:.4f} at update {point.update:,}",
+    )
+
+
+def _add_top_axis(
+    axes: Axes, log: RunLog, counts: NDArray[np.float64], label: str
+) -> None:
+    """Mark on the upper edge when a count that grows by update passes round numbers.
+
+    `counts` has shape ``(updates,)``.
+    """
+    locator = MaxNLocator(7, steps=[1, 2, 5, 10])
+    ticks = np.array(locator.tick_values(0, counts[-1]))
+    ticks = ticks[(ticks >= 0) & (ticks <= counts[-1])]
+    times = np.interp(ticks, [0.0, *counts], [0.0, *column(log.updates, "time")])
+    top = axes.secondary_xaxis("top")
+    top.set_xticks(times, [f"{tick:,g}" for tick in ticks])
+    top.set_xlabel(label, color=GREY, fontsize=8.5)
+    top.tick_params(labelcolor=GREY, labelsize=8.5, color=GREY)
+    top.spines["top"].set_visible(False)
+
+
+def draw_bytes(axes: Axes, log: RunLog, time_label: str) -> None:
+    """Draw the bytes sent and received, and what full models would have cost."""
+    axes.set_title("Bytes of the merged updates")
+    if not log.updates:
+        say_none(axes, "No update was merged")
+        return
+    # The last value is held a little: it is reached only at the very end.
+    times = [0.0, *column(log.updates, "time"), log.time * 1.015]
+    down, up = (np.array([0.0, *sums, sums[-1]]) for sums in _cumulative(log))
+    count = np.arange(len(log.updates) + 1)
+    full = 2.0 * log.run["full_bytes"] * np.append(count, count[-1])
+    unit, size = byte_unit(max(full[-1], down[-1] + up[-1]))
+    areas = ((BLUE, "down", np.zeros_like(down), down), (SKY, "up", down, down + up))
+    for color, word, low, high in areas:
+        axes.fill_between(
+            times,
+            low / size,
+            high / size,
+            step="post",
+            color=color,
+            linewidth=0,
+            label=f"{word}: {readable_bytes(high[-1] - low[-1])}",
+        )
+    axes.plot(
+        times,
+        full / size,
+        drawstyle="steps-post",
+        color=INK,
+        linewidth=1.3,
+        linestyle=(0, (4, 2)),
+        label=f"full models: {readable_bytes(full[-1])}",
+    )
+    axes.set(xlabel=time_label, ylabel=f"cumulative {unit}")
+    axes.margins(x=0.01)
+    axes.set_ylim(bottom=0)
+    share = log.share_saved or 0.0
+    saved = f", {share:.0%} saved" if share > _NOTABLE_SHARE else ""
+    axes.legend(
+        loc="upper left",
+        reverse=True,
+        title=f"this run: {readable_bytes(down[-1] + up[-1])}{saved}",
+        alignment="left",
+    )
+    _add_top_axis(axes, log, column(log.updates, "update"), "updates")
+
+
+def _cumulative(log: RunLog) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the bytes down and up after every update, each shape (updates,)."""
+    down = np.cumsum(column(log.updates, "bytes_down"))
+    return down, np.cumsum(column(log.updates, "bytes_up"))
+
+
+def draw_staleness(axes: Axes, log: RunLog) -> None:
+    """Draw the distribution of the staleness in every rank."""
+    axes.set_title("Staleness by rank")
+    if not log.updates:
+        say_none(axes, "No update was merged")
+        return
+    ranks, staleness = column(log.updates, "rank"), column(log.updates, "staleness")
+    lanes = np.unique(ranks)
+    groups = [staleness[ranks == rank] for rank in lanes]
+    low, first, third, high = _quantiles(groups, (0.0, 0.25, 0.75, 1.0))
+    axes.hlines(lanes, low, high, color=GREY, linewidth=1, label="range")
+    axes.hlines(lanes, first, third, color=SKY, linewidth=7, label="middle half")
+    means = [group.mean() for group in groups]
+    axes.plot(means, lanes, "o", color=BLUE, markersize=4.5, label="mean")
+    axes.set(xlabel="staleness (versions)", ylabel="speed rank")
+    axes.set_xlim(left=0, right=max(1.0, float(staleness.max())) * 1.05)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _set_rank_lanes(axes, lanes)
+    axes.legend(loc="upper right")
+
+
+def draw_updates_by_rank(axes: Axes, log: RunLog) -> None:
+    """Draw how many updates came from every rank."""
+    axes.set_title("Updates by rank")
+    if not log.updates:
+        say_none(axes, "No update was merged")
+        return
+    lanes, counts = np.unique(column(log.updates, "rank"), return_counts=True)
+    bars = axes.barh(lanes, counts, height=0.62, color=BLUE)
+    if len(lanes) <= _MOST_LABELLED_RANKS:
+        axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8.5)
+    axes.set_xlabel("updates")
+    axes.margins(x=0.22)
+    axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axes.grid(visible=False, axis="y")
+    _set_rank_lanes(axes, lanes)
+
+
+def _set_rank_lanes(axes: Axes, lanes: NDArray[np.float64]) -> None:
+    axes.set_ylim(lanes.max() + 0.6, lanes.min() - 0.6)
+    if len(lanes) <= _MOST_LABELLED_RANKS:
+        axes.yaxis.set_major_locator(FixedLocator(lanes.tolist()))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(12, integer=True))
+
+
+def _quantiles(
+    groups: Sequence[NDArray[np.float64]], shares: tuple[float, ...]
+) -> NDArray[np.float64]:
+    return np.array([np.quantile(group, shares) for group in groups]).T

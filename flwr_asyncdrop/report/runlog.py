@@ -1,0 +1,165 @@
+"""The records of a history file, sorted by what they tell."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.readable import headline, lower_is_better
+
+__all__ = ["Curve", "Point", "Record", "RunLog", "column"]
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A metric of the global model at one moment.
+
+    Attributes
+    ----------
+    value : float
+        The metric.
+    time : float
+        Seconds on the run's clock.
+    update : int
+        Updates merged by then.
+    """
+
+    value: float
+    time: float
+    update: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How the headline metric went.
+
+    Attributes
+    ----------
+    name : str
+        Name of the metric.
+    source : str
+        Who evaluated: ``"server"`` or ``"clients"``.
+    points : tuple of Point
+        At least one, in the order of time.
+    """
+
+    name: str
+    source: str
+    points: tuple[Point, ...]
+
+    @property
+    def final(self) -> Point:
+        """The last point."""
+        return self.points[-1]
+
+    @property
+    def best(self) -> Point:
+        """The first of the best points."""
+        sign = -1 if lower_is_better(self.name) else 1
+        return max(self.points, key=lambda point: sign * point.value)
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """A history, one field for each sort of record.
+
+    Attributes
+    ----------
+    run : dict
+        The first line.
+    updates, failures, evaluations : tuple of dict
+        The lines of each sort, in the file's order.
+    end : dict or None
+        The last line; None if the run was cut off.
+    wall_seconds : float
+        Real seconds that the history covers.
+    """
+
+    run: Record
+    updates: tuple[Record, ...]
+    failures: tuple[Record, ...]
+    evaluations: tuple[Record, ...]
+    end: Record | None
+    wall_seconds: float
+
+    @classmethod
+    def from_records(cls, records: Iterable[Record]) -> Self:
+        """Sort the records of one history.
+
+        Raises
+        ------
+        DataError
+            If there is no ``run`` record.
+        """
+        by_event: dict[str, list[Record]] = {}
+        seconds = 0.0
+        for record in records:
+            by_event.setdefault(record["event"], []).append(record)
+            seconds = max(seconds, record["wall"]["seconds"])
+        if "run" not in by_event:
+            raise DataError(
+                "the history has no 'run' record, which is its first line: the file is "
+                "empty or its beginning is missing"
+            )
+        return cls(
+            run=by_event["run"][0],
+            updates=tuple(by_event.get("update", ())),
+            failures=tuple(by_event.get("failure", ())),
+            evaluations=tuple(by_event.get("evaluation", ())),
+            end=by_event["end"][0] if "end" in by_event else None,
+            wall_seconds=seconds,
+        )
+
+    @property
+    def time(self) -> float:
+        """Seconds on the run's clock, from the start to the last thing recorded."""
+        ends = (self.end,) if self.end is not None else ()
+        records = (*self.updates, *self.failures, *self.evaluations, *ends)
+        return max((float(record["time"]) for record in records), default=0.0)
+
+    @property
+    def bytes_of_updates(self) -> int:
+        """Bytes sent and received for the tasks that were merged."""
+        return sum(line["bytes_down"] + line["bytes_up"] for line in self.updates)
+
+    @property
+    def bytes_of_full_models(self) -> int:
+        """Bytes of the same tasks, had every device trained the full model."""
+        return 2 * int(self.run["full_bytes"]) * len(self.updates)
+
+    @property
+    def share_saved(self) -> float | None:
+        """Share of the full models' bytes that was not sent; None without updates."""
+        full = self.bytes_of_full_models
+        return 1 - self.bytes_of_updates / full if full else None
+
+    @cached_property
+    def curve(self) -> Curve | None:
+        """The headline metric as the server measured it, else the clients."""
+        for source in ("server", "clients"):
+            lines = [line for line in self.evaluations if line["source"] == source]
+            named = (headline(line["metrics"]) for line in lines)
+            name = next((metric[0] for metric in named if metric is not None), None)
+            if name is not None:
+                return Curve(source=source, name=name, points=_points(lines, name))
+        return None
+
+
+def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:
+    points = []
+    for line in evaluations:
+        metric = headline({name: line["metrics"].get(name)})
+        if metric is not None:
+            points.append(Point(metric[1], line["time"], line["update"]))
+    return tuple(points)
+
+
+def column(records: Sequence[Record], key: str) -> NDArray[np.float64]:
+    """Return one field of all records, shape ``(len(records),)``."""
+    return np.array([record[key] for record in records], dtype=np.float64)

@@ -1,0 +1,51 @@
+"""How the figure looks: colours safe for colour-blind readers, and type."""
+
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+
+__all__ = ["BLUE", "GREY", "INK", "ORANGE", "RED", "SKY", "STYLE", "say_none"]
+
+# Okabe and Ito's palette.
+BLUE: Final = "#0072B2"
+SKY: Final = "#8CC9EE"
+ORANGE: Final = "#E69F00"
+RED: Final = "#D55E00"
+GREY: Final = "#8A8A8A"
+INK: Final = "#222222"
+
+STYLE: Final[dict[str, Any]] = {
+    "font.size": 9,
+    "text.color": INK,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "legend.frameon": True,
+    "legend.framealpha": 0.85,
+    "legend.edgecolor": "none",
+    "legend.fontsize": 8.5,
+}
+
+
+def say_none(axes: Axes, text: str) -> None:
+    """Say in the middle of an empty panel why it is empty."""
+    axes.set(xticks=[], yticks=[])
+    axes.text(
+        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY
+    )

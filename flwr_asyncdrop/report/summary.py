@@ -1,0 +1,183 @@
+"""What a run came to, in a few lines of text."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_asyncdrop.readable import readable_bytes
+from flwr_asyncdrop.report.runlog import Point, RunLog, column
+
+__all__ = ["Summary", "summarise"]
+
+_WIDTH = 80
+_MOST_LINES = 4
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of a run.
+
+    Attributes
+    ----------
+    algorithm : str
+        Name of the algorithm.
+    devices, in_flight : int or None
+        Size of the fleet and most tasks in flight; None if the history does not say.
+    updates, rounds : int
+        Replies merged, and rounds begun.
+    time, wall_seconds : float
+        Seconds on the run's clock, and real ones.
+    metric : str or None
+        Name of the headline metric; None if nothing was evaluated.
+    final, best : Point or None
+        Its last and its best value, and where.
+    bytes_down, bytes_up : int
+        Bytes of arrays sent and received, lost tasks included.
+    bytes_full : int
+        Bytes, both ways, of the merged tasks had they trained the full model.
+    share_saved : float or None
+        Share of `bytes_full` that was not sent; None without updates.
+    mean_staleness : float or None
+    max_staleness : int or None
+        Staleness of the updates in versions of the model; None without updates.
+    updates_by_rank : mapping of int to int
+        Updates merged of each speed rank, 0 the fastest.
+    failures : mapping of str to int
+        Tasks lost, by kind; by reason if the run was cut off.
+    updates_per_second : float or None
+        Updates per real second; None if there was no time.
+    complete : bool
+        Whether the history has its last line.
+    """
+
+    algorithm: str
+    devices: int | None
+    in_flight: int | None
+    updates: int
+    rounds: int
+    time: float
+    wall_seconds: float
+    metric: str | None
+    final: Point | None
+    best: Point | None
+    bytes_down: int
+    bytes_up: int
+    bytes_full: int
+    share_saved: float | None
+    mean_staleness: float | None
+    max_staleness: int | None
+    updates_by_rank: Mapping[int, int]
+    failures: Mapping[str, int]
+    updates_per_second: float | None
+    complete: bool
+
+    def text(self) -> str:
+        """Return an aligned plain-text table, at most 20 lines of 80 columns."""
+        rows = list(self._rows())
+        width = max(len(label) for label, _ in rows) + 2
+        return "\n".join(_wrapped(label.ljust(width), value) for label, value in rows)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield "algorithm", self.algorithm
+        devices, slots = _or_unknown(self.devices), _or_unknown(self.in_flight)
+        yield "fleet", f"{devices} devices, {slots} in flight"
+        rate = self.updates_per_second
+        speed = "" if rate is None else f", {rate:,.1f} per real second"
+        yield "updates", f"{self.updates:,} in {self.rounds:,} rounds{speed}"
+        yield "time", f"{self.time:,.1f} s, {self.wall_seconds:,.1f} s real"
+        if self.metric is None or self.final is None or self.best is None:
+            yield "accuracy", "not evaluated"
+        else:
+            yield f"final {self.metric}", _described(self.final)
+            yield f"best {self.metric}", _described(self.best)
+        down, up = readable_bytes(self.bytes_down), readable_bytes(self.bytes_up)
+        yield "bytes", f"{down} down, {up} up"
+        if self.share_saved is not None:
+            full = readable_bytes(self.bytes_full)
+            yield "full models", f"{full} for the same updates: {self._saved()}"
+        if self.mean_staleness is not None:
+            yield (
+                "staleness",
+                f"mean {self.mean_staleness:.1f}, max {self.max_staleness} versions",
+            )
+        if self.updates_by_rank:
+            counts = " ".join(f"{n:,}" for n in self.updates_by_rank.values())
+            yield "by rank", f"{counts} updates, fastest first"
+        lost = ", ".join(f"{n:,} {kind}" for kind, n in self.failures.items())
+        yield "tasks lost", lost or "none"
+        if not self.complete:
+            yield "cut off", "the history has no last line: the run did not end"
+
+    def _saved(self) -> str:
+        share = self.share_saved or 0.0
+        return f"{share:.1%} saved" if share >= 0 else f"{-share:.1%} more sent"
+
+
+def summarise(records: Iterable[dict[str, Any]]) -> Summary:
+    """Summarise a run.
+
+    Parameters
+    ----------
+    records : iterable of dict
+        The lines of its history, e.g. of `read_history`. Evaluations, updates and the
+        last line may be missing.
+
+    Raises
+    ------
+    DataError
+        If the first line is missing.
+    """
+    log = RunLog.from_records(records)
+    staleness = column(log.updates, "staleness")
+    by_rank = Counter(int(line["rank"]) for line in log.updates)
+    if log.end is None:
+        bytes_down = int(column(log.updates, "bytes_down").sum())
+        bytes_up = int(column(log.updates, "bytes_up").sum())
+        failures = dict(Counter(line["reason"] for line in log.failures))
+    else:
+        bytes_down, bytes_up = log.end["bytes_down"], log.end["bytes_up"]
+        failures = log.end["failures"]
+    seconds = log.wall_seconds
+    return Summary(
+        algorithm=str(log.run.get("algorithm", "unknown")),
+        devices=log.run.get("devices"),
+        in_flight=log.run.get("in_flight"),
+        updates=len(log.updates),
+        rounds=max((line["round"] for line in log.updates), default=0),
+        time=log.time,
+        wall_seconds=seconds,
+        metric=log.curve.name if log.curve else None,
+        final=log.curve.final if log.curve else None,
+        best=log.curve.best if log.curve else None,
+        bytes_down=bytes_down,
+        bytes_up=bytes_up,
+        bytes_full=log.bytes_of_full_models,
+        share_saved=log.share_saved,
+        mean_staleness=float(staleness.mean()) if len(staleness) else None,
+        max_staleness=int(staleness.max()) if len(staleness) else None,
+        updates_by_rank=dict(sorted(by_rank.items())),
+        failures=failures,
+        updates_per_second=len(log.updates) / seconds if seconds > 0 else None,
+        complete=log.end is not None,
+    )
+
+
+def _or_unknown(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def _described(point: Point) -> str:
+    return f"{point.value:.4f} at update {point.update:,}, {point.time:,.1f} s"
+
+
+def _wrapped(label: str, value: str) -> str:
+    return textwrap.fill(
+        " ".join(value.split()),
+        width=_WIDTH,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        max_lines=_MOST_LINES,
+        placeholder=" ...",
+    )

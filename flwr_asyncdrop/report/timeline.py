@@ -1,0 +1,148 @@
+"""The panel of the figure that shows who trained when."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from flwr_asyncdrop.report.runlog import Record, RunLog, column
+from flwr_asyncdrop.report.style import GREY, RED, say_none
+
+__all__ = ["draw_timeline", "stack", "window"]
+
+_MOST_DEVICE_LANES = 16
+_MOST_TASKS_A_LANE = 40
+_LANE_HEIGHT = 0.78
+
+
+@dataclass(frozen=True)
+class _Lane:
+    label: str
+    tasks: tuple[Record, ...]
+
+
+def draw_timeline(axes: Axes, log: RunLog, time_label: str) -> None:
+    """Draw every task as a bar from dispatch to merge, coloured by its staleness.
+
+    A lane is a device, or a speed rank in a fleet of many devices; the fastest is on
+    top. Of a long run only as much is shown as can be told apart.
+    """
+    lanes = _lanes(log)
+    if not lanes:
+        axes.set_title("Timeline")
+        say_none(axes, "No task came back")
+        return
+    start, stop = window(log.time, max(len(lane.tasks) for lane in lanes))
+    whole = stop - start >= log.time
+    part = "" if whole else f", {start:,.0f} to {stop:,.0f} of {log.time:,.0f} s"
+    axes.set_title(f"Timeline of the fleet{part}")
+    most = max((line["staleness"] for line in log.updates), default=0)
+    colours = ScalarMappable(Normalize(0, max(1, most)), colormaps["viridis_r"])
+    for place, lane in enumerate(lanes):
+        _draw_lane(axes, place, lane, colours)
+    by_rank = _by_rank(log)
+    axes.set(
+        xlim=(start, stop),
+        ylim=(len(lanes) - 0.4, -0.6),
+        xlabel=time_label,
+        ylabel="speed rank, 0 the fastest" if by_rank else "device, fastest on top",
+    )
+    step = max(1, len(lanes) // 24)
+    axes.set_yticks(range(0, len(lanes), step), [lane.label for lane in lanes[::step]])
+    axes.grid(visible=False, axis="y")
+    if log.failures:
+        lost = Line2D([], [], color=RED, marker="X", linestyle="", label="task lost")
+        axes.legend(
+            handles=[lost],
+            loc="lower right",
+            bbox_to_anchor=(1.0, 1.0),
+            borderaxespad=0.2,
+        )
+    bar = axes.figure.colorbar(colours, ax=axes, pad=0.015, aspect=28, fraction=0.05)
+    bar.set_label("staleness (versions)")
+    bar.locator = MaxNLocator(6, integer=True)
+    bar.outline.set_visible(False)
+    bar.update_ticks()
+
+
+def stack(starts: Sequence[float], stops: Sequence[float]) -> list[int]:
+    """Return for each interval the first row in which it overlaps no earlier one.
+
+    Parameters
+    ----------
+    starts, stops : sequence of float
+        The intervals, by ascending start.
+    """
+    free_from: list[float] = []
+    rows = []
+    for start, stop in zip(starts, stops, strict=True):
+        row = next((r for r, t in enumerate(free_from) if t <= start), len(free_from))
+        free_from[row : row + 1] = [stop]
+        rows.append(row)
+    return rows
+
+
+def window(time: float, most_tasks: int) -> tuple[float, float]:
+    """Return the middle part of a run in which single tasks can be told apart.
+
+    Parameters
+    ----------
+    time : float
+        Seconds that the run took.
+    most_tasks : int
+        Tasks in the lane that has most of them.
+    """
+    share = min(1.0, _MOST_TASKS_A_LANE / max(1, most_tasks))
+    return time * (1 - share) / 2, time * (1 + share) / 2
+
+
+def _by_rank(log: RunLog) -> bool:
+    devices = {line["device"] for line in (*log.updates, *log.failures)}
+    return len(devices) > _MOST_DEVICE_LANES
+
+
+def _lanes(log: RunLog) -> list[_Lane]:
+    """Return the tasks by lane, the fastest lane first, in the order of dispatch."""
+    tasks = sorted((*log.updates, *log.failures), key=lambda t: t["dispatched_at"])
+    key = "rank" if _by_rank(log) else "device"
+    lanes: defaultdict[int, list[Record]] = defaultdict(list)
+    for task in tasks:
+        lanes[task[key]].append(task)
+    order = sorted(lanes, key=lambda k: (np.mean(column(lanes[k], "rank")), k))
+    return [_Lane(str(k), tuple(lanes[k])) for k in order]
+
+
+def _draw_lane(axes: Axes, place: int, lane: _Lane, colours: ScalarMappable) -> None:
+    starts, stops = column(lane.tasks, "dispatched_at"), column(lane.tasks, "time")
+    rows = np.array(stack(starts.tolist(), stops.tolist()))
+    height = _LANE_HEIGHT / (rows.max() + 1)
+    middles = place - _LANE_HEIGHT / 2 + (rows + 0.5) * height
+    merged = np.array([task["event"] == "update" for task in lane.tasks])
+    staleness = [task.get("staleness", 0) for task in lane.tasks]
+    axes.barh(
+        middles[merged],
+        (stops - starts)[merged],
+        left=starts[merged],
+        height=height,
+        color=colours.to_rgba(np.array(staleness)[merged]),
+        edgecolor="white",
+        linewidth=0.6,
+    )
+    axes.barh(
+        middles[~merged],
+        (stops - starts)[~merged],
+        left=starts[~merged],
+        height=height,
+        facecolor="none",
+        edgecolor=GREY,
+        linewidth=0.6,
+        hatch="////",
+    )
+    axes.plot(stops[~merged], middles[~merged], "X", color=RED, markersize=6, zorder=3)
