@@ -1,6 +1,31 @@
-"""Submodels of any module: unit groups, plan, extract, merge, narrow."""
+"""Submodels of any module: find the droppable units, extract, merge, narrow.
 
+`plan_submodels` runs the module once on labelled tensors, learns which positions of
+which tensors belong together, and verifies what it found. The resulting `Plan` turns
+kept units into indices, with which `extract` makes really smaller tensors and `merge_`
+writes them back. `load_submodel` builds the module that fits them.
+"""
+
+from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
+from flwr_asyncdrop.submodel.flops import step_flops
+from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
+from flwr_asyncdrop.submodel.planning import plan_submodels
+from flwr_asyncdrop.submodel.transfer import extract, merge_
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State
 
-__all__ = ["Indices", "Keep", "Plan", "Scope", "State", "UnitGroup"]
+__all__ = [
+    "Indices",
+    "Keep",
+    "Plan",
+    "Scope",
+    "State",
+    "UnitGroup",
+    "extract",
+    "load_submodel",
+    "merge_",
+    "narrow",
+    "plan_submodels",
+    "recalibrate_bn",
+    "step_flops",
+]

@@ -1,0 +1,90 @@
+"""From a module and example inputs to a plan that is still to be verified."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from flwr_asyncdrop.submodel.discovery.grouping import group_units
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, along
+from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
+from flwr_asyncdrop.submodel.discovery.unionfind import Ids
+from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.tensors import tensors_of
+
+__all__ = ["discover"]
+
+
+def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
+    """Trace `model` once and return the plan that its operations suggest.
+
+    Parameters
+    ----------
+    model : Module
+        On the CPU, in eval mode.
+    inputs : tuple
+        The positional arguments of one forward pass.
+
+    Returns
+    -------
+    Plan
+        Unverified: rules cannot know of sizes that the model's code keeps to itself.
+    """
+    space = LabelSpace()
+    tracer = UnitTracer(space)
+    ids = _label_tensors(model, space, tracer)
+    _join_hidden_sizes(model, space, ids)
+    for leaf in tree_leaves(inputs):
+        if isinstance(leaf, Tensor):
+            tracer.label(leaf, [], from_input=True)
+    with tracer.watching_cells(model), tracer:
+        outputs = model(*inputs)
+    for leaf in tree_leaves(outputs):
+        if isinstance(leaf, Tensor):
+            for layer in tracer.operand(leaf).layers:
+                space.freeze(layer, "part of the model's output")
+    space.settle_splits()
+    return group_units(model, ids, space.units)
+
+
+def _label_tensors(
+    model: nn.Module, space: LabelSpace, tracer: UnitTracer
+) -> dict[str, list[Ids]]:
+    """Give every position of every dim of the model's tensors an id of its own.
+
+    Tied tensors are one tensor under two names, and share their ids.
+    """
+    ids: dict[str, list[Ids]] = {}
+    seen: dict[int, list[Ids]] = {}
+    for name, tensor in tensors_of(model).items():
+        if id(tensor) not in seen:
+            seen[id(tensor)] = _label_tensor(tensor, space, tracer)
+        ids[name] = seen[id(tensor)]
+    return ids
+
+
+def _label_tensor(tensor: Tensor, space: LabelSpace, tracer: UnitTracer) -> list[Ids]:
+    if not tensor.is_floating_point():
+        return [np.zeros(size, np.int64) for size in tensor.shape]
+    vectors = [space.fresh(size) for size in tensor.shape]
+    layers = [along(v, tensor.shape, dim) for dim, v in enumerate(vectors)]
+    tracer.label(tensor, space.tidy(layers), from_input=False)
+    return [vector.numpy() for vector in vectors]
+
+
+def _join_hidden_sizes(
+    model: nn.Module, space: LabelSpace, ids: dict[str, list[Ids]]
+) -> None:
+    """Join the hidden units of an RNN's layers and directions: it has one width."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.RNNBase):
+            prefix = f"{name}." if name else ""
+            hidden = [
+                torch.from_numpy(ids[prefix + key][1])
+                for key, _ in module.named_parameters(recurse=False)
+                if key.startswith("weight_hh")
+            ]
+            for other in hidden[1:]:
+                space.join(hidden[0], other)

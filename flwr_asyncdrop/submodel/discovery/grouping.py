@@ -1,0 +1,140 @@
+"""From classes of unit ids to groups of interchangeable units."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
+from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
+from flwr_asyncdrop.submodel.tensors import owner_of, tensors_of
+from flwr_asyncdrop.submodel.types import Scope
+
+__all__ = ["group_units"]
+
+Axis: TypeAlias = tuple[str, int]
+Use: TypeAlias = tuple[Axis, int]
+
+_MAKES_DIM_1 = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
+
+
+def group_units(
+    model: nn.Module, ids: Mapping[str, Sequence[Ids]], units: UnionFind
+) -> Plan:
+    """Group the units that occupy the same axes equally often.
+
+    Parameters
+    ----------
+    model : Module
+        The module that was traced.
+    ids : mapping of str to sequence of array
+        Tensor name -> per dim the unit id of every position.
+    units : UnionFind
+        The classes that tracing joined the ids into.
+
+    Returns
+    -------
+    Plan
+        With a reason for every module whose own units all stay whole.
+    """
+    axes = {
+        (name, dim): units.droppable(vector)
+        for name, vectors in ids.items()
+        for dim, vector in enumerate(vectors)
+    }
+    makers = _making_axes(model)
+    members: list[Ids] = []
+    groups: list[UnitGroup] = []
+    for name, group in _named(_interchangeable(axes), list(axes), makers):
+        residual = bool(units.residual(group).any())
+        scope: Scope = "residual" if residual else "internal"
+        groups.append(UnitGroup(name, len(group), scope))
+        members.append(group)
+
+    numbers = np.full(1 + max((v.max(initial=0) for v in axes.values()), default=0), -1)
+    if members:
+        numbers[np.concatenate(members)] = np.arange(sum(map(len, members)))
+    numbered = {axis: numbers[vector] for axis, vector in axes.items()}
+    left_out = {
+        maker: units.reason(int(ids[axis[0]][axis[1]][0]))
+        or "its units meet no other tensor in the traced forward pass"
+        for axis, maker in reversed(makers.items())
+        if (numbered[axis] < 0).all()
+    }
+    tensors = tensors_of(model)
+    return Plan(
+        groups=tuple(groups),
+        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items()},
+        axes=_shared_axes(numbered),
+        parameters=frozenset(
+            name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)
+        ),
+        left_out=dict(reversed(left_out.items())),
+    )
+
+
+def _making_axes(model: nn.Module) -> dict[Axis, str]:
+    """Return the axes along which weights make units, with the maker's name."""
+    makers: dict[Axis, str] = {}
+    for name, tensor in tensors_of(model).items():
+        if isinstance(tensor, nn.Parameter) and tensor.dim() > 1:
+            owner = owner_of(name)
+            makes_dim_1 = isinstance(model.get_submodule(owner), _MAKES_DIM_1)
+            dim = 1 if makes_dim_1 or tensor.shape[0] == 1 else 0
+            makers[name, dim] = owner or name
+    return makers
+
+
+def _interchangeable(axes: Mapping[Axis, Ids]) -> list[tuple[list[Axis], Ids]]:
+    """Return groups of units: the axes that they share, and their ids, ascending.
+
+    A unit on a single axis is never consumed, and a group of one cannot lose a unit.
+    """
+    uses: defaultdict[int, list[Use]] = defaultdict(list)
+    for axis, vector in axes.items():
+        units, counts = np.unique(vector[vector != 0], return_counts=True)
+        for unit, count in zip(units.tolist(), counts.tolist(), strict=True):
+            uses[unit].append((axis, count))
+    alike: defaultdict[tuple[Use, ...], list[int]] = defaultdict(list)
+    for unit, places in uses.items():
+        alike[tuple(places)].append(unit)
+    return [
+        ([axis for axis, _ in places], np.array(sorted(units)))
+        for places, units in alike.items()
+        if len(places) > 1 and len(units) > 1
+    ]
+
+
+def _named(
+    groups: Sequence[tuple[list[Axis], Ids]],
+    order: Sequence[Axis],
+    makers: Mapping[Axis, str],
+) -> list[tuple[str, Ids]]:
+    """Name each group after the first module that makes its units; sort by model."""
+    rank = {axis: number for number, axis in enumerate(order)}
+    found = []
+    for axes, units in groups:
+        first = next((axis for axis in axes if axis in makers), axes[0])
+        name = makers.get(first, owner_of(first[0]) or first[0])
+        found.append((rank[first], int(units[0]), name, units))
+    found.sort(key=lambda entry: entry[:2])
+    taken: defaultdict[str, int] = defaultdict(int)
+    named = []
+    for _, _, name, units in found:
+        taken[name] += 1
+        named.append((f"{name}#{taken[name]}" if taken[name] > 1 else name, units))
+    return named
+
+
+def _shared_axes(numbered: Mapping[Axis, Ids]) -> dict[str, dict[int, Tensor]]:
+    """Return the axes with droppable positions; equal ones share one tensor."""
+    shared: dict[bytes, Tensor] = {}
+    axes: dict[str, dict[int, Tensor]] = {}
+    for (name, dim), vector in numbered.items():
+        if (vector >= 0).any():
+            tensor = shared.setdefault(vector.tobytes(), torch.from_numpy(vector))
+            axes.setdefault(name, {})[dim] = tensor
+    return axes

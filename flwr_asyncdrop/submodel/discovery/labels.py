@@ -1,0 +1,129 @@
+"""Unit labels on tensors, and what can be said and done about them.
+
+A *layer* gives every position of a tensor the id of the unit that it belongs to, 0
+where it belongs to none. It has the tensor's shape, but is expanded (stride 0) along
+every dim on which it does not vary, so that it costs next to nothing and the model's
+own view operations apply to it. A weight has one layer per dim; an activation has
+one for its channels, and rarely more.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
+
+__all__ = ["LabelSpace", "Layer", "along", "compact"]
+
+Layer: TypeAlias = Tensor
+
+
+def compact(layer: Layer) -> Tensor:
+    """Return `layer` with size 1 along the dims on which it is expanded."""
+    narrowed = (slice(0, 1) if step == 0 else slice(None) for step in layer.stride())
+    return layer[tuple(narrowed)]
+
+
+def along(vector: Tensor, shape: Sequence[int], dim: int) -> Layer:
+    """Return the layer of `shape` that varies along `dim` only, as `vector` does."""
+    sizes = [1] * len(shape)
+    sizes[dim] = -1
+    return vector.view(sizes).expand(tuple(shape))
+
+
+class LabelSpace:
+    """The units of one model and the classes that tracing joins them into.
+
+    Attributes
+    ----------
+    units : UnionFind
+        The classes of unit ids.
+    operation : str
+        What is being traced, for the reasons of what gets frozen meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.units = UnionFind()
+        self.operation = "the model"
+        self._splits: list[Layer] = []
+
+    def fresh(self, count: int) -> Tensor:
+        """Return a vector of `count` new unit ids."""
+        return torch.from_numpy(self.units.new(count))
+
+    def droppable(self, layer: Layer) -> Tensor:
+        """Return the compact layer with class representatives, 0 where frozen."""
+        return torch.from_numpy(self.units.droppable(compact(layer).numpy()))
+
+    def varying(self, layer: Layer) -> frozenset[int]:
+        """Return the dims along which `layer` tells units apart."""
+        return frozenset(_varying(self.droppable(layer)))
+
+    def canonical(self, layer: Layer) -> Layer:
+        """Return `layer` with class representatives, expanded wherever possible."""
+        ids = self.droppable(layer)
+        varying = _varying(ids)
+        for dim in range(ids.dim()):
+            if dim not in varying:
+                ids = ids.narrow(dim, 0, min(1, ids.shape[dim]))
+        return ids.expand(layer.shape)
+
+    def tidy(self, layers: Iterable[Layer]) -> list[Layer]:
+        """Return the canonical layers that still tell units apart; freeze the rest."""
+        tidied = [self.canonical(layer) for layer in layers]
+        for layer in tidied:
+            if not _varying(compact(layer)):
+                self.freeze(layer, "its units cannot be told apart after {op}")
+        return [layer for layer in tidied if _varying(compact(layer))]
+
+    def freeze(self, layer: Layer, reason: str) -> None:
+        """Make the units of `layer` undroppable; ``{op}`` names the operation."""
+        told = reason.replace("{op}", self.operation)
+        self.units.freeze(compact(layer).numpy(), told)
+
+    def join(self, left: Layer, right: Layer) -> None:
+        """Join the classes of two layers of one shape, position by position."""
+        self.units.union(
+            compact(left).numpy(),
+            compact(right).numpy(),
+            f"combined with positions that are always kept in {self.operation}",
+        )
+
+    def collapse(self, layer: Layer, dims: Iterable[int]) -> Tensor:
+        """Join the units of `layer` along `dims`; return it with size 1 there."""
+        ids = self.droppable(layer)
+        for dim in dims:
+            if ids.shape[dim] > 1:
+                first = ids.narrow(dim, 0, 1)
+                self.join(ids, first)
+                ids = first
+        return self.droppable(ids)
+
+    def note_split(self, layer: Layer) -> None:
+        """Remember a view that splits one axis of units into several.
+
+        What is kept must stay a full grid over these axes, or the view has no shape.
+        """
+        if len(self.varying(layer)) > 1:
+            self._splits.append(layer)
+
+    def settle_splits(self) -> None:
+        """Let units vary along one axis only, the longest, of every noted view.
+
+        Done at the end, since later operations may settle it for good reasons.
+        """
+        for layer in self._splits:
+            varying = self.varying(layer)
+            if len(varying) > 1:
+                longest = max(varying, key=lambda dim: (layer.shape[dim], -dim))
+                self.collapse(layer, varying - {longest})
+
+
+def _varying(ids: Tensor) -> set[int]:
+    return {
+        dim
+        for dim, size in enumerate(ids.shape)
+        if size > 1 and bool((ids != ids.narrow(dim, 0, 1)).any())
+    }

@@ -1,0 +1,45 @@
+"""What each operation does to unit labels: one table, operation -> rule."""
+
+import torch
+from torch._ops import OpOverload
+
+from flwr_asyncdrop.submodel.discovery.call import Rule
+from flwr_asyncdrop.submodel.discovery.rules import (
+    contraction,
+    joining,
+    normalisation,
+    pointwise,
+    reduction,
+    selection,
+    views,
+)
+
+__all__ = ["rule_for"]
+
+_RULES: dict[str, Rule] = {
+    name: rule
+    for room in (
+        views.RULES,
+        selection.RULES,
+        joining.RULES,
+        pointwise.RULES,
+        contraction.RULES,
+        normalisation.RULES,
+        reduction.RULES,
+    )
+    for names, rule in room.items()
+    for name in names.split()
+}
+
+
+def rule_for(func: OpOverload) -> Rule | None:
+    """Return the rule of an aten operation, None if it is unknown.
+
+    Operations without a rule of their own that torch tags as pointwise share one.
+    """
+    if func.namespace != "aten":
+        return None
+    name = func.overloadpacket.__name__
+    if name in _RULES:
+        return _RULES[name]
+    return pointwise.elementwise if torch.Tag.pointwise in func.tags else None

@@ -1,0 +1,72 @@
+"""Operations that put tensors side by side, or add a margin."""
+
+import torch
+
+from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
+from flwr_asyncdrop.submodel.discovery.rules.pointwise import unify
+
+__all__ = ["RULES"]
+
+
+def concatenate(call: Call) -> list[list[Layer]]:
+    """Put the units along the dim side by side, join those along other dims."""
+    shape = call.outputs[0].shape
+    dim = call.arguments["dim"] % len(shape)
+    parts = [part for part in call.tensors() if part.value.numel()]
+    labels = [_labels_along(call.space, part, dim) for part in parts]
+    others = [
+        part.narrow(dim, [k.narrow(dim, 0, 1) for k in _across(call.space, part, dim)])
+        for part in parts
+    ]
+    first = [1 if k == dim else size for k, size in enumerate(shape)]
+    joined = unify(call.space, others, first)
+    side_by_side = along(torch.cat(labels), shape, dim)
+    return [[side_by_side, *(layer.expand(shape) for layer in joined)]]
+
+
+def _labels_along(space: LabelSpace, part: Operand, dim: int) -> torch.Tensor:
+    """Return the unit of each position along `dim`, 0 where there is none."""
+    others = [k for k in range(part.value.dim()) if k != dim]
+    for layer in part.layers:
+        if dim in space.varying(layer):
+            return space.collapse(layer, others).reshape(-1)
+    return torch.zeros(part.value.shape[dim], dtype=torch.int64)
+
+
+def _across(space: LabelSpace, part: Operand, dim: int) -> list[Layer]:
+    return [layer for layer in part.layers if dim not in space.varying(layer)]
+
+
+def stack(call: Call) -> list[list[Layer]]:
+    """Join the labels of tensors that are stacked along a new dim."""
+    parts = list(call.tensors())
+    shape = call.outputs[0].shape
+    dim = call.arguments["dim"] % len(shape)
+    joined = unify(call.space, parts, parts[0].value.shape)
+    return [[layer.unsqueeze(dim).expand(shape) for layer in joined]]
+
+
+def pad(call: Call) -> list[list[Layer]]:
+    """Pad the labels: a margin along an axis of units is always kept."""
+    shape = call.outputs[0].shape
+    source = call.operand("self")
+    layers = []
+    for layer in source.layers:
+        varying = call.space.varying(layer)
+        margins = list(call.arguments["pad"])
+        for pair in range(len(margins) // 2):
+            dim = layer.dim() - 1 - pair
+            if dim not in varying:
+                margins[2 * pair : 2 * pair + 2] = [0, 0]
+                layer = layer.narrow(dim, 0, 1)
+        padded = torch.constant_pad_nd(layer, margins, 0)
+        layers.append(padded.expand(shape))
+    return [layers]
+
+
+RULES: dict[str, Rule] = {
+    "cat": concatenate,
+    "stack": stack,
+    "constant_pad_nd": pad,
+}

@@ -1,0 +1,70 @@
+"""Operations that normalise: by channel, by group of channels, or by position."""
+
+from torch import Tensor
+
+from flwr_asyncdrop.submodel.discovery.call import Call, Rule
+from flwr_asyncdrop.submodel.discovery.labels import Layer, along
+from flwr_asyncdrop.submodel.discovery.rules.contraction import (
+    channels,
+    freeze_other_dims,
+    match,
+)
+
+__all__ = ["RULES"]
+
+_TOGETHER = "normalised together by {op}: the statistics would change"
+
+
+def batch_norm(call: Call) -> list[list[Layer]]:
+    """Normalise each channel on its own: a unit takes its statistics along."""
+    source = call.operand("input")
+    return _by_channel(
+        call,
+        channels(call.space, source, 1),
+        "weight bias running_mean running_var",
+    )
+
+
+def group_norm(call: Call) -> list[list[Layer]]:
+    """Normalise groups of channels: they drop whole, and a single one never does."""
+    groups = call.arguments["group"]
+    inputs = channels(call.space, call.operand("input"), 1)
+    for vector in inputs:
+        if groups == 1:
+            call.space.freeze(vector, _TOGETHER)
+        else:
+            rows = vector.view(groups, -1)
+            call.space.join(rows, rows[:, :1])
+    return _by_channel(call, inputs, "weight bias")
+
+
+def _by_channel(call: Call, inputs: list[Tensor], names: str) -> list[list[Layer]]:
+    freeze_other_dims(call.space, call.operand("input"), {1}, _TOGETHER)
+    tensors = call.operands(*names.split())
+    match(call.space, inputs, *(channels(call.space, t, 0) for t in tensors))
+    first = call.outputs[0]
+    statistics: list[list[Layer]] = [[] for _ in call.outputs[1:]]
+    return [[along(v, first.shape, 1) for v in inputs[:1]], *statistics]
+
+
+def layer_norm(call: Call) -> list[list[Layer]]:
+    """Normalise over the last dims, whose units hence stay whole."""
+    source = call.operand("input")
+    shape = source.value.shape
+    first = len(shape) - len(call.arguments["normalized_shape"])
+    outer = set(range(first))
+    freeze_other_dims(call.space, source, outer, _TOGETHER)
+    for tensor in call.operands("weight", "bias"):
+        freeze_other_dims(call.space, tensor, set(), _TOGETHER)
+    layers = [k for k in source.layers if call.space.varying(k)]
+    statistics: list[list[Layer]] = [[] for _ in call.outputs[1:]]
+    return [layers, *statistics]
+
+
+RULES: dict[str, Rule] = {
+    "native_batch_norm cudnn_batch_norm": batch_norm,
+    "_native_batch_norm_legit _native_batch_norm_legit_no_training": batch_norm,
+    "_batch_norm_with_update _batch_norm_no_update": batch_norm,
+    "native_group_norm": group_norm,
+    "native_layer_norm": layer_norm,
+}

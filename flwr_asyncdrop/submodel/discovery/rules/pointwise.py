@@ -1,0 +1,109 @@
+"""Operations that combine tensors position by position, after broadcasting."""
+
+from collections.abc import Sequence
+
+from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
+
+__all__ = ["RULES", "constant", "elementwise", "is_uniform", "unify"]
+
+
+def is_uniform(operand: Operand, dim: int) -> bool:
+    """Whether a constant is the same all along `dim`, like an initial hidden state.
+
+    Its size follows the module's widths, so it does not stand in the way of a drop.
+    """
+    value = operand.value
+    if operand.layers or operand.from_input:
+        return False
+    return bool((value == value.narrow(dim, 0, 1)).all())
+
+
+def unify(
+    space: LabelSpace, operands: Sequence[Operand], shape: Sequence[int]
+) -> list[Layer]:
+    """Join the labels of operands that are broadcast together to `shape`.
+
+    Units that meet positions which cannot be dropped along the same dim freeze.
+    """
+    joined: list[Layer] = []
+    for operand in operands:
+        others = [other for other in operands if other is not operand]
+        for layer in operand.layers:
+            wide = layer.expand(tuple(shape))
+            varying = space.varying(wide)
+            if any(_obstructs(space, other, varying, shape) for other in others):
+                space.freeze(wide, "combined with positions always kept in {op}")
+                continue
+            partner = next((k for k in joined if space.varying(k) & varying), None)
+            if partner is None:
+                joined.append(wide)
+            else:
+                space.join(partner, wide)
+    return joined
+
+
+def _obstructs(
+    space: LabelSpace, other: Operand, dims: frozenset[int], shape: Sequence[int]
+) -> bool:
+    """Whether `other` has undroppable positions along one of `dims`."""
+    missing = len(shape) - other.value.dim()
+    for dim in (dim - missing for dim in dims):
+        if dim < 0 or other.value.shape[dim] == 1 or is_uniform(other, dim):
+            continue
+        if not any(dim in space.varying(layer) for layer in other.layers):
+            return True
+    return False
+
+
+def elementwise(call: Call) -> list[list[Layer]]:
+    """Join the labels of all tensor arguments."""
+    layers = unify(call.space, list(call.tensors()), call.outputs[0].shape)
+    return [layers for _ in call.outputs]
+
+
+def add(call: Call) -> list[list[Layer]]:
+    """Join as any pointwise operation; a sum of two branches makes a residual stream.
+
+    Recurrent cells sum their branches too, but those units live in the cell.
+    """
+    meet = not call.in_cell and _branches_meet(call)
+    outputs = elementwise(call)
+    if meet:
+        for layer in outputs[0]:
+            call.space.units.mark_residual(call.space.droppable(layer).numpy())
+    return outputs
+
+
+def _branches_meet(call: Call) -> bool:
+    """Whether two activations that carry different units are added."""
+    branches = [operand for operand in call.tensors() if operand.from_input]
+    if len(branches) != 2:
+        return False
+    shape = call.outputs[0].shape
+    return any(
+        _are_different_units(call.space, left.expand(shape), right.expand(shape))
+        for left in branches[0].layers
+        for right in branches[1].layers
+    )
+
+
+def _are_different_units(space: LabelSpace, left: Layer, right: Layer) -> bool:
+    """Whether both layers vary along a common dim and are not the same units."""
+    if not space.varying(left) & space.varying(right):
+        return False
+    return bool((space.canonical(left) != space.canonical(right)).any())
+
+
+def constant(call: Call) -> list[list[Layer]]:
+    """Give no labels to what does not depend on the values of its arguments."""
+    return [[] for _ in call.outputs]
+
+
+RULES: dict[str, Rule] = {
+    "add add_ sub sub_": add,
+    "rsub hardswish hardswish_ _prelu_kernel masked_fill_ copy_": elementwise,
+    "log_sigmoid_forward native_dropout": elementwise,
+    "new_zeros new_ones new_full new_empty zeros_like ones_like empty_like": constant,
+    "full_like zero_ fill_ sym_size _local_scalar_dense": constant,
+}

@@ -1,0 +1,88 @@
+"""Operations that take some positions of a tensor."""
+
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.submodel.discovery.call import Call, Rule
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
+from flwr_asyncdrop.submodel.discovery.rules.views import move
+
+__all__ = ["RULES"]
+
+
+def cut(call: Call) -> list[list[Layer]]:
+    """Take slices along one dim.
+
+    Slices that cut an axis of units into equal pieces tie the pieces together (the
+    gates of an LSTM, a gated linear unit); any other cut freezes the units, since
+    the bounds in the model's code would not fit a narrower tensor.
+    """
+    operand = call.operand("self")
+    dim = call.arguments["dim"] % operand.value.dim()
+    length = operand.value.shape[dim]
+    for layer in operand.layers:
+        if dim in call.space.varying(layer):
+            _tie_pieces(call.space, layer, dim, _piece(call, dim, length))
+    return move(call)
+
+
+def _piece(call: Call, dim: int, length: int) -> int:
+    """Return the length of the pieces that the call cuts the dim into, 0 if uneven."""
+    name = call.func.overloadpacket.__name__
+    if name in ("select", "unbind"):
+        return 1
+    if name != "slice":
+        sizes = {output.shape[dim] for output in call.outputs}
+        return sizes.pop() if len(sizes) == 1 else 0
+    size: int = call.outputs[0].shape[dim]
+    start = call.arguments["start"] or 0
+    start = start + length if start < 0 else start
+    fits = size > 0 and length % size == 0 and start % size == 0
+    return size if fits and call.arguments["step"] == 1 else 0
+
+
+def _tie_pieces(space: LabelSpace, layer: Layer, dim: int, size: int) -> None:
+    if not size:
+        space.freeze(layer, "cut into unequal parts by {op}")
+        return
+    first, *others = torch.split(layer, size, dim)
+    for piece in others:
+        space.join(first, piece)
+
+
+def embed(call: Call) -> list[list[Layer]]:
+    """Look rows up: the embedding's features become the output's last dim."""
+    shape = call.outputs[0].shape
+    layers = []
+    for layer in call.operand("weight").layers:
+        if 0 in call.space.varying(layer):
+            call.space.freeze(layer, "rows that {op} looks up by number")
+        else:
+            layers.append(along(layer[0], shape, len(shape) - 1))
+    return [layers]
+
+
+def pick(call: Call) -> list[list[Layer]]:
+    """Index with tensors: units along an indexed dim freeze, others follow."""
+    operand = call.operand("self")
+    if call.func.overloadpacket is torch.ops.aten.index:
+        indices = call.arguments["indices"]
+        picked = {dim for dim, index in enumerate(indices) if index is not None}
+    else:
+        picked = {call.arguments["dim"] % operand.value.dim()}
+    others = {name: v for name, v in call.arguments.items() if name != "self"}
+    layers: list[Tensor] = []
+    for layer in operand.layers:
+        if call.space.varying(layer) & picked:
+            call.space.freeze(layer, "positions that {op} picks by number")
+        else:
+            layers.append(call.func(layer, **others))
+    return [layers]
+
+
+RULES: dict[str, Rule] = {
+    "slice select split split_with_sizes unsafe_split unbind": cut,
+    "unsafe_split_with_sizes": cut,
+    "index index_select": pick,
+    "embedding": embed,
+}

@@ -1,0 +1,33 @@
+"""Run a model on torch's plain operations, in which every unit can be seen."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+__all__ = ["plain_kernels"]
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Switch fused kernels and gradients off, and keep the random state as it was.
+
+    Fused LSTM, attention and encoder kernels hide matrix products from dispatch. The
+    switches are process-wide: they are restored on leaving, and no other thread should
+    run a model meanwhile.
+    """
+    mkldnn = torch.backends.mkldnn
+    was_enabled, was_fast = mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
+    mkldnn.enabled = False  # type: ignore[assignment]  # a descriptor takes the bool
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            sdpa_kernel(SDPBackend.MATH),
+        ):
+            yield
+    finally:
+        mkldnn.enabled = was_enabled
+        torch.backends.mha.set_fastpath_enabled(was_fast)

@@ -1,0 +1,135 @@
+"""Build the narrower module that a submodel's tensors belong to."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.batchnorm import has_batch_norm
+from flwr_asyncdrop.submodel.patches import patch
+from flwr_asyncdrop.submodel.scaling import scale_consumers
+from flwr_asyncdrop.submodel.tensors import tensors_of
+from flwr_asyncdrop.submodel.types import State
+
+__all__ = ["load_submodel", "narrow"]
+
+
+def narrow(
+    model: nn.Module, shapes: Mapping[str, Sequence[int]], *, scale: bool = False
+) -> nn.Module:
+    """Return a copy of `model` whose tensors have the given, narrower shapes.
+
+    Tied tensors stay tied, hooks and other attributes are copied, the full tensors
+    never are. The widths are learnt from the shapes alone.
+
+    Parameters
+    ----------
+    model : Module
+        The full module; not touched.
+    shapes : mapping of str to sequence of int
+        The shape of every tensor of the ``state_dict``.
+    scale : bool, default False
+        Whether inputs of layers that sum over fewer units are multiplied by
+        full width / narrow width.
+
+    Returns
+    -------
+    Module
+        Its narrowed tensors are zero: load a submodel's state into it.
+
+    Raises
+    ------
+    ShapeError
+        If the names are not the model's, or a shape is not a narrower one.
+    """
+    tensors = tensors_of(model)
+    _check_shapes(type(model).__name__, tensors, shapes)
+    memo: dict[int, Any] = {}
+    for name, tensor in tensors.items():
+        if id(tensor) not in memo:
+            memo[id(tensor)] = _blank(tensor, shapes[name])
+    copied = copy.deepcopy(model, memo)
+    for full, small in zip(model.modules(), copied.modules(), strict=True):
+        if _has_narrowed(full, small):
+            patch(small, full)
+    if scale:
+        scale_consumers(copied, model)
+    return copied
+
+
+def load_submodel(
+    model: nn.Module, state: State, *, scale: bool | None = None
+) -> nn.Module:
+    """Return a copy of `model`, as narrow as the arrays that arrived, holding them.
+
+    Parameters
+    ----------
+    model : Module
+        The full module; not touched.
+    state : dict of str to Tensor
+        A submodel's ``state_dict``, or a full one. Copied, not aliased.
+    scale : bool, optional
+        See `narrow`. By default where batch normalisation follows: on if the model
+        has such layers, off if not (the measurement is in ``docs/batchnorm.md``).
+
+    Returns
+    -------
+    Module
+        On the device of `model`, in its mode (train or eval).
+
+    Raises
+    ------
+    ShapeError
+        If the arrays are not a submodel of `model`.
+    """
+    if scale is None:
+        scale = has_batch_norm(model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    small = narrow(model, shapes, scale=scale)
+    small.load_state_dict(state, strict=True)
+    return small
+
+
+def _check_shapes(
+    model: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+) -> None:
+    complaint = f"these arrays are not a submodel of {model}"
+    for name in sorted(tensors.keys() ^ shapes.keys()):
+        found = "does not have a tensor" if name in shapes else "also needs the tensor"
+        raise ShapeError(
+            f"{complaint}: the module {found} {name}; build the same module on the "
+            "server and on the client"
+        )
+    for name, tensor in tensors.items():
+        full, small = tuple(tensor.shape), tuple(shapes[name])
+        fits = len(small) == len(full) and all(
+            1 <= size <= limit or size == limit
+            for size, limit in zip(small, full, strict=True)
+        )
+        if not fits:
+            raise ShapeError(
+                f"{complaint}: tensor {name} has shape {small}, which cannot be "
+                f"narrowed from {full}; build the same module on the server and on "
+                "the client"
+            )
+
+
+def _blank(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    blank = torch.zeros(tuple(shape), dtype=tensor.dtype, device=tensor.device)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(blank, requires_grad=tensor.requires_grad)
+    return blank
+
+
+def _has_narrowed(full: nn.Module, small: nn.Module) -> bool:
+    """Whether a tensor that the module itself holds has another shape."""
+    return any(
+        before is not None and after is not None and before.shape != after.shape
+        for name in ("_parameters", "_buffers")
+        for before, after in zip(
+            getattr(full, name).values(), getattr(small, name).values(), strict=True
+        )
+    )

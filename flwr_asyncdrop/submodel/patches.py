@@ -1,0 +1,94 @@
+"""The size attributes of torch's modules, set right after their tensors narrowed."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from flwr_asyncdrop.submodel.attention import NarrowMultiheadAttention
+
+__all__ = ["PATCHES", "Patch", "patch"]
+
+Patch: TypeAlias = Callable[[Any, Any], None]
+"""Sets the attributes of a narrowed module; the second argument is the full one."""
+
+
+def _linear(narrow: nn.Linear, _: nn.Linear) -> None:
+    narrow.out_features, narrow.in_features = narrow.weight.shape
+
+
+def _convolution(narrow: nn.Conv2d, full: nn.Conv2d) -> None:
+    first, second = narrow.weight.shape[:2]
+    if full.groups > 1:
+        narrow.groups = first // (full.weight.shape[0] // full.groups)
+    narrow.out_channels, narrow.in_channels = first, second * narrow.groups
+    if narrow.transposed:
+        narrow.out_channels, narrow.in_channels = second * narrow.groups, first
+
+
+def _batch_norm(narrow: nn.BatchNorm2d, full: nn.BatchNorm2d) -> None:
+    tensor = full.running_mean if full.weight is None else full.weight
+    if tensor is not None:
+        kept = narrow.running_mean if narrow.weight is None else narrow.weight
+        narrow.num_features = len(kept)
+
+
+def _layer_norm(narrow: nn.LayerNorm, _: nn.LayerNorm) -> None:
+    narrow.normalized_shape = tuple(narrow.weight.shape)
+
+
+def _group_norm(narrow: nn.GroupNorm, full: nn.GroupNorm) -> None:
+    narrow.num_channels = len(narrow.weight)
+    narrow.num_groups = narrow.num_channels // (full.num_channels // full.num_groups)
+
+
+def _embedding(narrow: nn.Embedding, _: nn.Embedding) -> None:
+    narrow.embedding_dim = narrow.weight.shape[1]
+
+
+def _recurrent(narrow: nn.RNNBase, _: nn.RNNBase) -> None:
+    weights = dict(narrow.named_parameters(recurse=False))
+    narrow.hidden_size = weights["weight_hh_l0"].shape[1]
+    narrow.input_size = weights["weight_ih_l0"].shape[1]
+
+
+def _recurrent_cell(narrow: nn.LSTMCell, _: nn.LSTMCell) -> None:
+    narrow.hidden_size = narrow.weight_hh.shape[1]
+    narrow.input_size = narrow.weight_ih.shape[1]
+
+
+def _prelu(narrow: nn.PReLU, _: nn.PReLU) -> None:
+    narrow.num_parameters = len(narrow.weight)
+
+
+def _attention(narrow: nn.MultiheadAttention, full: nn.MultiheadAttention) -> None:
+    if not full._qkv_same_embed_dim:
+        return  # separate projections keep their heads: verification will tell
+    narrow.__class__ = NarrowMultiheadAttention
+    narrow.num_heads = narrow.in_proj_weight.shape[0] // (3 * full.head_dim)
+    narrow.embed_dim = narrow.kdim = narrow.vdim = narrow.in_proj_weight.shape[1]
+    narrow._qkv_same_embed_dim = False  # keeps the encoder layers' fused path away
+
+
+PATCHES: dict[type[nn.Module], Patch] = {
+    nn.Linear: _linear,
+    nn.modules.conv._ConvNd: _convolution,
+    nn.modules.batchnorm._NormBase: _batch_norm,
+    nn.LayerNorm: _layer_norm,
+    nn.GroupNorm: _group_norm,
+    nn.Embedding: _embedding,
+    nn.RNNBase: _recurrent,
+    nn.RNNCellBase: _recurrent_cell,
+    nn.MultiheadAttention: _attention,
+    nn.PReLU: _prelu,
+}
+"""Module class -> patch, for subclasses too. Add a class of your own here, wherever
+submodels are built, if its forward reads widths from attributes."""
+
+
+def patch(narrow: nn.Module, full: nn.Module) -> None:
+    """Set the size attributes of `narrow`, a copy of `full` with narrower tensors."""
+    for base in type(full).__mro__:
+        if base in PATCHES:
+            PATCHES[base](narrow, full)
+            return

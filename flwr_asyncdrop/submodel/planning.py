@@ -1,0 +1,112 @@
+"""Plan the submodels of a module: discover its units, verify them, keep what holds."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel.discovery import discover
+from flwr_asyncdrop.submodel.kernels import plain_kernels
+from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.probe import make_probe
+from flwr_asyncdrop.submodel.verify import find_faults
+
+__all__ = ["leave_out", "plan_submodels"]
+
+
+def plan_submodels(
+    model: nn.Module,
+    example_inputs: Tensor | tuple[Any, ...],
+    *,
+    scope: Literal["internal", "all"] = "all",
+) -> Plan:
+    """Find which units of `model` can be dropped, and all that hangs on each.
+
+    The model is copied to the CPU and run a few times in eval mode; it stays as it
+    is, and so do the process's random state and switches. Every group of the plan
+    has been verified on the copy: its units are interchangeable, and a narrower model
+    gives what the full one gives when units are silenced. What cannot be dropped so
+    is named, with the reason, in ``Plan.left_out``.
+
+    Parameters
+    ----------
+    model : Module
+        Any module that `copy.deepcopy` can copy.
+    example_inputs : Tensor or tuple
+        The positional arguments of one forward pass; a batch of one or two is enough.
+    scope : {"all", "internal"}
+        ``"internal"`` leaves whole what residual streams carry, and drops only units
+        that are made and consumed inside a block.
+
+    Returns
+    -------
+    Plan
+        With at least one group.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model cannot be copied, does not run on the inputs, or has no units
+        that can be dropped.
+    """
+    if scope not in ("all", "internal"):
+        raise ValueError(f"scope must be 'all' or 'internal', not {scope!r}")
+    is_tensor = isinstance(example_inputs, Tensor)
+    inputs = (example_inputs,) if is_tensor else tuple(example_inputs)
+    with plain_kernels():
+        probe = make_probe(model, inputs)
+        plan = discover(probe.model, probe.inputs)
+        if scope == "internal":
+            plan = leave_out(plan, _residual_groups(plan))
+        plan = leave_out(plan, find_faults(probe, plan))
+    if not plan.groups:
+        why = "; ".join(f"{name}: {reason}" for name, reason in plan.left_out.items())
+        raise UnsupportedModelError(
+            f"no units of {type(model).__name__} can be dropped ({why}): train it with "
+            "a full mask (drop rate 0)"
+        )
+    return plan
+
+
+def _residual_groups(plan: Plan) -> dict[int, str]:
+    return {
+        number: "carried by a residual stream, which the scope 'internal' leaves whole"
+        for number, group in enumerate(plan.groups)
+        if group.scope == "residual"
+    }
+
+
+def leave_out(plan: Plan, reasons: Mapping[int, str]) -> Plan:
+    """Return `plan` without the groups in `reasons`, numbered anew.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan to narrow down; not touched.
+    reasons : mapping of int to str
+        The number of each group to leave out, and why it stays whole.
+    """
+    kept = [number for number in range(len(plan.groups)) if number not in reasons]
+    numbers = torch.full((plan.num_units + 1,), -1)
+    first = 0
+    for number in kept:
+        offset, size = plan.offsets[number], plan.groups[number].size
+        numbers[offset : offset + size] = torch.arange(first, first + size)
+        first += size
+    renumbered: dict[int, Tensor] = {}
+    axes: dict[str, dict[int, Tensor]] = {}
+    for name, dims in plan.axes.items():
+        for dim, units in dims.items():
+            renewed = renumbered.setdefault(id(units), numbers[units])
+            if bool((renewed >= 0).any()):
+                axes.setdefault(name, {})[dim] = renewed
+    names = {plan.groups[number].name: reason for number, reason in reasons.items()}
+    return Plan(
+        groups=tuple(plan.groups[number] for number in kept),
+        shapes=plan.shapes,
+        axes=axes,
+        parameters=plan.parameters,
+        left_out=plan.left_out | names,
+    )

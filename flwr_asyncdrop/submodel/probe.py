@@ -1,0 +1,112 @@
+"""A copy of the user's model on which units are discovered and verified."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel.tensors import tensors_of
+
+__all__ = ["Probe", "make_probe"]
+
+_TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A private copy of a model, in eval mode on the CPU, with inputs that it takes.
+
+    Attributes
+    ----------
+    model : Module
+        Its tensors are free to be overwritten.
+    inputs : tuple
+        The positional arguments of a forward pass.
+    tolerance : float
+        The largest difference, relative to the largest value, that rounding explains.
+    """
+
+    model: nn.Module
+    inputs: tuple[Any, ...]
+    tolerance: float
+
+    def run(self, model: nn.Module | None = None) -> list[Any]:
+        """Return the leaves of the output of `model`, by default the probe's own.
+
+        A model that draws random numbers draws the same ones each time.
+        """
+        torch.manual_seed(0)
+        return list(tree_leaves((model or self.model)(*self.inputs)))
+
+
+def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
+    """Copy `model` for probing, in double precision if its code allows it.
+
+    Tensors that hold one value throughout, like a new batch normalisation's, get
+    random ones: if all positions are equal, nobody sees that they were mixed up.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model cannot be copied or does not run on the inputs.
+    """
+    failure: Exception | None = None
+    name = type(model).__name__
+    generator = torch.Generator().manual_seed(0)
+    for dtype, tolerance in _TOLERANCES.items():
+        try:
+            copied = copy.deepcopy(model).to("cpu", dtype).eval()
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"{name} cannot be copied ({_first_line(error)}): keep no tensors with "
+                "a gradient history, files or locks in its attributes"
+            ) from error
+        _diversify(copied, generator)
+        probe = Probe(copied, _probe_inputs(inputs, dtype, generator), tolerance)
+        try:
+            probe.run()
+        except Exception as error:
+            failure = error
+        else:
+            return probe
+    raise UnsupportedModelError(
+        f"{name} does not run on the example inputs ({_first_line(failure)}): pass "
+        "inputs as its forward takes them, a tensor or a tuple of arguments"
+    ) from failure
+
+
+def _diversify(model: nn.Module, generator: torch.Generator) -> None:
+    for tensor in tensors_of(model).values():
+        if tensor.is_floating_point() and _is_constant(tensor):
+            tensor.data.uniform_(0.5, 1.5, generator=generator)
+
+
+def _probe_inputs(
+    inputs: tuple[Any, ...], dtype: torch.dtype, generator: torch.Generator
+) -> tuple[Any, ...]:
+    """Return copies of the inputs; blank floating-point ones become noise."""
+
+    def prepare(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if not leaf.is_floating_point():
+            return leaf.detach().cpu().clone()
+        prepared = leaf.detach().to("cpu", dtype, copy=True)
+        if _is_constant(prepared):
+            prepared.normal_(generator=generator)
+        return prepared
+
+    copied: tuple[Any, ...] = tree_map(prepare, inputs)
+    return copied
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    return tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
+
+
+def _first_line(error: Exception | None) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
