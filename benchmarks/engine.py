@@ -1,0 +1,64 @@
+"""LocalGrid against Flower's simulation engine: the same strategy, the same no-op."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.figures import Figure
+from benchmarks.noop import make_client_app, run_strategy
+from flwr_asyncdrop import LocalGrid
+
+__all__ = ["engine_figures"]
+
+NODES = 104
+ENGINE_ROUNDS = 30
+LOCAL_ROUNDS = 250
+
+_ENGINE = """
+import warnings
+from flwr.simulation import run_simulation
+from benchmarks.noop import client_app, server_app
+warnings.simplefilter("ignore")
+run_simulation(
+    server_app, client_app, num_supernodes={nodes},
+    backend_config={{"client_resources": {{"num_cpus": 1, "num_gpus": 0.0}}}},
+)
+"""
+
+
+def engine_figures() -> list[Figure]:
+    """Measure updates a second on LocalGrid and on Flower's engine, in turn."""
+    local = _local_rate()
+    engine = _engine_rate()
+    local = max(local, _local_rate())
+    return [
+        Figure("flower_engine_updates_per_s", engine),
+        Figure("localgrid_updates_per_s", local),
+        Figure("localgrid_vs_flower_engine", local / engine, 10, at_least=True),
+    ]
+
+
+def _local_rate() -> float:
+    with LocalGrid(make_client_app, num_nodes=NODES, workers=1) as grid:
+        return run_strategy(grid, LOCAL_ROUNDS)
+
+
+def _engine_rate() -> float:
+    """Run Flower's engine in a process of its own, as Ray outlives its runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rate.json"
+        subprocess.run(
+            [sys.executable, "-c", _ENGINE.format(nodes=NODES)],
+            env={
+                **os.environ,
+                "ASYNCDROP_BENCH_OUTPUT": str(output),
+                "ASYNCDROP_BENCH_ROUNDS": str(ENGINE_ROUNDS),
+                "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            },
+            check=True,
+            capture_output=True,
+        )
+        return float(json.loads(output.read_text()))

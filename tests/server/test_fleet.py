@@ -1,0 +1,116 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.server.fleet import Fleet, Stratified, Uniform
+from flwr_asyncdrop.simulation.profiles import DeviceProfile, speed_levels
+
+
+def fleet_of(seconds, num_ranks):
+    fleet = Fleet(num_ranks, [DeviceProfile(s) for s in seconds])
+    fleet.refresh(range(100, 100 + len(seconds)))
+    return fleet
+
+
+def test_ranks_follow_the_speed():
+    # Fastest first: devices 2 (1 s), 0 (2 s), 3 (3 s), 1 (4 s); two to a rank.
+    assert fleet_of([2, 4, 1, 3], num_ranks=2).ranks.tolist() == [0, 1, 0, 1]
+
+
+def test_equal_speeds_rank_by_index():
+    assert fleet_of([1, 1, 1, 1], num_ranks=4).ranks.tolist() == [0, 1, 2, 3]
+
+
+def test_ranks_of_the_papers_fleet_are_its_speed_levels():
+    fleet = Fleet(8, speed_levels(104))
+    fleet.refresh(range(104))
+    assert fleet.ranks.tolist() == [device // 13 for device in range(104)]
+
+
+def test_nodes_join_leave_and_return_as_the_same_device():
+    fleet = Fleet(num_ranks=2)
+    fleet.refresh([30, 10])
+    assert fleet.node_ids == [10, 30]
+    fleet.refresh([30, 20])
+    assert fleet.node_ids == [10, 30, 20]
+    assert fleet.idle(()).tolist() == [1, 2]
+    fleet.refresh([10, 20, 30])
+    assert fleet.node_ids == [10, 30, 20]
+    assert fleet.idle({1}).tolist() == [0, 2]
+
+
+def test_a_simulated_fleet_ignores_nodes_beyond_its_profiles():
+    fleet = Fleet(2, [DeviceProfile(1.0), DeviceProfile(2.0)])
+    fleet.refresh([1, 2, 3])
+    assert fleet.node_ids == [1, 2]
+
+
+def test_speed_is_measured_when_it_is_not_declared():
+    fleet = Fleet(num_ranks=3)
+    fleet.refresh([1, 2, 3])
+    fleet.observe(2, seconds=2.0, compute=0.5)  # 4 s for the full model
+    assert fleet.ranks.tolist() == [1, 2, 0]
+    fleet.observe(0, seconds=3.0, compute=1.0)
+    assert fleet.ranks.tolist() == [0, 2, 1]
+    fleet.observe(0, seconds=10.0, compute=1.0)  # 3 + 0.3 * 7 = 5.1 s
+    assert fleet.ranks.tolist() == [1, 2, 0]
+
+
+def test_a_simulated_device_keeps_its_speed():
+    fleet = fleet_of([1, 2], num_ranks=2)
+    fleet.observe(0, seconds=99.0, compute=1.0)
+    assert fleet.ranks.tolist() == [0, 1]
+
+
+def generator(seed=0):
+    return np.random.default_rng(seed)
+
+
+@given(st.data())
+def test_stratified_refills_the_rank_that_is_training_least(data):
+    ranks = np.array([0, 0, 1, 1, 2, 2])
+    busy = data.draw(st.sets(st.integers(0, 5), max_size=5))
+    idle = np.array([device for device in range(6) if device not in busy])
+    busy_ranks = [int(ranks[device]) for device in busy]
+    device = Stratified().choose(idle, ranks, busy_ranks, generator())
+    counts = Counter(busy_ranks)
+    least = min(counts[int(rank)] for rank in ranks[idle])
+    assert device in idle
+    assert counts[int(ranks[device])] == least
+
+
+def test_stratified_is_random_within_the_rank():
+    ranks = np.array([0] * 10 + [1] * 10)
+    chosen = {
+        Stratified().choose(np.arange(20), ranks, [1], generator(s)) for s in range(200)
+    }
+    assert chosen == set(range(10))
+
+
+def test_uniform_reaches_every_idle_device():
+    idle = np.array([1, 4, 7])
+    chosen = {
+        Uniform().choose(idle, np.zeros(8, int), [], generator(s)) for s in range(60)
+    }
+    assert chosen == {1, 4, 7}
+
+
+def test_same_seed_same_choice():
+    ranks = np.zeros(100, int)
+    for selection in (Stratified(), Uniform()):
+        picks = [selection.choose(np.arange(100), ranks, [], generator(7))] * 2
+        assert picks[0] == selection.choose(np.arange(100), ranks, [], generator(7))
+        others = {
+            selection.choose(np.arange(100), ranks, [], generator(s)) for s in range(9)
+        }
+        assert len(others) > 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 104, 10_000])
+def test_every_rank_is_used_by_a_large_fleet(size):
+    fleet = fleet_of(range(1, size + 1), num_ranks=8)
+    assert len(set(fleet.ranks.tolist())) == min(size, 8)
+    assert np.all(np.diff(fleet.ranks) >= 0)

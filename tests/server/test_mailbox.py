@@ -1,0 +1,76 @@
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from flwr_asyncdrop.server.mailbox import Mailbox
+from tests.grids import HandlerGrid, echo
+
+
+def message(node=1):
+    return Message(RecordDict({"config": ConfigRecord()}), node, "train")
+
+
+def mailbox(grid):
+    return Mailbox(grid, timer=grid.timer, sleep=grid.sleep)
+
+
+def test_wait_returns_the_first_reply_of_many():
+    grid = HandlerGrid(echo, delay=lambda sent: 10.0 / sent.metadata.dst_node_id)
+    box = mailbox(grid)
+    slow, fast = box.push(message(node=1)), box.push(message(node=5))
+    reply = box.wait([slow, fast], timeout=60)
+    assert reply.metadata.reply_to_message_id == fast
+    assert 2.0 <= grid.now < 10.0
+    assert box.wait([slow], timeout=60).metadata.reply_to_message_id == slow
+
+
+def test_wait_gives_up_at_the_timeout_and_not_before():
+    grid = HandlerGrid(echo, delay=lambda sent: 7.5)
+    box = mailbox(grid)
+    sent = box.push(message())
+    assert box.wait([sent], timeout=5) is None
+    assert grid.now == pytest.approx(5, abs=0.3)
+    assert box.wait([sent], timeout=5) is not None
+
+
+def test_each_reply_is_handed_out_once():
+    grid = HandlerGrid(echo)
+    box = mailbox(grid)
+    first, second = box.push(message()), box.push(message())
+    assert box.wait([first], timeout=1).metadata.reply_to_message_id == first
+    assert [m.metadata.reply_to_message_id for m in box.poll([first, second])] == [
+        second
+    ]
+    assert box.poll([first, second]) == []
+    assert box.wait([first, second], timeout=1) is None
+
+
+def test_a_reply_that_was_not_asked_for_stays_for_later():
+    grid = HandlerGrid(echo)
+    box = mailbox(grid)
+    first, second = box.push(message()), box.push(message())
+    assert len(box.poll([first, second])) == 2
+    third = box.push(message())
+    assert box.wait([third], timeout=1).metadata.reply_to_message_id == third
+
+
+@pytest.mark.parametrize("answer", [[], [None], [""]])
+def test_a_push_that_the_grid_refuses_has_no_id(answer):
+    grid = HandlerGrid(echo)
+    grid.refuse = answer
+    assert mailbox(grid).push(message()) is None
+
+
+def test_a_grid_that_can_block_is_not_polled_in_a_sleep():
+    class Blocking(HandlerGrid):
+        waited = 0
+
+        def wait_any(self, message_ids, timeout):
+            self.waited += 1
+            self.now += timeout
+            return True
+
+    grid = Blocking(echo, delay=lambda sent: 1.0)
+    box = Mailbox(grid, timer=grid.timer, sleep=pytest.fail)
+    sent = box.push(message())
+    assert box.wait([sent], timeout=5) is not None
+    assert grid.waited > 0

@@ -1,0 +1,36 @@
+import pytest
+
+from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.server.nodes import Nodes
+from tests.grids import HandlerGrid, echo
+
+
+class Registering(HandlerGrid):
+    """Registers one more node whenever time moves on, as Flower's engine does."""
+
+    def __init__(self, total):
+        super().__init__(echo, node_ids=())
+        self.total = total
+
+    def sleep(self, seconds):
+        super().sleep(seconds)
+        if len(self.node_ids) < self.total:
+            self.node_ids.append(self.total - len(self.node_ids))
+
+
+def nodes(grid):
+    return Nodes(grid, timer=grid.timer, sleep=grid.sleep)
+
+
+def test_waits_until_no_more_nodes_are_coming():
+    assert nodes(Registering(total=5)).wait_for(1, patience=60) == [1, 2, 3, 4, 5]
+
+
+def test_too_few_nodes_in_time_is_an_error_that_says_how_many():
+    with pytest.raises(RunError, match=r"3 of 4 nodes connected within 10 s"):
+        nodes(Registering(total=3)).wait_for(4, patience=10)
+
+
+def test_enough_nodes_are_taken_when_the_time_is_up():
+    found = nodes(Registering(total=1000)).wait_for(2, patience=3)
+    assert 2 <= len(found) < 1000

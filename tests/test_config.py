@@ -1,0 +1,104 @@
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.exceptions import ConfigError
+
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+def documented():
+    return tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
+
+
+def test_pyproject_documents_every_key_with_its_default():
+    defaults = {k.replace("_", "-"): v for k, v in asdict(RunConfig()).items()}
+    assert documented() == defaults
+
+
+def test_the_documented_config_parses_to_the_defaults():
+    assert RunConfig.parse(documented()) == RunConfig()
+
+
+def test_every_documented_key_has_a_comment():
+    section = PYPROJECT.read_text().split("[tool.flwr.app.config]")[1].split("\n[")[0]
+    bare = [
+        line
+        for line in section.splitlines()
+        if "=" in line and not line.startswith("#") and "#" not in line
+    ]
+    # Where the name says it all.
+    assert [line.split()[0] for line in bare] == ["batch-size", "momentum"]
+
+
+def test_values_are_taken_and_integers_do_for_floats():
+    config = RunConfig.parse({"algo": "asyncdrop", "drop-rate": 0, "num-rounds": 7})
+    assert (config.algo, config.drop_rate, config.num_rounds) == ("asyncdrop", 0.0, 7)
+    assert isinstance(config.drop_rate, float)
+
+
+@pytest.mark.parametrize(
+    ("run_config", "says"),
+    [
+        ({"drop-rat": 0.5}, "'drop-rat' is unknown: did you mean 'drop-rate'"),
+        ({"xyzzy": 1}, "'xyzzy' is unknown: known: algo, drop-rate"),
+        ({"drop_rate": 0.5}, "did you mean 'drop-rate'"),
+        ({"drop-rate": "a lot"}, "drop-rate='a lot' must be a number"),
+        ({"num-rounds": 2.5}, "num-rounds=2.5 must be a number (int)"),
+        ({"num-rounds": True}, "num-rounds=True must be a number"),
+        ({"download": 1}, "download=1 must be true or false"),
+        ({"algo": 3}, "algo=3 must be a string in quotes"),
+        ({"algo": "hetero"}, "algo='hetero' must be one of async-fedavg, asyncdrop"),
+        ({"drop-rate": 1.0}, "drop-rate=1.0 must be in [0, 1)"),
+        ({"drop-rate": -0.1}, "drop-rate=-0.1 must be in [0, 1)"),
+        ({"drop-rate": float("nan")}, "drop-rate=nan must be in [0, 1)"),
+        ({"alpha": 0.0}, "alpha=0.0 must be in (0, 1]"),
+        ({"num-rounds": 0}, "num-rounds=0 must be at least 1"),
+        ({"in-flight": 0}, "in-flight=0 must be at least 1"),
+        ({"seed": -1}, "seed=-1 must be at least 0"),
+        ({"dataset": "mnist"}, "dataset='mnist' must be one of digits, fashion-mnist"),
+        ({"model": "vgg"}, "model='vgg' must be one of mlp, cnn"),
+        ({"lr": 0.0}, "lr=0.0 must be more than 0"),
+        ({"lr": float("inf")}, "lr=inf must be more than 0"),
+        ({"lr-milestones": "0.7,0.2"}, "ascending fractions"),
+        ({"lr-milestones": "half"}, "ascending fractions"),
+        ({"speed-ratio": 0.5}, "speed-ratio=0.5 must be at least 1"),
+        ({"clock": "sundial"}, "clock='sundial' must be one of virtual, wall"),
+    ],
+)
+def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse(run_config)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("run_config", "names"),
+    [
+        ({"algo": "async-fedavg", "drop-rate": 0.5}, ["algo", "drop-rate"]),
+        ({"algo": "async-fedavg", "scope": "internal"}, ["algo", "scope"]),
+        ({"data-dir": "/data"}, ["dataset", "data-dir"]),
+        ({"download": True}, ["dataset", "download"]),
+        ({"dataset": "cifar10", "download": True}, ["download", "data-dir"]),
+        ({"clock": "wall", "speed-ratio": 8.0}, ["clock", "speed-ratio"]),
+    ],
+)
+def test_contradictory_keys_are_refused_by_name(run_config, names):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.parse(run_config)
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_contradictions_leave_what_agrees_alone():
+    RunConfig.parse({"algo": "async-fedavg"})
+    RunConfig.parse({"clock": "wall"})
+    RunConfig.parse({"dataset": "cifar10", "download": True, "data-dir": "/data"})
+
+
+def test_milestones():
+    assert RunConfig().milestones == (0.5, 0.75)
+    assert RunConfig(lr_milestones="").milestones == ()
