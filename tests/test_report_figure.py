@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report import draw_run
+from flwr_asyncdrop.report.figure import compose
 from flwr_asyncdrop.report.panels import draw_metric
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.timeline import draw_timeline, stack, window
@@ -121,6 +122,23 @@ def test_settings_of_matplotlib_neither_change_nor_matter(tmp_path):
         odd = draw_run(history, tmp_path / "odd.png").read_bytes()
         assert dict(mpl.rcParams) == before
     assert odd == plain
+
+
+def header(records):
+    """Return the two lines above the panels."""
+    figure = compose(RunLog.from_records(records))
+    return [text.get_text() for text in figure.texts]
+
+
+def test_header_says_what_was_run():
+    config = {"model": "mlp", "in-flight": 8, "drop-rate": 0.25}
+    run = {**RUN, "devices": 104, "config": config}
+    lines = tasks(3, 2)
+    assert header([run, *lines, lost(lines[0])]) == [
+        "asyncdrop on digits, mlp",
+        "104 devices · 8 in flight · drop rate 0.25 · seed 0 · 3 updates · "
+        "1 lost · cut off before its end",
+    ]
 
 
 def test_missing_history_is_named(tmp_path):

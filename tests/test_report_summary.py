@@ -188,10 +188,22 @@ def test_run_that_was_cut_off_is_summed_from_its_lines():
     assert "cut off" in summary.text().splitlines()[-1]
 
 
+BARE = {"event": "run", "schema": 1, "seed": 0, "full_bytes": 1, **wall(0.0)}
+
+
 def test_history_that_says_little_about_the_run():
-    bare = {"event": "run", "schema": 1, "seed": 0, "full_bytes": 1, **wall(0.0)}
-    lines = summarise([bare]).text().splitlines()
-    assert lines[:2] == ["algorithm   unknown", "fleet       ? devices, ? in flight"]
+    lost = failure("late")
+    text = summarise([BARE, update(1, rank=1), update(2, rank=1), lost]).text()
+    assert text.splitlines()[:2] == [
+        "algorithm    unknown",
+        "fleet        2 devices",
+    ]
+
+
+def test_facts_may_stand_in_the_configuration():
+    run = {**BARE, "config": {"in-flight": 8, "devices": 104}}
+    summary = summarise([run])
+    assert (summary.in_flight, summary.devices) == (8, 104)
 
 
 def test_more_bytes_than_full_models_are_not_called_a_saving():

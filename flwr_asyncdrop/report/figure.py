@@ -18,7 +18,7 @@ from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.style import GREY, STYLE
 from flwr_asyncdrop.report.timeline import draw_timeline
 
-__all__ = ["draw_run"]
+__all__ = ["compose", "draw_run"]
 
 _INCHES = (13.0, 8.6)
 _DPI = 140
@@ -49,20 +49,21 @@ def draw_run(history: Path, png: Path) -> Path:
     log = RunLog.from_records(read_history(history))
     png.parent.mkdir(parents=True, exist_ok=True)
     with style.context(["default", STYLE]):
-        figure = _figure(log)
+        figure = compose(log)
         # Without the version of Matplotlib, and nothing in it tells the time.
         figure.savefig(png, dpi=_DPI, format="png", metadata={"Software": None})
     return png
 
 
-def _figure(log: RunLog) -> Figure:
+def compose(log: RunLog) -> Figure:
+    """Lay out the header and the panels."""
     below_header = (0.008, 0.008, 0.984, 1 - _HEADER)
     layout = ConstrainedLayoutEngine(rect=below_header, h_pad=0.1, wspace=0.05)
     figure = Figure(figsize=_INCHES, layout=layout)
     grid = figure.add_gridspec(2, 1, height_ratios=(1, 1.1))
     top = grid[0].subgridspec(1, 2, width_ratios=(1.25, 1))
     bottom = grid[1].subgridspec(1, 3, width_ratios=(1.9, 0.8, 0.55))
-    time_label = "virtual time (s)" if _is_virtual(log) else "time (s)"
+    time_label = "virtual time (s)" if log.fact("clock") == "virtual" else "time (s)"
     draw_metric(figure.add_subplot(top[0]), log, time_label)
     draw_bytes(figure.add_subplot(top[1]), log, time_label)
     draw_timeline(figure.add_subplot(bottom[0]), log, time_label)
@@ -74,30 +75,25 @@ def _figure(log: RunLog) -> Figure:
     return figure
 
 
-def _is_virtual(log: RunLog) -> bool:
-    return log.run.get("clock") == "virtual"
-
-
 def _title(log: RunLog) -> str:
     """Return the algorithm, the data set and the model, as far as they are known."""
-    algorithm = str(log.run.get("algorithm", "A run"))
-    dataset, model = log.run.get("dataset"), log.run.get("model")
-    return (
-        algorithm
-        + (f" on {dataset}" if dataset else "")
-        + (f", {model}" if model else "")
-    )
+    title = str(log.fact("algorithm") or "A run")
+    if dataset := log.fact("dataset"):
+        title += f" on {dataset}"
+    if model := log.fact("model"):
+        title += f", {model}"
+    return title
 
 
 def _facts(log: RunLog) -> Iterator[str]:
-    for key, words in (("devices", "devices"), ("in_flight", "in flight")):
-        if key in log.run:
-            yield f"{log.run[key]:,} {words}"
-    if log.run.get("drop_rate"):
-        yield f"drop rate {log.run['drop_rate']:g}"
+    yield f"{log.devices:,} devices"
+    if in_flight := log.fact("in_flight"):
+        yield f"{in_flight:,} in flight"
+    if drop_rate := log.fact("drop_rate"):
+        yield f"drop rate {drop_rate:g}"
     yield f"seed {log.run['seed']}"
     yield f"{len(log.updates):,} updates"
     if log.failures:
-        yield f"{len(log.failures):,} tasks lost"
+        yield f"{len(log.failures):,} lost"
     if log.end is None:
         yield "cut off before its end"

@@ -116,6 +116,22 @@ class RunLog:
             wall_seconds=seconds,
         )
 
+    def fact(self, name: str) -> Any:
+        """Return what the first line, or the configuration in it, says of the run.
+
+        None if it does not say; a key of the configuration has dashes.
+        """
+        config = self.run.get("config", {})
+        return self.run.get(name, config.get(name.replace("_", "-")))
+
+    @property
+    def devices(self) -> int:
+        """Devices in the fleet, or those that had a task if the history has no size."""
+        size = self.fact("devices")
+        if size is not None:
+            return int(size)
+        return len({line["device"] for line in (*self.updates, *self.failures)})
+
     @property
     def time(self) -> float:
         """Seconds on the run's clock, from the start to the last thing recorded."""

@@ -23,8 +23,10 @@ class Summary:
     ----------
     algorithm : str
         Name of the algorithm.
-    devices, in_flight : int or None
-        Size of the fleet and most tasks in flight; None if the history does not say.
+    devices : int
+        Size of the fleet; devices that had a task if the history does not say.
+    in_flight : int or None
+        Most tasks in flight; None if the history does not say.
     updates, rounds : int
         Replies merged, and rounds begun.
     time, wall_seconds : float
@@ -53,7 +55,7 @@ class Summary:
     """
 
     algorithm: str
-    devices: int | None
+    devices: int
     in_flight: int | None
     updates: int
     rounds: int
@@ -81,8 +83,8 @@ class Summary:
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         yield "algorithm", self.algorithm
-        devices, slots = _or_unknown(self.devices), _or_unknown(self.in_flight)
-        yield "fleet", f"{devices} devices, {slots} in flight"
+        slots = "" if self.in_flight is None else f", {self.in_flight:,} in flight"
+        yield "fleet", f"{self.devices:,} devices{slots}"
         rate = self.updates_per_second
         speed = "" if rate is None else f", {rate:,.1f} per real second"
         yield "updates", f"{self.updates:,} in {self.rounds:,} rounds{speed}"
@@ -141,9 +143,9 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
         failures = log.end["failures"]
     seconds = log.wall_seconds
     return Summary(
-        algorithm=str(log.run.get("algorithm", "unknown")),
-        devices=log.run.get("devices"),
-        in_flight=log.run.get("in_flight"),
+        algorithm=log.fact("algorithm") or "unknown",
+        devices=log.devices,
+        in_flight=log.fact("in_flight"),
         updates=len(log.updates),
         rounds=max((line["round"] for line in log.updates), default=0),
         time=log.time,
@@ -162,10 +164,6 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
         updates_per_second=len(log.updates) / seconds if seconds > 0 else None,
         complete=log.end is not None,
     )
-
-
-def _or_unknown(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
 
 
 def _described(point: Point) -> str:
