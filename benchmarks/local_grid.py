@@ -25,7 +25,7 @@ def make_app() -> ClientApp:
     app = ClientApp()
 
     @app.train()
-    def echo(message: Message, context: Context) -> Message:  # noqa: ARG001 - Flower's
+    def echo(message: Message, context: Context) -> Message:
         return Message(message.content, reply_to=message)
 
     return app

@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from typing import Self
 
 from flwr.clientapp import ClientApp
@@ -65,7 +65,7 @@ class _Worker:
     or begun, never both.
     """
 
-    process: ForkServerProcess
+    process: BaseProcess
     channel: socket.socket
     far_end: socket.socket
     is_ready: bool = False
@@ -109,12 +109,18 @@ class WorkerPool(Runner):
     Raises
     ------
     ConfigError
-        The ClientApp cannot be loaded, or sent to the workers.
+        The ClientApp cannot be loaded, or sent to the workers; or the system, which
+        is not a POSIX one, cannot start them.
     RunError
         A worker died before it was ready.
     """
 
     def __init__(self, client_app: ClientAppSource, size: int, threads: int) -> None:
+        if "forkserver" not in multiprocessing.get_all_start_methods():
+            raise ConfigError(
+                "LocalGrid cannot start worker processes on this system, which has no "
+                "fork server; use workers=0."
+            )
         self._client_app = (
             client_app if isinstance(client_app, str) else _Sealed.seal(client_app)
         )
@@ -255,7 +261,7 @@ class WorkerPool(Runner):
                 idle.give(*entry)
 
 
-def _cause_of_death(process: ForkServerProcess) -> str:
+def _cause_of_death(process: BaseProcess) -> str:
     process.join()
     code = process.exitcode or 0
     if code < 0:

@@ -202,6 +202,15 @@ def test_failed_start_leaves_nothing() -> None:
     assert multiprocessing.active_children() == []
 
 
+def test_system_without_fork_server_is_told_of_workers_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    with pytest.raises(ConfigError, match="use workers=0"):
+        LocalGrid(APP, num_nodes=1, workers=1)
+    LocalGrid(APP, num_nodes=1, workers=0).close()
+
+
 SCRIPT = """\
 import os, signal, sys, time
 from flwr.app import ConfigRecord, Message, RecordDict
