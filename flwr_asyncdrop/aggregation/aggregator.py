@@ -1,0 +1,57 @@
+"""What an aggregator is: it takes one update at a time into the global model."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from flwr_asyncdrop.submodel import Indices, State
+
+__all__ = ["Aggregator", "Update"]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a device sent back.
+
+    Attributes
+    ----------
+    arrays : dict of str to Tensor
+        Its trained tensors, of the submodel's shapes.
+    indices : dict of str to dict of int to Tensor
+        Where they belong in the full model; empty for a full update.
+    staleness : int
+        How many times the global model changed since the device was sent its task.
+    num_examples : int
+        How many examples the device trained on.
+    """
+
+    arrays: State
+    indices: Indices
+    staleness: int
+    num_examples: int
+
+
+class Aggregator(ABC):
+    """Takes updates into the global model, in the order of their arrival."""
+
+    @abstractmethod
+    def merge(self, state: State, update: Update) -> bool:
+        """Take one update in.
+
+        Parameters
+        ----------
+        state : dict of str to Tensor
+            The global model; changed in place.
+        update : Update
+            What has just arrived; only read.
+
+        Returns
+        -------
+        bool
+            Whether `state` has changed: an aggregator may collect several updates
+            before it does.
+
+        Raises
+        ------
+        ShapeError
+            If the update does not fit; `state` is as before then.
+        """

@@ -1,0 +1,67 @@
+"""Mixing: the global model moves a fixed share of the way to each update."""
+
+from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.submodel import Indices, State, merge_
+
+__all__ = ["Mixing", "mix_"]
+
+
+def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
+    """Mix an update into the global model, in place.
+
+    Algorithm 2, ``W <- W * (1 - M) + ((1 - alpha) W + alpha W_i) * M``: coordinates
+    that the mask ``M`` drops keep their values. Without a mask it is Algorithm 1,
+    ``W <- (1 - alpha) W + alpha W_i``.
+
+    Parameters
+    ----------
+    state : dict of str to Tensor
+        The global model ``W``; changed in place.
+    update : dict of str to Tensor
+        The local result ``W_i``, of the submodel's shapes.
+    indices : dict of str to dict of int to Tensor
+        The mask: tensor name -> dim -> kept positions; empty if all is kept.
+    alpha : float
+        The mixing rate, in [0, 1].
+
+    Raises
+    ------
+    ConfigError
+        If `alpha` lies elsewhere.
+    ShapeError
+        If `update` does not fit; `state` is as before then.
+    """
+    merge_(state, update, indices, _checked(alpha))
+
+
+class Mixing(Aggregator):
+    """Mix every update in as it arrives (Algorithms 1 and 2).
+
+    Parameters
+    ----------
+    alpha : float
+        The mixing rate, in [0, 1].
+
+    Raises
+    ------
+    ConfigError
+        If `alpha` lies elsewhere.
+    """
+
+    def __init__(self, alpha: float = 0.5) -> None:
+        self._alpha = _checked(alpha)
+
+    def merge(self, state: State, update: Update) -> bool:
+        """Mix the update in; the global model changes every time."""
+        mix_(state, update.arrays, update.indices, self._alpha)
+        return True
+
+
+def _checked(alpha: float) -> float:
+    if not 0 <= alpha <= 1:
+        raise ConfigError(
+            f"alpha={alpha!r} is not in [0, 1]: 0.5 moves the global model half-way "
+            "to each update"
+        )
+    return alpha

@@ -1,0 +1,136 @@
+"""How far each unit has moved from where it started."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel import Plan, State
+
+__all__ = ["unit_scores"]
+
+_Array = npt.NDArray[Any]
+_Sums = npt.NDArray[np.float64]
+
+# Elements of a block of differences: small enough to stay in the cache between its
+# making and its sums.
+_BLOCK = 2**17
+
+
+def unit_scores(plan: Plan, state: State, initial: State) -> tuple[Tensor, ...]:
+    """Sum up per unit how far its parameters are from their initial values.
+
+    The score of Algorithm 3, ``v_j = ||W_t^j - W_0^j||_1``: the sum of ``|W - W_0|``
+    over every coordinate that the unit indexes in any parameter, such as its filter,
+    its column in the next layer, its bias and its norm weight. A coordinate that a
+    unit indexes along two dims counts once; one that two units index counts for both.
+
+    NumPy does the sums, on one thread: the scores decide who trains what, so they must
+    not depend on how many threads torch has.
+
+    Parameters
+    ----------
+    plan : Plan
+        Which coordinates belong to which unit.
+    state : dict of str to Tensor
+        The current parameters ``W_t``; other entries are not looked at.
+    initial : dict of str to Tensor
+        The initial parameters ``W_0``, of the same shapes.
+
+    Returns
+    -------
+    tuple of Tensor
+        Per group one score a unit, float64.
+
+    Raises
+    ------
+    ShapeError
+        If a parameter of the plan is missing or has another shape.
+    """
+    scores = np.zeros(plan.num_units)
+    for name, dims in plan.axes.items():
+        if name not in plan.parameters:
+            continue
+        now, then = (_array(plan, name, values) for values in (state, initial))
+        units = {dim: ids.numpy() for dim, ids in dims.items()}
+        sums = _sums_of_tied if _tied(units) else _sums
+        for dim, moved in sums(now, then, units).items():
+            real = units[dim] >= 0
+            scores += np.bincount(units[dim][real], moved[real], len(scores))
+    sizes = [group.size for group in plan.groups]
+    return torch.split(torch.from_numpy(scores), sizes)
+
+
+def _array(plan: Plan, name: str, state: State) -> _Array:
+    """Return a parameter as NumPy knows it: half precision becomes single."""
+    shape = plan.shapes[name]
+    if name not in state or tuple(state[name].shape) != shape:
+        found = tuple(state[name].shape) if name in state else "nothing"
+        raise ShapeError(
+            f"{name} is {found} where the plan has shape {shape}: "
+            "score the states of the model that the plan was made of"
+        )
+    tensor = state[name].detach().cpu()
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    array: _Array = wide.numpy()
+    return array
+
+
+def _sums(now: _Array, then: _Array, units: Mapping[int, _Array]) -> dict[int, _Sums]:
+    """Return per dim in `units` the sums of ``|now - then|`` at each position."""
+    width = math.prod(now.shape[1:])
+    rows = max(_BLOCK // max(width, 1), 1)
+    block = np.empty((min(rows, len(now)), width), now.dtype)
+    of_rows = np.empty(len(now))
+    over_rows = np.zeros(width)
+    for start in range(0, len(now), rows):
+        stop = min(start + rows, len(now))
+        moved = block[: stop - start]
+        np.subtract(
+            now[start:stop].reshape(moved.shape),
+            then[start:stop].reshape(moved.shape),
+            out=moved,
+        )
+        np.abs(moved, out=moved)
+        of_rows[start:stop] = moved.sum(axis=1)
+        over_rows += moved.sum(axis=0)
+    below = over_rows.reshape(now.shape[1:])
+    return {dim: _sum_at(below, dim - 1) if dim else of_rows for dim in units}
+
+
+def _sums_of_tied(
+    now: _Array, then: _Array, units: Mapping[int, _Array]
+) -> dict[int, _Sums]:
+    """As :func:`_sums`, less what the same unit indexes along an earlier dim."""
+    moved = np.abs(now.astype(np.float64) - then)
+    earlier: list[_Array] = []
+    sums = {}
+    for dim, ids in units.items():
+        here = ids.reshape(-1, *[1] * (moved.ndim - dim - 1))
+        fresh = moved
+        for there in earlier:
+            fresh = np.where(here == there, 0.0, fresh)
+        sums[dim] = _sum_at(fresh, dim)
+        earlier.append(here)
+    return sums
+
+
+def _tied(units: Mapping[int, _Array]) -> bool:
+    """Tell whether a unit appears on two dims."""
+    return any(
+        np.isin(one, other[other >= 0]).any()
+        for one, other in itertools.combinations(units.values(), 2)
+    )
+
+
+def _sum_at(array: _Array, dim: int) -> _Sums:
+    """Sum over all dims but one."""
+    others = tuple(other for other in range(array.ndim) if other != dim)
+    sums: _Sums = array.sum(axis=others, dtype=np.float64)
+    return sums

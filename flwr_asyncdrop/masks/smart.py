@@ -1,0 +1,86 @@
+"""Smart partition: what a device drops follows from its speed (Algorithm 3)."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.masks.policy import MaskPolicy, checked_rate
+from flwr_asyncdrop.submodel import Keep, UnitGroup
+
+__all__ = ["SmartPartition", "dropped_window"]
+
+
+class SmartPartition(MaskPolicy):
+    """The i-th fastest device drops the window of units with the i-th largest scores.
+
+    So fast devices train what has moved least, slow devices what has moved most.
+    Units are ordered by descending score, equal scores by unit number; of a group of
+    ``n`` units the device of rank ``i`` among ``S`` drops those at
+    :func:`dropped_window`.
+
+    Parameters
+    ----------
+    drop_rate : float
+        The share of units to drop, in [0, 1).
+
+    Raises
+    ------
+    ConfigError
+        If `drop_rate` lies elsewhere.
+    """
+
+    needs_scores: ClassVar[bool] = True
+
+    def __init__(self, drop_rate: float) -> None:
+        self._drop_rate = checked_rate(drop_rate)
+
+    def assign(
+        self,
+        groups: Sequence[UnitGroup],
+        scores: Sequence[Tensor] | None,
+        rank: int,
+        num_ranks: int,
+        generator: torch.Generator,
+    ) -> Keep:
+        """Keep what lies outside the window of `rank`."""
+        if scores is None:
+            raise ConfigError(
+                "the smart partition orders units by score and got none: pass "
+                "unit_scores(plan, state, initial)"
+            )
+        return tuple(
+            self._keep(group, score, rank, num_ranks)
+            for group, score in zip(groups, scores, strict=True)
+        )
+
+    def _keep(
+        self, group: UnitGroup, score: Tensor, rank: int, num_ranks: int
+    ) -> Tensor:
+        window = dropped_window(group.size, self._drop_rate, rank, num_ranks)
+        order = torch.argsort(score.cpu(), descending=True, stable=True)
+        kept = torch.ones(group.size, dtype=torch.bool)
+        kept[order[window]] = False
+        return kept.nonzero().squeeze(1)
+
+
+def dropped_window(size: int, drop_rate: float, rank: int, num_ranks: int) -> slice:
+    """Return which places of the order by descending score a rank drops.
+
+    With ``q = int(size * drop_rate)`` the places ``[i * (size // S), +q)``; a window
+    that would reach past the end is the last ``q``.
+
+    Parameters
+    ----------
+    size : int
+        ``n``, the number of units.
+    drop_rate : float
+        The share of units to drop, in [0, 1).
+    rank, num_ranks : int
+        ``i``, 0 the fastest, and ``S``.
+    """
+    drop = int(size * drop_rate)
+    start = min(rank * (size // num_ranks), size - drop)
+    return slice(start, start + drop)
