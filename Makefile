@@ -37,7 +37,8 @@ bench: setup
 setup: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt
-	$(PYTHON) scripts/check_python.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e ".[dev,vision]"
 	touch $@

@@ -26,7 +26,7 @@ server_app = ServerApp()
 
 
 @client_app.train()
-def echo(message: Message, context: Context) -> Message:  # noqa: ARG001  # Flower's
+def echo(message: Message, context: Context) -> Message:
     """Send the arrays back untouched."""
     content = RecordDict(
         {
@@ -76,7 +76,7 @@ def run_strategy(grid: Grid, num_rounds: int) -> float:
 
 
 @server_app.main()
-def main(grid: Grid, context: Context) -> None:  # noqa: ARG001  # Flower's signature
+def main(grid: Grid, context: Context) -> None:
     """Write the rate where the benchmark looks for it."""
     value = run_strategy(grid, int(os.environ[_ROUNDS]))
     Path(os.environ[_OUTPUT]).write_text(json.dumps(value))

@@ -1,3 +1,29 @@
-"""Asynchronous federated learning for Flower, with really smaller submodels."""
+"""Asynchronous federated learning for Flower, with submodels that are really smaller.
 
-__all__: list[str] = []
+A ServerApp swaps its strategy, and a ClientApp changes one line::
+
+    strategy = HeteroAsyncDrop(Net(), torch.zeros(1, 3, 32, 32))  # server
+    model = load_submodel(Net(), message.content["arrays"])  # client
+"""
+
+from flwr_asyncdrop.client import load_submodel
+from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.simulation import DeviceProfile, LocalGrid, speed_levels
+from flwr_asyncdrop.strategy import (
+    AsyncDrop,
+    AsyncFedAvg,
+    AsyncStrategy,
+    HeteroAsyncDrop,
+)
+
+__all__ = [
+    "AsyncDrop",
+    "AsyncFedAvg",
+    "AsyncStrategy",
+    "DeviceProfile",
+    "HeteroAsyncDrop",
+    "LocalGrid",
+    "StepDecay",
+    "load_submodel",
+    "speed_levels",
+]

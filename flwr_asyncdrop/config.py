@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.data import DATASET_NAMES
@@ -26,7 +26,7 @@ class RunConfig:
     algo: str = "hetero-asyncdrop"
     drop_rate: float = 0.25
     alpha: float = 0.5
-    scope: str = "all"
+    scope: Literal["all", "internal"] = "all"
     num_rounds: int = 60
     in_flight: int = 8
     seed: int = 0

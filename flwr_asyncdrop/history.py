@@ -3,13 +3,14 @@ r"""The record of a run: one JSON object per line, in the same order every time.
 ======================  ==========================================================
 ``event``               fields beside ``event`` and ``wall``
 ======================  ==========================================================
-``run`` (first line)    ``schema``, ``seed``, ``full_bytes`` and what the caller
-                        adds (``algorithm``, ``devices``, ``in_flight``, ...)
+``run`` (first line)    ``schema``, ``seed``, ``devices``, ``full_bytes`` (the full
+                        model on the wire) and what the caller adds
 ``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
                         ``rank``, ``dispatched_at``, ``staleness``, ``version``,
                         ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
                         ``metrics``
-``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``reason``
+``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
+                        ``reason``
 ``evaluation``          ``source``, ``round``, ``update``, ``time``, ``metrics``
 ``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
                         ``failures``
@@ -77,13 +78,13 @@ class HistoryWriter(Callback):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("w", encoding="utf-8")
         self._start = self._timer()
-        full = sum(t.numel() * t.element_size() for t in state.arrays.values())
         self._add(
             {
                 "event": "run",
                 "schema": SCHEMA,
                 "seed": state.seed,
-                "full_bytes": full,
+                "devices": state.num_devices,
+                "full_bytes": wire.array_bytes(wire.to_record(state.arrays)),
                 **self._run,
             },
             self._machine,
@@ -112,7 +113,9 @@ class HistoryWriter(Callback):
             metrics=metrics,
         )
 
-    def on_failure(self, state: ServerState, order: Order, reason: str) -> None:
+    def on_failure(
+        self, state: ServerState, order: Order, kind: str, reason: str
+    ) -> None:
         """Write a ``failure`` line."""
         self._add(
             {
@@ -121,6 +124,7 @@ class HistoryWriter(Callback):
                 "device": order.device,
                 "rank": order.rank,
                 "dispatched_at": order.dispatched_at,
+                "kind": kind,
                 "reason": reason,
             }
         )
@@ -218,13 +222,14 @@ def read_history(path: Path) -> Iterator[_Record]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read the history {path}: {error.strerror}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
+    # A run that was killed may leave half a line behind.
+    whole = text[: text.rfind("\n") + 1]
+    for number, line in enumerate(whole.splitlines(), start=1):
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(
-                f"line {number} of {path} is not JSON: the run was cut off there, or "
-                "this is not a history file"
+                f"line {number} of {path} is not JSON: this is not a history file"
             ) from error
         if not isinstance(record, dict) or "event" not in record:
             raise DataError(f"line {number} of {path} is not a history record")

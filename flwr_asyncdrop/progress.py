@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from math import inf
 
@@ -52,16 +51,21 @@ class Progress(Callback):
         self._last_line = -inf
         self._merged = 0
         self._staleness = 0
+        self._in_flight = 0
         self._evaluation: Evaluation | None = None
-        self._failures: Counter[str] = Counter()
 
     def on_start(self, state: ServerState) -> None:
         """Start the clock."""
         self._start = self._timer()
-        self._failures = Counter(state.failures)
+
+    def on_dispatch(self, state: ServerState, order: Order) -> None:
+        """Count what is in flight when the free slots are taken again."""
+        self._in_flight = len(state.in_flight)
 
     def on_update(self, state: ServerState, merged: Merged) -> None:
         """Log a line if it is time for one."""
+        if state.updates + len(state.in_flight) >= self.num_updates:
+            self._in_flight = len(state.in_flight)
         self._merged += 1
         self._staleness += merged.staleness
         self._log_if_due(state)
@@ -75,21 +79,20 @@ class Progress(Callback):
             self._evaluation = evaluation
         self._log_if_due(state)
 
-    def on_failure(self, state: ServerState, order: Order, reason: str) -> None:
+    def on_failure(
+        self, state: ServerState, order: Order, kind: str, reason: str
+    ) -> None:
         """Warn of the first failures of a kind one by one, and count the others."""
-        newest = Counter(state.failures) - self._failures
-        self._failures.update(newest)
-        for kind in newest:
-            count = self._failures[kind]
-            if count <= _DETAILED_FAILURES:
-                last = count == _DETAILED_FAILURES
-                logger.warning(
-                    "device %d (rank %d) failed, its task is lost: %s%s",
-                    order.device,
-                    order.rank,
-                    reason,
-                    f" (from here on {kind!r} is only counted)" if last else "",
-                )
+        count = state.failures[kind]
+        if count <= _DETAILED_FAILURES:
+            last = count == _DETAILED_FAILURES
+            logger.warning(
+                "device %d (rank %d) failed, its task is lost: %s%s",
+                order.device,
+                order.rank,
+                reason,
+                f" (from here on {kind!r} is only counted)" if last else "",
+            )
 
     def on_end(self, state: ServerState) -> None:
         """Log the last line, and what was lost."""
@@ -115,7 +118,7 @@ class Progress(Callback):
             if metric is not None:
                 parts.append(f"{metric[0]} {metric[1]:.3f}")
         down, up = readable_bytes(state.bytes_down), readable_bytes(state.bytes_up)
-        parts += [f"{down} down, {up} up", f"{len(state.in_flight)} in flight"]
+        parts += [f"{down} down, {up} up", f"{self._in_flight} in flight"]
         if self._merged:
             parts.append(f"staleness {self._staleness / self._merged:.1f}")
         elapsed = self._timer() - self._start

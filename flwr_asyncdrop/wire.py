@@ -210,7 +210,7 @@ def read_reply(
         must be; one line with the mend.
     """
     if message.has_error():
-        reason = " ".join(message.error.reason.split()) or "no reason given"
+        reason = " ".join((message.error.reason or "").split()) or "no reason given"
         raise ReplyError(
             "client-error",
             f"the client failed with code {message.error.code}: {reason}",

@@ -61,14 +61,15 @@ def test_the_lines_of_a_small_run(tmp_path):
     writer = writer_at(path)
     writer.on_start(run)
     merge(writer, run, **{"train-loss": 0.25, "wall-train-seconds": 0.5})
-    writer.on_failure(run, order(), "it raised")
+    writer.on_failure(run, order(), "client-error", "it raised")
     writer.on_end(run)
     first, update, failure, end = read_history(path)
     assert without_wall(first) == {
         "event": "run",
         "schema": 1,
         "seed": 3,
-        "full_bytes": 40,
+        "devices": 0,
+        "full_bytes": 168,
         "algorithm": "x",
     }
     assert first["wall"]["cpu"] == "y"
@@ -150,9 +151,9 @@ def test_an_old_file_is_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"event": "run"}\n{"event": "upd', "line 2 of .* is not JSON"),
+        ('{"event": "run"}\n{"event": "upd\n', "line 2 of .* is not JSON"),
         ("[1, 2]\n", "line 1 of .* is not a history record"),
-        (json.dumps({"time": 1}), "line 1 of .* is not a history record"),
+        (json.dumps({"time": 1}) + "\n", "line 1 of .* is not a history record"),
     ],
 )
 def test_a_damaged_file_is_refused_by_line(tmp_path, text, says):
@@ -160,6 +161,12 @@ def test_a_damaged_file_is_refused_by_line(tmp_path, text, says):
     path.write_text(text)
     with pytest.raises(DataError, match=says):
         list(read_history(path))
+
+
+def test_half_a_last_line_of_a_killed_run_is_left_out(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"event": "run"}\n{"event": "upd')
+    assert events(path) == ["run"]
 
 
 def test_a_missing_file_is_refused(tmp_path):

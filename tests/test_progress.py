@@ -47,7 +47,7 @@ class Run:
 
     def fail(self, kind, reason="it broke"):
         self.state.failures[kind] = self.state.failures.get(kind, 0) + 1
-        self.progress.on_failure(self.state, ORDER, reason)
+        self.progress.on_failure(self.state, ORDER, kind, reason)
 
     def end(self):
         self.progress.on_end(self.state)
@@ -72,6 +72,8 @@ def test_line_says_it_all(lines):
     run.state.time = 511.6
     run.state.bytes_down, run.state.bytes_up = 12_345_678, 12_100_000
     run.state.in_flight = dict.fromkeys("abcdefgh", ORDER)
+    run.progress.on_dispatch(run.state, ORDER)
+    run.state.in_flight = dict.fromkeys("abcdefg", ORDER)
     run.state.failures = {"no-reply": 1, "shape": 1}
     run.now += 1.9
     run.update(staleness=7)

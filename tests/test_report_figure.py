@@ -55,6 +55,7 @@ def lost(record):
     return {
         **{key: record[key] for key in kept},
         "event": "failure",
+        "kind": "no-reply",
         "reason": "no reply within 60 s",
     }
 

@@ -62,6 +62,7 @@ def failure(reason, time=5.0):
         "device": 3,
         "rank": 0,
         "dispatched_at": 1.0,
+        "kind": reason,
         "reason": reason,
         **wall(0.5),
     }

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.simulation.private_flower import assume_identity
+
+assume_identity(run_id=1)
 
 KEYS = wire.RecordKeys()
 SHAPES = {"weight": (2, 3), "count": ()}

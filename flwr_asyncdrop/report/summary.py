@@ -47,7 +47,7 @@ class Summary:
     updates_by_rank : mapping of int to int
         Updates merged of each speed rank, 0 the fastest.
     failures : mapping of str to int
-        Tasks lost, by kind; by reason if the run was cut off.
+        Tasks lost, by kind.
     updates_per_second : float or None
         Updates per real second; None if there was no time.
     complete : bool
@@ -137,7 +137,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     if log.end is None:
         bytes_down = int(column(log.updates, "bytes_down").sum())
         bytes_up = int(column(log.updates, "bytes_up").sum())
-        failures = dict(Counter(line["reason"] for line in log.failures))
+        failures = dict(Counter(line["kind"] for line in log.failures))
     else:
         bytes_down, bytes_up = log.end["bytes_down"], log.end["bytes_up"]
         failures = log.end["failures"]

@@ -29,7 +29,7 @@ from flwr_asyncdrop.simulation.profiles import speed_levels
 from flwr_asyncdrop.strategy import STRATEGIES, AsyncStrategy
 from flwr_asyncdrop.submodel import load_submodel
 
-__all__ = ["app", "build_strategy"]
+__all__ = ["app", "build_strategy", "run_experiment"]
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -43,7 +43,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run an algorithm on a data set; write history, model and picture."""
     try:
-        _run(grid, RunConfig.parse(context.run_config))
+        run_experiment(grid, RunConfig.parse(context.run_config))
     except AsyncDropError as error:
         logger.error("%s", error)
         raise
@@ -99,7 +99,21 @@ def _schedule(config: RunConfig) -> StepDecay:
     return StepDecay(milestones, config.lr_gamma)
 
 
-def _run(grid: Grid, config: RunConfig) -> None:
+def run_experiment(grid: Grid, config: RunConfig) -> Path:
+    """Run what `config` describes on the nodes of `grid`.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid, or a `LocalGrid` of the ready ClientApp.
+    config : RunConfig
+        The configuration, the same that the clients have.
+
+    Returns
+    -------
+    Path
+        The folder with ``history.jsonl``, ``model.safetensors`` and ``run.png``.
+    """
     out = _output_dir(config)
     history = HistoryWriter(
         out / "history.jsonl",
@@ -126,6 +140,7 @@ def _run(grid: Grid, config: RunConfig) -> None:
         ("picture", picture),
     ):
         logger.info("%-8s %s", label, path)
+    return out
 
 
 def _evaluate_fn(config: RunConfig) -> EvaluateFn:

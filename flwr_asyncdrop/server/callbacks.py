@@ -71,8 +71,14 @@ class Callback:
     def on_update(self, state: ServerState, merged: Merged) -> None:
         """React to a reply that has just been merged."""
 
-    def on_failure(self, state: ServerState, order: Order, reason: str) -> None:
-        """React to the loss of a task; its slot is free again."""
+    def on_failure(
+        self, state: ServerState, order: Order, kind: str, reason: str
+    ) -> None:
+        """React to the loss of a task; its slot is free again.
+
+        `kind` is one of a few (see `ReplyError`; also ``"no-reply"`` and
+        ``"not-sent"``), `reason` says it in full.
+        """
 
     def on_evaluation_due(self, state: ServerState, source: str, number: int) -> None:
         """React to the request for an evaluation of round `number`."""

@@ -1,6 +1,6 @@
 """The event loop: every reply is merged on arrival."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from flwr_asyncdrop import wire
@@ -135,8 +135,7 @@ class AsyncLoop:
                 continue
             if state.in_flight:
                 return
-            connected = self._nodes.wait_for(1, limits.patience)
-            self._dispatcher.fleet.refresh(connected)
+            self._refresh(self._nodes.wait_for(1, limits.patience))
 
     def _dispatch(self) -> bool:
         """Send one task; return whether a device was idle."""
@@ -196,18 +195,23 @@ class AsyncLoop:
             self._end_round(number)
 
     def _end_round(self, number: int) -> None:
-        self._dispatcher.fleet.refresh(self._nodes.ids())
+        self._refresh(self._nodes.ids())
         for callback in self._callbacks:
             callback.on_round(self.state, number)
         if self._limits.evaluates(number):
             self._evaluate(number)
+
+    def _refresh(self, node_ids: Iterable[int]) -> None:
+        fleet = self._dispatcher.fleet
+        fleet.refresh(node_ids)
+        self.state.num_devices = len(fleet)
 
     def _fail(self, order: Order, kind: str, reason: str) -> None:
         """Count a lost task; end the run when nothing but failures comes in."""
         failures = self.state.failures
         failures[kind] = failures.get(kind, 0) + 1
         for callback in self._callbacks:
-            callback.on_failure(self.state, order, reason)
+            callback.on_failure(self.state, order, kind, reason)
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= _FAILURES_PER_SLOT * self._limits.slots:
             raise RunError(

@@ -81,6 +81,7 @@ class Session:
         slots = in_flight if profiles is None else possible
         fleet = Fleet(slots, profiles)
         fleet.refresh(node_ids)
+        state.num_devices = len(fleet)
         if possible < in_flight:
             logger.warning(
                 "%d nodes for %d tasks in flight: only %d will train at any moment. "

@@ -62,6 +62,8 @@ class ServerState:
         Seed of the run.
     arrays, initial : dict of str to Tensor
         The global model ``W_t`` and ``W_0``.
+    num_devices : int
+        Devices seen.
     version : int
         Times that the global model has changed.
     updates : int
@@ -83,6 +85,7 @@ class ServerState:
     seed: int
     arrays: State
     initial: State
+    num_devices: int = 0
     version: int = 0
     updates: int = 0
     dispatched: int = 0

@@ -1,0 +1,78 @@
+"""What a submodel of ResNet34 costs, beside the full model, in one interleaved run."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.figures import Figure
+from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.models import build_model
+from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+
+__all__ = ["submodel_figures"]
+
+BATCH = 16
+REPEATS = 7
+GOALS = {"step": 0.62, "bytes": 0.57}
+
+
+def submodel_figures() -> list[Figure]:
+    """Measure step time and bytes of a 25 % submodel over the full model's.
+
+    A step is forward, backward and SGD on a batch of 16 CIFAR images, one thread.
+    """
+    torch.set_num_threads(1)
+    model = build_model("resnet34", (3, 32, 32), 10, seed=0)
+    inputs = torch.randn(BATCH, 3, 32, 32, generator=torch_generator(0, "inputs"))
+    started = time.perf_counter()
+    plan = plan_submodels(model, inputs[:1])
+    plan_seconds = time.perf_counter() - started
+    keep = RandomMask(0.25).assign(plan.groups, None, 0, 1, torch_generator(0, "mask"))
+    state = model.state_dict()
+    sub_state = extract(state, plan.indices(keep))
+    submodel = load_submodel(model, sub_state)
+    full_step, sub_step = _interleaved(_step(model, inputs), _step(submodel, inputs))
+    return [
+        Figure("plan_s_resnet34", plan_seconds, 2),
+        Figure("submodel_step_ratio_25", sub_step / full_step, GOALS["step"]),
+        Figure(
+            "submodel_bytes_ratio_25",
+            _num_bytes(sub_state) / _num_bytes(state),
+            GOALS["bytes"],
+        ),
+    ]
+
+
+def _step(model: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:
+    labels = torch.arange(BATCH) % 10
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    model.train()
+
+    def step() -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
+
+    return step
+
+
+def _interleaved(*actions: Callable[[], None]) -> list[float]:
+    """Return the median seconds of each action, run in turn after a warm-up."""
+    seconds: list[list[float]] = [[] for _ in actions]
+    for action in actions:
+        action()
+    for _ in range(REPEATS):
+        for times, action in zip(seconds, actions, strict=True):
+            started = time.perf_counter()
+            action()
+            times.append(time.perf_counter() - started)
+    return [statistics.median(times) for times in seconds]
+
+
+def _num_bytes(state: dict[str, torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())

@@ -1,0 +1,111 @@
+"""The ready app on Flower's own engine, and the same history on every engine."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from safetensors.torch import load_file
+
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.history import read_history, without_wall
+from flwr_asyncdrop.server.app import run_experiment
+from flwr_asyncdrop.simulation import LocalGrid
+
+ROOT = Path(__file__).parents[2]
+NODES = 12
+SETTINGS = {"num-rounds": 3, "in-flight": 4, "levels": 4, "local-steps": 5, "seed": 5}
+
+
+def flwr_run(out_dir, nodes=NODES, **settings):
+    values = {**SETTINGS, **settings, "out-dir": str(out_dir)}
+    toml = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+    return subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "scripts" / "flwr_run.py"),
+            str(ROOT),
+            "--run-config",
+            toml,
+            "--federation-config",
+            f"num-supernodes={nodes} client-resources-num-cpus=1",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def local_run(out_dir, workers, **settings):
+    values = {**SETTINGS, **settings, "out-dir": str(out_dir)}
+    with LocalGrid(
+        "flwr_asyncdrop.client.app:app",
+        num_nodes=NODES,
+        workers=workers,
+        run_config=values,
+    ) as grid:
+        return run_experiment(grid, RunConfig.parse(values))
+
+
+def history(out_dir):
+    return [without_wall(record) for record in read_history(out_dir / "history.jsonl")]
+
+
+def flower_processes():
+    names = ("flower-", "flwr-", "ray::", "raylet", "gcs_server")
+    found = set()
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if any(name in command for name in names):
+            found.add(process.pid)
+    return found
+
+
+@pytest.mark.e2e
+def test_the_same_seed_gives_the_same_history_on_every_engine(tmp_path):
+    before = flower_processes()
+    done = flwr_run(tmp_path / "flower")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert flower_processes() <= before
+    for name in ("history.jsonl", "model.safetensors", "run.png"):
+        assert str(tmp_path / "flower" / name) in done.stdout
+    engine = history(tmp_path / "flower")
+    assert [record["event"] for record in engine].count("update") == 12
+    assert engine[0]["config"]["algo"] == "hetero-asyncdrop"
+
+    model = load_file(tmp_path / "flower" / "model.safetensors")
+    for workers in (1, 2):
+        out = local_run(tmp_path / f"local-{workers}", workers)
+        assert history(out) == engine
+        again = load_file(out / "model.safetensors")
+        assert all(bool((again[name] == model[name]).all()) for name in model)
+
+
+@pytest.mark.e2e
+def test_another_seed_gives_another_history(tmp_path):
+    one = local_run(tmp_path / "one", workers=0)
+    other = local_run(tmp_path / "other", workers=0, seed=6)
+    assert history(one)[1:] != history(other)[1:]
+
+
+@pytest.mark.e2e
+def test_flowers_default_of_two_nodes_works_and_says_how_to_get_more(tmp_path):
+    done = flwr_run(tmp_path / "run", nodes=2, **{"num-rounds": 2})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 nodes for 4 tasks in flight" in done.stdout
+    assert "num-supernodes=104" in done.stdout
+    updates = [r for r in history(tmp_path / "run") if r["event"] == "update"]
+    assert len(updates) == 4
+
+
+@pytest.mark.e2e
+def test_a_bad_key_ends_the_run_by_name_before_it_starts(tmp_path):
+    done = flwr_run(tmp_path / "run", **{"drop-rat": 0.5})
+    assert done.returncode != 0
+    assert "run-config key 'drop-rat' is unknown: did you mean 'drop-rate'" in (
+        done.stdout + done.stderr
+    )
+    assert not (tmp_path / "run").exists()
