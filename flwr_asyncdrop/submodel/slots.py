@@ -9,7 +9,6 @@ filter and one input channel. NumPy moves masked elements of an opaque dtype wit
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -108,11 +107,9 @@ def _bytes(tensor: Tensor) -> npt.NDArray[Any]:
 
 def _kept(shape: tuple[int, ...], dims: Mapping[int, Tensor]) -> npt.NDArray[np.bool_]:
     """Return the mask of `shape` that is True where every narrowed dim is kept."""
-
-    def along(dim: int) -> npt.NDArray[np.bool_]:
-        flags = np.zeros(shape[dim], dtype=np.bool_)
-        flags[dims[dim].numpy()] = True
-        return flags.reshape(-1, *[1] * (len(shape) - dim - 1))
-
-    mask = reduce(np.logical_and, (along(dim) for dim in dims))
-    return np.ascontiguousarray(np.broadcast_to(mask, shape))
+    mask = np.ones(shape, dtype=np.bool_)
+    for dim, positions in dims.items():
+        along = np.zeros(shape[dim], dtype=np.bool_)
+        along[positions.numpy()] = True
+        mask &= along.reshape(-1, *[1] * (len(shape) - dim - 1))
+    return mask

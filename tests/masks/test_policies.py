@@ -1,0 +1,171 @@
+"""The contract of every mask policy, and each policy's own rule."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.masks import FullMask, RandomMask, SmartPartition
+from flwr_asyncdrop.submodel import UnitGroup
+
+RATES = st.floats(0.0, 0.99)
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
+
+
+def groups_of(*sizes):
+    return [UnitGroup(f"layer{i}", size, "internal") for i, size in enumerate(sizes)]
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_scores(groups, seed=0):
+    generator = seeded(seed)
+    return [torch.rand(group.size, generator=generator) for group in groups]
+
+
+def assign(policy, sizes, rank=0, num_ranks=1, seed=0):
+    groups = groups_of(*sizes)
+    scores = random_scores(groups) if policy.needs_scores else None
+    return policy.assign(groups, scores, rank, num_ranks, seeded(seed))
+
+
+def dropped(policy, scores, rank, num_ranks):
+    """Return which units of one group a device drops."""
+    [kept] = policy.assign(
+        groups_of(len(scores)), [torch.tensor(scores)], rank, num_ranks, seeded()
+    )
+    return sorted(set(range(len(scores))) - set(kept.tolist()))
+
+
+@pytest.mark.parametrize("policy", [RandomMask, SmartPartition])
+class TestEveryDroppingPolicy:
+    @given(sizes=SIZES, rate=RATES, ranks=st.integers(1, 50), data=st.data())
+    @settings(deadline=None)
+    def test_keeps_ascending_units_and_drops_its_rate(
+        self, policy, sizes, rate, ranks, data
+    ):
+        rank = data.draw(st.integers(0, ranks - 1))
+        keep = assign(policy(rate), sizes, rank, ranks)
+        assert [len(units) for units in keep] == [n - int(n * rate) for n in sizes]
+        for size, units in zip(sizes, keep, strict=True):
+            assert units.dtype == torch.int64
+            assert units.tolist() == sorted(set(units.tolist()) & set(range(size)))
+
+    def test_rate_zero_keeps_everything(self, policy):
+        for units in assign(policy(0.0), [1, 5], rank=1, num_ranks=3):
+            assert units.tolist() == list(range(len(units)))
+
+    def test_a_lone_unit_stays(self, policy):
+        [units] = assign(policy(0.99), [1])
+        assert units.tolist() == [0]
+
+    def test_global_generator_is_left_alone(self, policy):
+        before = torch.get_rng_state()
+        assign(policy(0.5), [20])
+        assert torch.equal(torch.get_rng_state(), before)
+
+    @pytest.mark.parametrize("rate", [1.0, 1.5, -0.1, float("nan")])
+    def test_rate_outside_its_range(self, policy, rate):
+        with pytest.raises(ConfigError, match=f"drop rate {rate}"):
+            policy(rate)
+
+
+class TestFullMask:
+    def test_keeps_everything(self):
+        keep = assign(FullMask(), [3, 1], rank=1, num_ranks=2)
+        assert [units.tolist() for units in keep] == [[0, 1, 2], [0]]
+
+    def test_wants_no_scores(self):
+        assert not FullMask.needs_scores
+
+
+class TestRandomMask:
+    def test_same_seed_same_mask(self):
+        [one], [same] = (assign(RandomMask(0.5), [64], seed=3) for _ in range(2))
+        assert torch.equal(one, same)
+
+    def test_other_seed_other_mask(self):
+        [one], [other] = (assign(RandomMask(0.5), [64], seed=s) for s in (3, 4))
+        assert not torch.equal(one, other)
+
+    def test_groups_of_one_size_differ(self):
+        one, other = assign(RandomMask(0.5), [64, 64])
+        assert not torch.equal(one, other)
+
+    def test_every_unit_is_as_likely(self):
+        generator = seeded()
+        counts = torch.zeros(8)
+        for _ in range(2000):
+            [kept] = RandomMask(0.25).assign(groups_of(8), None, 0, 1, generator)
+            counts[kept] += 1
+        # 0.75 expected; five standard errors of a share of 2000 draws are 0.048.
+        assert (counts / 2000 - 0.75).abs().max() < 0.05
+
+
+class TestSmartPartition:
+    # Descending, the units come as 4 (9.0), 1 (7.0), 6, 0, 7, 2, 5, 3 (0.0).
+    SCORES = (4.0, 7.0, 2.0, 0.0, 9.0, 1.0, 5.0, 3.0)
+
+    @pytest.mark.parametrize(
+        ("rank", "units"), [(0, [1, 4]), (1, [0, 6]), (2, [2, 7]), (3, [3, 5])]
+    )
+    def test_four_ranks_drop_a_quarter_each(self, rank, units):
+        # n = 8, q = 2, n // S = 2: windows at 0, 2, 4, 6.
+        assert dropped(SmartPartition(0.25), self.SCORES, rank, 4) == units
+
+    @pytest.mark.parametrize(
+        ("rank", "units"), [(0, [0, 1, 4, 6]), (1, [0, 1, 6, 7]), (7, [2, 3, 5, 7])]
+    )
+    def test_windows_overlap_and_end_with_the_last(self, rank, units):
+        # n = 8, q = 4, n // S = 1: windows at 0, 1, ..., but at most at 4.
+        assert dropped(SmartPartition(0.5), self.SCORES, rank, 8) == units
+
+    @pytest.mark.parametrize(
+        ("rank", "units"), [(0, [9, 8]), (1, [8, 7]), (7, [2, 1]), (8, [1, 0])]
+    )
+    def test_ten_units(self, rank, units):
+        # n = 10, q = 2, n // S = 1 for nine ranks; unit 9 has moved most.
+        scores = [float(unit) for unit in range(10)]
+        assert dropped(SmartPartition(0.25), scores, rank, 9) == sorted(units)
+
+    def test_more_ranks_than_units(self):
+        # n // S = 0: every window starts at the largest score.
+        for rank in range(5):
+            assert dropped(SmartPartition(0.5), [1.0, 2.0, 3.0], rank, 5) == [2]
+
+    def test_one_rank_drops_the_largest(self):
+        assert dropped(SmartPartition(0.25), self.SCORES, 0, 1) == [1, 4]
+
+    def test_equal_scores_go_by_unit_number(self):
+        # Descending: 1, 3 (both 2.0), 0, 2 (both 1.0).
+        scores = [1.0, 2.0, 1.0, 2.0]
+        windows = [dropped(SmartPartition(0.25), scores, i, 4) for i in range(4)]
+        assert windows == [[1], [3], [0], [2]]
+
+    @given(window=st.integers(1, 9), ranks=st.integers(2, 12), seed=st.integers(0, 99))
+    @settings(deadline=None)
+    def test_windows_of_all_ranks_partition_the_units(self, window, ranks, seed):
+        size = window * ranks
+        scores = torch.rand(size, generator=seeded(seed)).tolist()
+        # Half a unit more, so that int(size * rate) is the window despite rounding.
+        policy = SmartPartition((window + 0.5) / size)
+        units = [dropped(policy, scores, rank, ranks) for rank in range(ranks)]
+        assert sorted(itertools.chain(*units)) == list(range(size))
+
+    def test_each_group_has_an_order_of_its_own(self):
+        scores = [torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])]
+        keep = SmartPartition(0.5).assign(groups_of(2, 2), scores, 0, 1, seeded())
+        assert [units.tolist() for units in keep] == [[0], [1]]
+
+    def test_leaves_nothing_to_chance(self):
+        [one], [other] = (assign(SmartPartition(0.5), [64], seed=s) for s in (3, 4))
+        assert torch.equal(one, other)
+
+    def test_without_scores(self):
+        with pytest.raises(ConfigError, match="unit_scores"):
+            SmartPartition(0.5).assign(groups_of(4), None, 0, 1, seeded())
