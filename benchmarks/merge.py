@@ -1,0 +1,81 @@
+"""What the server does to the weights of ResNet34 per update, beside one plain pass."""
+
+from collections.abc import Callable
+
+import torch
+
+from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.timing import interleaved
+from flwr_asyncdrop.masks import RandomMask, unit_scores
+from flwr_asyncdrop.models import build_model
+from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.submodel import State, extract, merge_, plan_submodels
+
+__all__ = ["merge_figures"]
+
+DROP_RATE = 0.25
+WEIGHT = 0.5
+REPEATS = 15
+MERGE_GOAL = 2.0
+
+
+def merge_figures() -> list[Figure]:
+    """Measure merge, extract and scores of a 25 % submodel, one thread and two.
+
+    ``merge_vs_lerp`` is the masked merge over one ``lerp_`` pass on the same bytes:
+    tensors of the submodel's shapes. ``merge_vs_full_lerp`` is over a pass on the
+    whole state, of whose memory the merge reads and writes three quarters.
+    """
+    actions = _actions()
+    figures = []
+    threads = torch.get_num_threads()
+    try:
+        for count, suffix in ((1, ""), (2, "_2_threads")):
+            torch.set_num_threads(count)
+            seconds = interleaved(actions, REPEATS)
+            ratio = seconds["merge"] / seconds["lerp"]
+            whole = seconds["merge"] / seconds["full_lerp"]
+            figures += [
+                Figure(f"merge_vs_lerp{suffix}", ratio, MERGE_GOAL),
+                Figure(f"merge_vs_full_lerp{suffix}", whole),
+                Figure(f"merge_ms{suffix}", seconds["merge"] * 1e3),
+                Figure(f"extract_ms{suffix}", seconds["extract"] * 1e3),
+                Figure(f"scores_ms{suffix}", seconds["scores"] * 1e3),
+            ]
+    finally:
+        torch.set_num_threads(threads)
+    return figures
+
+
+def _actions() -> dict[str, Callable[[], object]]:
+    model = build_model("resnet34", (3, 32, 32), 10, seed=0)
+    plan = plan_submodels(model, torch.zeros(1, 3, 32, 32))
+    generator = torch_generator(0, "mask")
+    keep = RandomMask(DROP_RATE).assign(plan.groups, None, 0, 1, generator)
+    indices = plan.indices(keep)
+    full, initial = _copy(model.state_dict()), _copy(model.state_dict())
+    sub = extract(full, indices)
+    like_sub = _copy(sub)
+    return {
+        "lerp": lambda: _lerp(like_sub, sub),
+        "merge": lambda: merge_(full, sub, indices, WEIGHT),
+        "full_lerp": lambda: _lerp(full, initial),
+        "extract": lambda: extract(full, indices),
+        "scores": lambda: unit_scores(plan, full, initial),
+    }
+
+
+def _lerp(state: State, target: State) -> None:
+    for name, tensor in state.items():
+        if tensor.is_floating_point():
+            tensor.lerp_(target[name], WEIGHT)
+
+
+def _copy(state: State) -> State:
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+if __name__ == "__main__":
+    measured = merge_figures()
+    print_json(measured)
+    print_table(measured)
