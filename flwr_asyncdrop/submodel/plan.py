@@ -140,7 +140,10 @@ class Plan:
             f"{group.name:<{width}}  {group.size:>5}  {group.scope:<8}  {share:>8.1%}"
             for group, share in zip(self.groups, shares, strict=True)
         ]
-        lines += [f"whole: {name}: {why}" for name, why in self.left_out.items()]
+        reasons = dict.fromkeys(self.left_out.values())
+        for reason in reasons:
+            names = [name for name, why in self.left_out.items() if why == reason]
+            lines.append(f"whole ({reason}): {', '.join(names)}")
         return "\n".join(lines)
 
     __str__ = report

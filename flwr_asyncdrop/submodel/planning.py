@@ -57,7 +57,7 @@ def plan_submodels(
     inputs = (example_inputs,) if is_tensor else tuple(example_inputs)
     with plain_kernels():
         probe = make_probe(model, inputs)
-        plan = discover(probe.model, probe.inputs)
+        plan = discover(probe.model, probe.fresh_inputs())
         if scope == "internal":
             plan = leave_out(plan, _residual_groups(plan))
         plan = leave_out(plan, find_faults(probe, plan))

@@ -1,7 +1,8 @@
 """A copy of the user's model on which units are discovered and verified."""
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,7 +41,22 @@ class Probe:
         A model that draws random numbers draws the same ones each time.
         """
         torch.manual_seed(0)
-        return list(tree_leaves((model or self.model)(*self.inputs)))
+        return list(tree_leaves((model or self.model)(*self.fresh_inputs())))
+
+    def fresh_inputs(self) -> tuple[Any, ...]:
+        """Return a copy of the inputs: models may write on what they are given."""
+        return _map_tensors(Tensor.clone, self.inputs)
+
+    def varied(self, generator: torch.Generator) -> "Probe":
+        """Return a probe with noise, as large as they are, on floating-point inputs."""
+
+        def vary(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            noise = torch.empty_like(tensor).normal_(generator=generator)
+            return tensor + tensor.abs().mean() * noise
+
+        return replace(self, inputs=_map_tensors(vary, self.inputs))
 
 
 def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
@@ -90,18 +106,24 @@ def _probe_inputs(
 ) -> tuple[Any, ...]:
     """Return copies of the inputs; blank floating-point ones become noise."""
 
-    def prepare(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        if not leaf.is_floating_point():
-            return leaf.detach().cpu().clone()
-        prepared = leaf.detach().to("cpu", dtype, copy=True)
+    def prepare(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return tensor.detach().to("cpu", copy=True)
+        prepared = tensor.detach().to("cpu", dtype, copy=True)
         if _is_constant(prepared):
             prepared.normal_(generator=generator)
         return prepared
 
-    copied: tuple[Any, ...] = tree_map(prepare, inputs)
-    return copied
+    return _map_tensors(prepare, inputs)
+
+
+def _map_tensors(
+    function: Callable[[Tensor], Tensor], inputs: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    mapped: tuple[Any, ...] = tree_map(
+        lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, inputs
+    )
+    return mapped
 
 
 def _is_constant(tensor: Tensor) -> bool:

@@ -48,20 +48,21 @@ def stack(call: Call) -> list[list[Layer]]:
 
 
 def pad(call: Call) -> list[list[Layer]]:
-    """Pad the labels: a margin along an axis of units is always kept."""
+    """Add margins, whose positions along an axis of units are always kept.
+
+    Where units can be told apart along a dim without margins, they need no others.
+    """
     shape = call.outputs[0].shape
-    source = call.operand("self")
+    margins = call.arguments["pad"]
+    dims = [len(shape) - 1 - k // 2 for k in range(len(margins))]
+    padded = {dim for dim, margin in zip(dims, margins, strict=True) if margin}
     layers = []
-    for layer in source.layers:
+    for layer in call.operand("self").layers:
         varying = call.space.varying(layer)
-        margins = list(call.arguments["pad"])
-        for pair in range(len(margins) // 2):
-            dim = layer.dim() - 1 - pair
-            if dim not in varying:
-                margins[2 * pair : 2 * pair + 2] = [0, 0]
-                layer = layer.narrow(dim, 0, 1)
-        padded = torch.constant_pad_nd(layer, margins, 0)
-        layers.append(padded.expand(shape))
+        axis = varying if varying <= padded else frozenset()
+        joined = call.space.collapse(layer, padded - axis)
+        own = [m if dim in axis else 0 for dim, m in zip(dims, margins, strict=True)]
+        layers.append(torch.constant_pad_nd(joined, own, 0).expand(shape))
     return [layers]
 
 

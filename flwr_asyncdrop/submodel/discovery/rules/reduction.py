@@ -63,6 +63,8 @@ RULES: dict[str, Rule] = {
     "upsample_nearest1d upsample_linear1d": pool(1),
     "avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d": pool(2),
     "max_pool2d_with_indices upsample_nearest2d upsample_bilinear2d": pool(2),
+    "reflection_pad1d replication_pad1d": pool(1),
+    "reflection_pad2d replication_pad2d": pool(2),
     "upsample_bicubic2d": pool(2),
     "avg_pool3d _adaptive_avg_pool3d adaptive_max_pool3d": pool(3),
     "max_pool3d_with_indices upsample_nearest3d upsample_trilinear3d": pool(3),

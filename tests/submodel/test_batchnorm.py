@@ -1,0 +1,74 @@
+"""Running statistics can be learnt anew from data."""
+
+import pytest
+import torch
+from torch import nn
+
+from flwr_asyncdrop.submodel import recalibrate_bn
+
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.BatchNorm1d(2), nn.Dropout(0.5), nn.BatchNorm1d(2))
+
+
+BATCHES = [
+    torch.tensor([[1.0, 2.0], [3.0, 2.0]]),
+    torch.tensor([[5.0, 0.0], [9.0, 4.0]]),
+]
+
+
+def test_statistics_are_the_average_over_the_batches():
+    model = Net()
+    model[0].running_mean.fill_(100)
+
+    recalibrate_bn(model, BATCHES)
+
+    # Means 2 and 7, 2 and 2; unbiased variances 2 and 8, 0 and 8.
+    assert model[0].running_mean.tolist() == [4.5, 2.0]
+    assert model[0].running_var.tolist() == [5.0, 4.0]
+    assert int(model[0].num_batches_tracked) == 2
+
+
+def test_nothing_else_changes():
+    model = Net()
+    model.train()
+    model[2].eval()
+    modes = [module.training for module in model.modules()]
+    parameters = [p.clone() for p in model.parameters()]
+    state = torch.get_rng_state()
+
+    recalibrate_bn(model, iter(BATCHES))
+
+    assert [module.training for module in model.modules()] == modes
+    assert [layer.momentum for layer in (model[0], model[2])] == [0.1, 0.1]
+    assert all(map(torch.equal, parameters, model.parameters()))
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_without_batches_the_statistics_stay():
+    model = Net()
+    model[0].running_mean.fill_(3)
+
+    recalibrate_bn(model, [])
+
+    assert model[0].running_mean.tolist() == [3.0, 3.0]
+
+
+def test_without_batch_norm_the_data_is_not_touched():
+    def explode():
+        raise AssertionError("the batches were asked for")
+        yield
+
+    recalibrate_bn(nn.Linear(2, 2), explode())
+
+
+def test_modes_come_back_after_an_error():
+    model = Net().train()
+
+    with pytest.raises((RuntimeError, ValueError)):
+        recalibrate_bn(model, [torch.ones(2, 7)])
+
+    assert all(module.training for module in model.modules())
+    assert model[0].momentum == 0.1

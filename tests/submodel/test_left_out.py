@@ -1,0 +1,221 @@
+"""What cannot be dropped stays whole, with a reason; so does what fails on trial."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel import plan_submodels
+from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
+
+
+class Chain(nn.Module):
+    """Three linear layers; a subclass does something between the first two."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 8)
+        self.second = nn.Linear(8, 8)
+        self.third = nn.Linear(8, 3)
+
+    def between(self, x):
+        return x
+
+    def forward(self, x):
+        x = self.between(torch.relu(self.first(x)))
+        return self.third(torch.relu(self.second(x)))
+
+
+class UnknownOperation(Chain):
+    def between(self, x):
+        return torch.linalg.matrix_exp(torch.diag_embed(x)).diagonal(dim1=1, dim2=2)
+
+
+class Softmax(Chain):
+    def between(self, x):
+        return x.softmax(-1)
+
+
+class Mean(Chain):
+    def between(self, x):
+        return x - x.mean(-1, keepdim=True)
+
+
+class LayerNorm(Chain):
+    def between(self, x):
+        return F.layer_norm(x, (8,))
+
+
+class Picks(Chain):
+    def between(self, x):
+        return x[:, [0, 2, 4, 6, 1, 3, 5, 7]]
+
+
+class UnequalCut(Chain):
+    def between(self, x):
+        return torch.cat([x[:, 3:], x[:, :3]], 1)
+
+
+class HardCodedView(Chain):
+    def between(self, x):
+        return x.view(-1, 8)
+
+
+class Rolls(Chain):
+    """Runs when narrower, by a coincidence of shapes, and computes something else."""
+
+    def between(self, x):
+        return x.roll(3, 1) if x.shape[1] == 8 else x
+
+
+class OwnConstant(Chain):
+    """A full-width constant that is no part of the state."""
+
+    def between(self, x):
+        return x * torch.linspace(0, 1, 8, dtype=x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (UnknownOperation, "for which there is no rule"),
+        (Softmax, "depend on each other in aten._softmax"),
+        (Mean, "reduced over by aten.mean"),
+        (LayerNorm, "normalised together by aten.native_layer_norm"),
+        (Picks, "positions that aten.index picks by number"),
+        (UnequalCut, "cut into unequal parts by aten.slice"),
+        (HardCodedView, "a narrower model does not run (RuntimeError: shape"),
+        (Rolls, "differs from the full one with units silenced"),
+        (OwnConstant, "combined with positions always kept in aten.mul"),
+    ],
+)
+def test_units_that_stay_whole(model, reason):
+    plan = plan_submodels(seeded(model), vectors())
+
+    assert [group.name for group in plan.groups] == ["second"]
+    assert reason in plan.left_out["first"]
+    assert plan.left_out["third"] == "part of the model's output"
+
+
+class Shrinks(Chain):
+    """Knows the full width, and runs with any other."""
+
+    def between(self, x):
+        return x * (8 / x.shape[1])
+
+
+def test_attribute_that_goes_stale_without_an_error():
+    """Only the comparison with silenced units sees a width that is built in."""
+    plan = plan_submodels(seeded(Shrinks), vectors())
+
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "differs from the full one with units silenced" in plan.left_out["first"]
+
+
+def test_nothing_is_dropped_after_the_data_chose_the_path():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.safe = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 5))
+            self.chain = Chain()
+
+        def forward(self, x):
+            x = self.safe(x)
+            return self.chain(x) if float(x.sum()) > 0 else self.chain(-x)
+
+    plan = plan_submodels(Branches(), vectors())
+
+    assert [group.name for group in plan.groups] == ["safe.0"]
+    assert "other inputs may take another path" in plan.left_out["chain.first"]
+    assert "other inputs may take another path" in plan.left_out["chain.second"]
+
+
+def test_residual_stream_under_layer_norm_stays_whole():
+    plan = plan_submodels(Encoder(), tokens())
+
+    assert {group.name for group in plan.groups} == {
+        f"layers.layers.{layer}.{part}"
+        for layer in (0, 1)
+        for part in ("self_attn", "linear1")
+    }
+    assert "normalised together" in plan.left_out["embedding"]
+
+
+def test_layers_that_do_not_run_stay_whole():
+    class Spare(Chain):
+        def __init__(self):
+            super().__init__()
+            self.spare = nn.Linear(8, 8)
+
+    plan = plan_submodels(Spare(), vectors())
+
+    assert [group.name for group in plan.groups] == ["first", "second"]
+    assert "meet no other tensor" in plan.left_out["spare"]
+
+
+def test_faulty_groups_do_not_take_sound_ones_along():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(Chain(), nn.Linear(3, 5), HardCodedView())
+
+        def forward(self, x):
+            return self.layers(x)
+
+    plan = plan_submodels(Mixed(), vectors())
+
+    assert [group.name.removeprefix("layers.") for group in plan.groups] == [
+        *("0.first", "0.second", "0.third", "1", "2.second")
+    ]
+    assert "does not run" in plan.left_out["layers.2.first"]
+    assert plan.indices(plan.full_keep()) == {}
+
+
+def test_no_group_at_all():
+    with pytest.raises(UnsupportedModelError, match="no units of Linear can"):
+        plan_submodels(nn.Linear(5, 3), vectors())
+
+
+def test_inputs_that_the_model_does_not_take():
+    with pytest.raises(UnsupportedModelError, match="Chain does not run on"):
+        plan_submodels(Chain(), vectors(4))
+
+
+def test_model_that_cannot_be_copied():
+    model = Chain()
+    model.cache = model.first(torch.ones(1, 5))
+
+    with pytest.raises(UnsupportedModelError, match="Chain cannot be copied"):
+        plan_submodels(model, vectors())
+
+
+def test_unknown_scope():
+    with pytest.raises(ValueError, match="not 'outer'"):
+        plan_submodels(Chain(), vectors(), scope="outer")
+
+
+def test_blank_example_inputs_show_as_much_as_real_ones():
+    blank = plan_submodels(seeded(Rolls), torch.zeros(1, 5))
+
+    assert [group.name for group in blank.groups] == ["second"]
+
+
+def test_model_that_insists_on_single_precision():
+    class Single(Chain):
+        def between(self, x):
+            return x + torch.zeros(1, 8, dtype=torch.float32) @ self.second.weight
+
+    plan = plan_submodels(Single(), vectors().float())
+
+    assert {group.name for group in plan.groups} <= {"first", "second"}
+
+
+def test_several_inputs():
+    class Two(Chain):
+        def forward(self, x, y):
+            return super().forward(x) + y
+
+    plan = plan_submodels(Two(), (vectors(), images(3, 1, 2).flatten(1)))
+
+    assert [group.name for group in plan.groups] == ["first", "second"]

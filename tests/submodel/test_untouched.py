@@ -1,0 +1,91 @@
+"""Planning leaves no trace on the model or on the process."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel import plan_submodels, step_flops
+from tests.submodel.networks import Encoder, Recurrent, ResidualNet, images, tokens
+
+
+def switches():
+    return (
+        torch.backends.mkldnn.enabled,
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.backends.cuda.mem_efficient_sdp_enabled(),
+        torch.backends.cuda.math_sdp_enabled(),
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+    )
+
+
+def random_states():
+    return torch.get_rng_state().tolist(), random.getstate()
+
+
+class Noisy(ResidualNet):
+    """Draws random numbers in its forward pass, and remembers what it saw."""
+
+    def forward(self, x):
+        return super().forward(x + torch.rand(()))
+
+
+def untouched(model, inputs, action):
+    model.train()
+    model.get_submodule("head").eval()
+    modes = [module.training for module in model.modules()]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    tensors = [id(tensor) for tensor in model.parameters()]
+    flags, states = switches(), random_states()
+
+    action(model, inputs)
+
+    assert [module.training for module in model.modules()] == modes
+    assert [id(tensor) for tensor in model.parameters()] == tensors
+    assert all(torch.equal(v, before[n]) for n, v in model.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert switches() == flags
+    assert random_states() == states
+
+
+def test_planning():
+    untouched(Noisy([3, 4], 3), images(1, 4), plan_submodels)
+    untouched(Recurrent(), tokens(), plan_submodels)
+    untouched(Encoder(), tokens(), plan_submodels)
+
+
+def test_counting_flops():
+    untouched(Noisy([3, 4], 3), images(1, 4).float(), step_flops)
+
+
+def test_switches_are_restored_after_an_error():
+    class Fails(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("not today")
+
+    flags = switches()
+
+    with pytest.raises(UnsupportedModelError, match="not today"):
+        plan_submodels(Fails(), torch.ones(1))
+    with pytest.raises(RuntimeError, match="not today"):
+        step_flops(Fails(), torch.ones(1))
+
+    assert switches() == flags
+
+
+def test_inputs_stay_as_they_are():
+    class InPlace(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x.mul_(2))
+
+    inputs = torch.ones(1, 4)
+
+    plan_submodels(InPlace(nn.Linear(4, 3), nn.Linear(3, 2)), inputs)
+
+    assert torch.equal(inputs, torch.ones(1, 4))
