@@ -11,6 +11,7 @@ from flwr.app import (
     ConfigRecord,
     Message,
     MetricRecord,
+    RecordDict,
 )
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.algorithms import algorithm
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.progress import Progress
 from flwr_asyncdrop.results import MetricsFn, ResultCollector
 from flwr_asyncdrop.schedule import StepDecay
@@ -122,6 +123,8 @@ class AsyncStrategy(Strategy):
         _check("evaluate_every", evaluate_every, evaluate_every >= 1, "at least 1")
         in_range = 0 <= fraction_evaluate <= 1
         _check("fraction_evaluate", fraction_evaluate, in_range, "in [0, 1]")
+        enough = min_available_nodes >= 1
+        _check("min_available_nodes", min_available_nodes, enough, "at least 1")
         rules = algorithm(self.algorithm)
         self.aggregator = rules.aggregator(alpha)
         self.plan: Plan | None = None
@@ -241,8 +244,10 @@ class AsyncStrategy(Strategy):
             callbacks=[collector, Progress(limits.num_updates), *self.callbacks],
             nodes=nodes,
         )
-        loop.run()
-        self._session = None
+        try:
+            loop.run()
+        finally:
+            self._session = None
         return collector.result
 
     def configure_train(
@@ -250,12 +255,11 @@ class AsyncStrategy(Strategy):
     ) -> Iterable[Message]:
         """Begin one synchronous round: a submodel for as many devices as in flight."""
         nodes = Nodes(grid)
-        if self._session is None:
+        if self._session is None or server_round == 1:
             node_ids = nodes.wait_for(self.min_available_nodes, DEFAULT_TTL)
             self._session = self._open(node_ids, arrays, config, DEFAULT_TTL)
         else:
-            self._session.state.arrays = wire.from_record(arrays)
-            self._session.dispatcher.fleet.refresh(nodes.ids())
+            self._session.resume(wire.from_record(arrays), dict(config), nodes.ids())
         return self._session.train_messages(server_round)
 
     def aggregate_train(
@@ -292,10 +296,16 @@ class AsyncStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Aggregate what the clients measured; replies with an error do not count."""
-        contents = [reply.content for reply in replies if reply.has_content()]
-        if not contents:
+        measured: list[RecordDict] = []
+        for reply in replies:
+            try:
+                measured.append(wire.read_evaluation(reply, self.keys))
+            except ReplyError as error:
+                node = reply.metadata.src_node_id
+                logger.warning("no evaluation from node %d: %s", node, error)
+        if not measured:
             return None
-        return self.evaluate_metrics_aggr_fn(contents, self.keys.num_examples)
+        return self.evaluate_metrics_aggr_fn(measured, self.keys.num_examples)
 
     def _open(
         self,

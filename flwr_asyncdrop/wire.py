@@ -5,6 +5,7 @@ user's own train config plus the keys below. The kept units never travel: the cl
 learns the widths from the shapes that it receives.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +17,6 @@ from flwr.app import (
     ConfigRecord,
     Message,
     MessageType,
-    MetricRecord,
     RecordDict,
 )
 
@@ -32,6 +32,7 @@ __all__ = [
     "from_record",
     "make_task",
     "read_config",
+    "read_evaluation",
     "read_reply",
     "read_task",
     "to_record",
@@ -209,23 +210,36 @@ def read_reply(
         If the client raised, or if a record, array, shape or number is not as it
         must be; one line with the mend.
     """
-    if message.has_error():
-        reason = " ".join((message.error.reason or "").split()) or "no reason given"
-        raise ReplyError(
-            "client-error",
-            f"the client failed with code {message.error.code}: {reason}",
-        )
-    content = message.content
+    content = _content(message)
     arrays = _single_arrays(content)
     _check_names(arrays, shapes)
     state = {name: _read_array(arrays, name, shapes[name]) for name in shapes}
-    metrics = RecordDict(dict(content.metric_records))
+    metrics, num_examples = _read_metrics(content, keys.num_examples)
     return Reply(
         arrays=state,
-        num_examples=_num_examples(metrics, keys.num_examples),
+        num_examples=num_examples,
         metrics=metrics,
         num_bytes=array_bytes(arrays),
     )
+
+
+def read_evaluation(message: Message, keys: RecordKeys) -> RecordDict:
+    """Read what a client measured, for Flower's aggregation functions.
+
+    Parameters
+    ----------
+    message : Message
+        The reply to a ``MessageType.EVALUATE``.
+    keys : RecordKeys
+        Where the records are.
+
+    Raises
+    ------
+    ReplyError
+        If the client raised, or does not say on how many examples it measured.
+    """
+    metrics, _ = _read_metrics(_content(message), keys.num_examples)
+    return metrics
 
 
 def flat_metrics(content: RecordDict) -> dict[str, float | int]:
@@ -241,6 +255,16 @@ def flat_metrics(content: RecordDict) -> dict[str, float | int]:
 def _integer(config: Mapping[str, object], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) else None
+
+
+def _content(message: Message) -> RecordDict:
+    if message.has_error():
+        reason = " ".join((message.error.reason or "").split()) or "no reason given"
+        raise ReplyError(
+            "client-error",
+            f"the client failed with code {message.error.code}: {reason}",
+        )
+    return message.content
 
 
 def _single_arrays(content: RecordDict) -> ArrayRecord:
@@ -268,8 +292,16 @@ def _check_names(arrays: ArrayRecord, shapes: Mapping[str, tuple[int, ...]]) -> 
 def _read_array(arrays: ArrayRecord, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     try:
         values = arrays[name].numpy()
-    except (TypeError, ValueError, OSError, EOFError) as error:
-        raise ReplyError("arrays", f"array {name!r} cannot be read: {error}") from error
+    except Exception as error:
+        # A stranger's bytes can make NumPy raise nearly anything, BadZipFile included.
+        reason = " ".join(str(error).split())
+        raise ReplyError(
+            "arrays",
+            f"array {name!r} cannot be read: {reason}; return the state_dict as an "
+            "ArrayRecord",
+        ) from error
+    if not isinstance(values, np.ndarray):
+        raise ReplyError("arrays", f"array {name!r} is an archive, not an array")
     if values.shape != shape:
         raise ReplyError(
             "shape",
@@ -289,17 +321,22 @@ def _read_array(arrays: ArrayRecord, name: str, shape: tuple[int, ...]) -> torch
     return torch.from_numpy(values)
 
 
-def _num_examples(metrics: RecordDict, key: str) -> int:
-    for record in metrics.metric_records.values():
-        if isinstance(record, MetricRecord) and key in record:
-            value = record[key]
-            if isinstance(value, int | float) and value > 0:
-                return int(value)
-            raise ReplyError(
-                "num-examples",
-                f"{key!r} is {value!r}: it must be a positive number of examples",
-            )
-    raise ReplyError(
-        "num-examples",
-        f"the reply's MetricRecord has no {key!r}: add the number of training examples",
-    )
+def _read_metrics(content: RecordDict, key: str) -> tuple[RecordDict, int]:
+    """Return the metric records, and the number of examples in one of them.
+
+    That one comes first, where Flower's aggregation functions look for it.
+    """
+    records = content.metric_records
+    found = next((name for name, record in records.items() if key in record), None)
+    if found is None:
+        raise ReplyError(
+            "num-examples",
+            f"the reply's MetricRecord has no {key!r}: add the number of examples",
+        )
+    value = records[found][key]
+    if not isinstance(value, int | float) or not 1 <= value < math.inf:
+        raise ReplyError(
+            "num-examples",
+            f"{key!r} is {value!r}: it must be a positive number of examples",
+        )
+    return RecordDict({found: records[found], **records}), int(value)

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 
@@ -23,9 +24,19 @@ _MOST_PENDING = 2
 
 
 class Evaluator(ABC):
-    """Evaluates snapshots of the global model beside the loop."""
+    """Evaluates snapshots of the global model beside the loop.
 
-    source: str
+    Attributes
+    ----------
+    source : str
+        Who measures: ``"server"`` or ``"clients"``.
+    first_round : int
+        0 if the initial model is evaluated too, as Flower has it on the server
+        alone; else 1.
+    """
+
+    source: ClassVar[str]
+    first_round: ClassVar[int]
 
     @abstractmethod
     def submit(self, state: ServerState, server_round: int) -> None:
@@ -59,6 +70,7 @@ class ServerEvaluator(Evaluator):
     """
 
     source = "server"
+    first_round = 0
 
     def __init__(self, evaluate_fn: EvaluateFn) -> None:
         self._evaluate_fn = evaluate_fn
@@ -121,6 +133,7 @@ class ClientEvaluator(Evaluator):
     """
 
     source = "clients"
+    first_round = 1
 
     def __init__(
         self,
@@ -164,6 +177,8 @@ class ClientEvaluator(Evaluator):
         while sent.waiting:
             message = self._mailbox.wait(tuple(sent.waiting), self._patience)
             if message is None:
+                # Who has not replied by now will not: do not wait for every round.
+                self._patience = 0.0
                 return
             self._keep(sent, message)
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Update
 from flwr_asyncdrop.exceptions import ReplyError, RunError
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock
@@ -13,6 +11,7 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.session import Session
 from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.wire import Reply
 
 __all__ = ["AsyncLoop", "Limits"]
 
@@ -74,7 +73,7 @@ class AsyncLoop:
     limits : Limits
         When to end.
     evaluators : sequence of Evaluator
-        Run before the first update and after every round.
+        Run after every round, and before the first update if they start at round 0.
     callbacks : sequence of Callback
         Told of everything.
     nodes : Nodes
@@ -93,8 +92,8 @@ class AsyncLoop:
         nodes: Nodes,
     ) -> None:
         self.state = session.state
+        self._session = session
         self._dispatcher = session.dispatcher
-        self._aggregator = session.aggregator
         self._mailbox = mailbox
         self._clock = clock
         self._limits = limits
@@ -135,7 +134,7 @@ class AsyncLoop:
                 continue
             if state.in_flight:
                 return
-            self._refresh(self._nodes.wait_for(1, limits.patience))
+            self._wait_for_a_device()
 
     def _dispatch(self) -> bool:
         """Send one task; return whether a device was idle."""
@@ -160,6 +159,14 @@ class AsyncLoop:
             callback.on_dispatch(state, order)
         return True
 
+    def _wait_for_a_device(self) -> None:
+        self._refresh(self._nodes.wait_for(1, self._limits.patience))
+        if len(self._dispatcher.fleet.idle(())) == 0:
+            raise RunError(
+                "the nodes of the simulated fleet have gone, and those that are "
+                "connected now are not among its devices: start the run again"
+            )
+
     def _handle(self, arrival: Arrival) -> None:
         """End a task: merge its reply, or note why that cannot be done."""
         state = self.state
@@ -169,21 +176,17 @@ class AsyncLoop:
             patience = self._limits.patience
             self._fail(order, "no-reply", f"no reply within {patience:g} s")
             return
+        staleness = state.version - order.base_version
         try:
-            keys = self._dispatcher.settings.keys
-            reply = wire.read_reply(arrival.message, order.shapes, keys)
+            reply = self._session.merge(order, arrival.message, staleness)
         except ReplyError as error:
             self._fail(order, error.kind, str(error))
             return
-        self._merge(order, reply)
+        self._merged(order, reply, staleness)
 
-    def _merge(self, order: Order, reply: wire.Reply) -> None:
+    def _merged(self, order: Order, reply: Reply, staleness: int) -> None:
+        """Keep the books of an update, and end its round with it."""
         state = self.state
-        staleness = state.version - order.base_version
-        update = Update(reply.arrays, order.indices, staleness, reply.num_examples)
-        state.version += self._aggregator.merge(state.arrays, update)
-        state.updates += 1
-        state.fastest_updates += order.rank == 0
         state.bytes_up += reply.num_bytes
         self._failures_in_a_row = 0
         elapsed = state.time - order.dispatched_at
@@ -210,6 +213,8 @@ class AsyncLoop:
         """Count a lost task; end the run when nothing but failures comes in."""
         failures = self.state.failures
         failures[kind] = failures.get(kind, 0) + 1
+        # A task is mostly lost with its node: do not send it the next one.
+        self._refresh(self._nodes.ids())
         for callback in self._callbacks:
             callback.on_failure(self.state, order, kind, reason)
         self._failures_in_a_row += 1
@@ -221,6 +226,8 @@ class AsyncLoop:
 
     def _evaluate(self, number: int) -> None:
         for evaluator in self._evaluators:
+            if number < evaluator.first_round:
+                continue
             for callback in self._callbacks:
                 callback.on_evaluation_due(self.state, evaluator.source, number)
             evaluator.submit(self.state, number)

@@ -1,8 +1,8 @@
 """What a run is made of, and one synchronous round of it."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import (
@@ -14,7 +14,7 @@ from flwr.app import (
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Update
-from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.exceptions import ReplyError, ShapeError
 from flwr_asyncdrop.seeding import numpy_generator
 from flwr_asyncdrop.server.dispatch import (
     Assignment,
@@ -23,8 +23,9 @@ from flwr_asyncdrop.server.dispatch import (
     task_config,
 )
 from flwr_asyncdrop.server.fleet import Fleet, Selection
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
+from flwr_asyncdrop.submodel.types import State
 
 __all__ = ["FleetBuilder", "Session"]
 
@@ -94,6 +95,15 @@ class Session:
         dispatcher = Dispatcher(fleet, selection, assignment, settings)
         return cls(state, dispatcher, aggregator, slots, possible)
 
+    def resume(
+        self, arrays: State, config: Mapping[str, object], node_ids: Iterable[int]
+    ) -> None:
+        """Go on to another synchronous round, with what the caller has by now."""
+        self.state.arrays = arrays
+        dispatcher = self.dispatcher
+        dispatcher.settings = replace(dispatcher.settings, config=config)
+        dispatcher.fleet.refresh(node_ids)
+
     def evaluation_messages(
         self,
         server_round: int,
@@ -117,10 +127,39 @@ class Session:
                 task_config(fleet, int(device), server_round, seed=0),
                 node_id=fleet.node_ids[device],
                 keys=self.dispatcher.settings.keys,
+                ttl=self.dispatcher.settings.ttl,
                 message_type=MessageType.EVALUATE,
             )
             for device in chosen
         ]
+
+    def merge(self, order: Order, message: Message, staleness: int) -> wire.Reply:
+        """Take a reply into the global model.
+
+        Parameters
+        ----------
+        order : Order
+            The order that it answers.
+        message : Message
+            The reply.
+        staleness : int
+            Versions of the model between dispatch and merge.
+
+        Raises
+        ------
+        ReplyError
+            If it does not fit its order; the state is as before then.
+        """
+        state, keys = self.state, self.dispatcher.settings.keys
+        reply = wire.read_reply(message, order.shapes, keys)
+        update = Update(reply.arrays, order.indices, staleness, reply.num_examples)
+        try:
+            state.version += self.aggregator.merge(state.arrays, update)
+        except ShapeError as error:
+            raise ReplyError("arrays", str(error)) from error
+        state.updates += 1
+        state.fastest_updates += order.rank == 0
+        return reply
 
     def train_messages(self, server_round: int) -> list[Message]:
         """Dispatch one task to as many devices as a round has updates."""
@@ -144,7 +183,7 @@ class Session:
         list of Reply
             Those that were merged; the others are logged.
         """
-        state, keys = self.state, self.dispatcher.settings.keys
+        state = self.state
         by_node = {str(reply.metadata.src_node_id): reply for reply in replies}
         merged: list[wire.Reply] = []
         for node, order in state.in_flight.items():
@@ -152,14 +191,10 @@ class Session:
                 logger.warning("device %d did not reply", order.device)
                 continue
             try:
-                reply = wire.read_reply(by_node[node], order.shapes, keys)
+                reply = self.merge(order, by_node[node], staleness=0)
             except ReplyError as error:
                 logger.warning("device %d: %s", order.device, error)
                 continue
-            update = Update(reply.arrays, order.indices, 0, reply.num_examples)
-            state.version += self.aggregator.merge(state.arrays, update)
-            state.updates += 1
-            state.fastest_updates += order.rank == 0
             merged.append(reply)
         state.in_flight.clear()
         return merged
