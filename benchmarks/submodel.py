@@ -1,6 +1,5 @@
 """What a submodel of ResNet34 costs, beside the full model, in one interleaved run."""
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -9,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.figures import Figure
+from benchmarks.timing import interleaved
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import torch_generator
@@ -18,7 +18,6 @@ __all__ = ["submodel_figures"]
 
 BATCH = 16
 REPEATS = 7
-GOALS = {"step": 0.62, "bytes": 0.57}
 
 
 def submodel_figures() -> list[Figure]:
@@ -36,14 +35,16 @@ def submodel_figures() -> list[Figure]:
     state = model.state_dict()
     sub_state = extract(state, plan.indices(keep))
     submodel = load_submodel(model, sub_state)
-    full_step, sub_step = _interleaved(_step(model, inputs), _step(submodel, inputs))
+    seconds = interleaved(
+        {"full": _step(model, inputs), "sub": _step(submodel, inputs)}, REPEATS
+    )
     return [
         Figure("plan_s_resnet34", plan_seconds, 2),
-        Figure("submodel_step_ratio_25", sub_step / full_step, GOALS["step"]),
+        Figure("submodel_step_ratio_25", seconds["sub"] / seconds["full"], 0.62),
         Figure(
             "submodel_bytes_ratio_25",
             _num_bytes(sub_state) / _num_bytes(state),
-            GOALS["bytes"],
+            0.57,
         ),
     ]
 
@@ -59,19 +60,6 @@ def _step(model: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:
         optimiser.step()
 
     return step
-
-
-def _interleaved(*actions: Callable[[], None]) -> list[float]:
-    """Return the median seconds of each action, run in turn after a warm-up."""
-    seconds: list[list[float]] = [[] for _ in actions]
-    for action in actions:
-        action()
-    for _ in range(REPEATS):
-        for times, action in zip(seconds, actions, strict=True):
-            started = time.perf_counter()
-            action()
-            times.append(time.perf_counter() - started)
-    return [statistics.median(times) for times in seconds]
 
 
 def _num_bytes(state: dict[str, torch.Tensor]) -> int:

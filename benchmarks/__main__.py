@@ -1,0 +1,33 @@
+"""Run every benchmark that has a goal: JSON lines first, then a table."""
+
+import logging
+import platform
+
+import torch
+
+from benchmarks.engine import engine_figures
+from benchmarks.figures import print_json, print_table
+from benchmarks.loop import loop_figures
+from benchmarks.merge import merge_figures
+from benchmarks.submodel import submodel_figures
+
+
+def main() -> None:
+    """Measure, print, and say on what machine."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    figures = [
+        *merge_figures(),
+        *submodel_figures(),
+        *loop_figures(),
+        *engine_figures(),
+    ]
+    print_json(figures)
+    print_table(figures)
+    print(
+        f"\n{platform.machine()}, {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}, Python {platform.python_version()}"
+    )
+
+
+if __name__ == "__main__":
+    main()
