@@ -33,26 +33,27 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     size = sum(tensor.numel() for tensor in probe.model.parameters())
     rounds = min(max(_SMALL_SIZE // max(size, 1), 1), _MOST_ROUNDS)
     generator = torch.Generator().manual_seed(0)
+    tensors = tensors_of(probe.model)
+    state = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     faults: dict[int, str] = {}
     for number in range(rounds):
         tried = probe.varied(generator) if number else probe
         sound = [group for group in range(len(plan.groups)) if group not in faults]
-        faults |= _Trial(tried, plan, generator).faults(sound)
+        faults |= _Trial(tried, plan, state, generator).faults(sound)
     return faults
 
 
 class _Trial:
     """The model's tensors and output, and the plan that is tried on them."""
 
-    def __init__(self, probe: Probe, plan: Plan, generator: torch.Generator) -> None:
+    def __init__(
+        self, probe: Probe, plan: Plan, state: State, generator: torch.Generator
+    ) -> None:
         self._probe = probe
         self._plan = plan
-        self._state: State = {
-            name: tensor.detach().clone()
-            for name, tensor in tensors_of(probe.model).items()
-        }
-        self._expected = probe.run()
+        self._state = state
         self._generator = generator
+        self._expected = self._run_with({})
 
     def faults(self, groups: Sequence[int]) -> dict[int, str]:
         """Return the groups among `groups` that fail, alone or with the others."""
@@ -86,15 +87,13 @@ class _Trial:
             return f"a narrower model does not run ({type(error).__name__}: {line})"
         silenced = {name: torch.zeros_like(self._state[name]) for name in indices}
         merge_(silenced, {name: sub[name] for name in indices}, indices, 1.0)
-        if not self._agree(narrowed, self._run_with(self._state | silenced)):
+        if not self._agree(narrowed, self._run_with(silenced)):
             return "a narrower model differs from the full one with units silenced"
         return None
 
-    def _run_with(self, state: State) -> list[Any]:
-        self._probe.model.load_state_dict(state)
-        outputs = self._probe.run()
-        self._probe.model.load_state_dict(self._state)
-        return outputs
+    def _run_with(self, changed: State) -> list[Any]:
+        self._probe.model.load_state_dict(self._state | changed)
+        return self._probe.run()
 
     def _keep(self, groups: Sequence[int]) -> Keep:
         """Return a keep that drops one unit, any, of each of `groups`."""
@@ -122,12 +121,13 @@ class _Trial:
 
 
 def _permute(plan: Plan, state: State, order: Tensor) -> State:
-    """Return a state in which each unit stands where ``order`` puts it.
+    """Return the tensors in which units have moved to where `order` puts them.
 
     Of a unit with several positions on an axis the k-th moves to the k-th.
     """
-    permuted = dict(state)
+    permuted: State = {}
     for name, dims in plan.axes.items():
+        permuted[name] = state[name]
         for dim, units in dims.items():
             kept_last = torch.where(units < 0, plan.num_units, units)
             source = kept_last.argsort(stable=True)
