@@ -147,6 +147,10 @@ class TestSmartPartition:
         windows = [dropped(SmartPartition(0.25), scores, i, 4) for i in range(4)]
         assert windows == [[1], [3], [0], [2]]
 
+    def test_many_equal_scores_go_by_unit_number(self):
+        scores = [0.0] * 5000
+        assert dropped(SmartPartition(0.5), scores, 0, 2) == list(range(2500))
+
     @given(window=st.integers(1, 9), ranks=st.integers(2, 12), seed=st.integers(0, 99))
     @settings(deadline=None)
     def test_windows_of_all_ranks_partition_the_units(self, window, ranks, seed):
