@@ -7,7 +7,15 @@ from itertools import count
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from flwr_asyncdrop.simulation.private_flower import assume_identity
+
+assume_identity(run_id=1)
+
 Handler = Callable[[Message], Message | None]
+
+
+class RefusedError(Exception):
+    """Raised by a handler if the grid is not to take the message."""
 
 
 class HandlerGrid(Grid):
@@ -60,9 +68,12 @@ class HandlerGrid(Grid):
                 return self.refuse
             number = next(self._numbers)
             message.metadata.__dict__["_message_id"] = f"m{number}"
+            try:
+                reply = self.handler(message)
+            except RefusedError:
+                return []
             self.pushed.append(message)
             ids.append(f"m{number}")
-            reply = self.handler(message)
             if reply is not None:
                 due = self.now + self.delay(message)
                 heapq.heappush(self._replies, (due, number, reply))

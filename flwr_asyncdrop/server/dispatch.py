@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from flwr.app import Message
 
 from flwr_asyncdrop import wire
@@ -94,8 +95,10 @@ class Dispatcher:
         idle = self.fleet.idle({order.device for order in orders})
         if len(idle) == 0:
             return None
+        # One broken device must not take every task: the others first.
+        fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
         device = self._selection.choose(
-            idle,
+            fresh if len(fresh) else idle,
             self.fleet.ranks,
             (order.rank for order in orders),
             numpy_generator(state.seed, "device", state.dispatched),

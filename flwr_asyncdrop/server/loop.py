@@ -100,7 +100,6 @@ class AsyncLoop:
         self._evaluators = evaluators
         self._callbacks = callbacks
         self._nodes = nodes
-        self._failures_in_a_row = 0
 
     def run(self) -> None:
         """Run to the end.
@@ -188,7 +187,7 @@ class AsyncLoop:
         """Keep the books of an update, and end its round with it."""
         state = self.state
         state.bytes_up += reply.num_bytes
-        self._failures_in_a_row = 0
+        state.lost_in_a_row.clear()
         elapsed = state.time - order.dispatched_at
         self._dispatcher.fleet.observe(order.device, elapsed, order.cost.compute)
         number = self._limits.round_of(state.updates - 1)
@@ -211,17 +210,18 @@ class AsyncLoop:
 
     def _fail(self, order: Order, kind: str, reason: str) -> None:
         """Count a lost task; end the run when nothing but failures comes in."""
-        failures = self.state.failures
-        failures[kind] = failures.get(kind, 0) + 1
+        state = self.state
+        state.failures[kind] = state.failures.get(kind, 0) + 1
+        state.lost_in_a_row.append(order.device)
         # A task is mostly lost with its node: do not send it the next one.
         self._refresh(self._nodes.ids())
         for callback in self._callbacks:
-            callback.on_failure(self.state, order, kind, reason)
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row >= _FAILURES_PER_SLOT * self._limits.slots:
+            callback.on_failure(state, order, kind, reason)
+        lost = len(state.lost_in_a_row)
+        if lost >= _FAILURES_PER_SLOT * self._limits.slots:
             raise RunError(
-                f"the last {self._failures_in_a_row} tasks all failed, the last one "
-                f"on device {order.device}: {reason}"
+                f"the last {lost} tasks all failed, the last one on device "
+                f"{order.device}: {reason}"
             )
 
     def _evaluate(self, number: int) -> None:

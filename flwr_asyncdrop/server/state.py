@@ -78,6 +78,8 @@ class ServerState:
         Bytes of arrays sent and received.
     failures : dict of str to int
         Tasks lost, by reason.
+    lost_in_a_row : list of int
+        The devices whose tasks were lost since the last update, one entry a task.
     in_flight : dict of str to Order
         Orders by message id.
     """
@@ -94,6 +96,7 @@ class ServerState:
     bytes_down: int = 0
     bytes_up: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    lost_in_a_row: list[int] = field(default_factory=list)
     in_flight: dict[str, Order] = field(default_factory=dict)
 
     @classmethod

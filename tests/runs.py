@@ -1,0 +1,177 @@
+"""Runs of the event loop on a `HandlerGrid`, for tests of the server room."""
+
+from dataclasses import dataclass, field
+
+import torch
+from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
+from torch import nn
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.server.assignment import FullModels
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.clock import VirtualClock, WallClock
+from flwr_asyncdrop.server.dispatch import TrainSettings
+from flwr_asyncdrop.server.fleet import Stratified
+from flwr_asyncdrop.server.loop import AsyncLoop, Limits
+from flwr_asyncdrop.server.mailbox import Mailbox
+from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.session import Session
+from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.simulation.profiles import DeviceProfile
+
+KEYS = wire.RecordKeys()
+
+
+def answer(message, state, **metrics):
+    """Reply to a task with these tensors."""
+    content = RecordDict(
+        {
+            "arrays": wire.to_record(state),
+            "metrics": MetricRecord({"num-examples": 1, **metrics}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def plus_one(message):
+    """Train: add one to every weight."""
+    state = wire.from_record(message.content["arrays"])
+    return answer(message, {name: tensor + 1 for name, tensor in state.items()})
+
+
+def failing(message, reason="it raised"):
+    return Message(Error(code=3, reason=reason), reply_to=message)
+
+
+def mlp(seed=0, dtype=torch.float32):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)
+        return nn.Sequential(*layers).to(dtype)
+
+
+class Recorder(Callback):
+    """Notes what happens, and checks what must hold at any moment."""
+
+    def __init__(self, slots=None):
+        self.slots = slots
+        self.orders, self.merged, self.failures = [], [], []
+        self.rounds, self.evaluations, self.due = [], [], []
+        self.weights, self.times = [], []
+        self.ended = 0
+
+    def on_dispatch(self, state, order):
+        self.orders.append(order)
+        devices = [flying.device for flying in state.in_flight.values()]
+        assert len(devices) == len(set(devices)), "two tasks on one device"
+        assert self.slots is None or len(devices) <= self.slots
+
+    def on_update(self, state, merged):
+        self.merged.append(merged)
+        self.times.append(state.time)
+        first = next(iter(state.arrays.values()))
+        self.weights.append(first.flatten()[0].item())
+
+    def on_failure(self, state, order, kind, reason):
+        self.failures.append((order.device, kind, reason))
+
+    def on_round(self, state, number):
+        self.rounds.append((number, state.updates))
+
+    def on_evaluation_due(self, state, source, number):
+        self.due.append((source, number))
+
+    def on_evaluation(self, state, evaluation):
+        self.evaluations.append(evaluation)
+
+    def on_end(self, state):
+        self.ended += 1
+
+    def history(self):
+        """Return all that makes one run differ from another."""
+        return [
+            (
+                merged.order.device,
+                merged.order.base_version,
+                merged.order.dispatched_at,
+                merged.staleness,
+                merged.round,
+                time,
+                {name: t.tolist() for name, t in merged.reply.arrays.items()},
+            )
+            for merged, time in zip(self.merged, self.times, strict=True)
+        ]
+
+
+@dataclass
+class Run:
+    """One run of the loop; every part can be replaced before `go`."""
+
+    grid: object
+    seconds: tuple[float, ...] | None = None  # of a virtual fleet; None = wall clock
+    in_flight: int = 2
+    rounds: int = 3
+    alpha: float = 0.5
+    patience: float = 100.0
+    arrays: dict = field(default_factory=lambda: {"w": torch.zeros(2)})
+    config: dict = field(default_factory=dict)
+    schedule: StepDecay = field(default_factory=StepDecay)
+    assignment: object = field(default_factory=FullModels)
+    seed: int = 0
+    evaluators: tuple = ()
+    evaluate_every: int = 1
+    callbacks: tuple = ()
+
+    def __post_init__(self):
+        time = {"timer": self.grid.timer, "sleep": self.grid.sleep}
+        self.mailbox, self.nodes = Mailbox(self.grid, **time), Nodes(self.grid, **time)
+        self.recorder = Recorder(self.in_flight)
+
+    @property
+    def state(self):
+        return self.session.state
+
+    def open(self):
+        profiles = self.seconds and [DeviceProfile(s) for s in self.seconds]
+        self.session = Session.open(
+            ServerState.start_from(self.arrays, self.seed),
+            self.nodes.ids(),
+            in_flight=self.in_flight,
+            build_fleet=profiles and (lambda count: profiles[:count]),
+            selection=Stratified(),
+            assignment=self.assignment,
+            aggregator=Mixing(self.alpha),
+            settings=TrainSettings(self.config, self.schedule, KEYS, ttl=60),
+        )
+        return self.session
+
+    def go(self):
+        session = self.open()
+        clock = (
+            VirtualClock(self.mailbox, self.patience)
+            if self.seconds
+            else WallClock(self.mailbox, self.patience, self.grid.timer)
+        )
+        limits = Limits(
+            self.rounds,
+            session.updates_per_round,
+            session.slots,
+            self.patience,
+            self.evaluate_every,
+        )
+        AsyncLoop(
+            session,
+            mailbox=self.mailbox,
+            clock=clock,
+            limits=limits,
+            evaluators=self.evaluators,
+            callbacks=[self.recorder, *self.callbacks],
+            nodes=self.nodes,
+        ).run()
+        return self
+
+
+def record(state):
+    return ArrayRecord(dict(state))

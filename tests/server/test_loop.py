@@ -1,0 +1,401 @@
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.server.callbacks import Callback
+from tests.grids import HandlerGrid, RefusedError
+from tests.runs import Run, answer, failing, plus_one
+
+
+def test_a_run_of_two_devices_worked_out_by_hand():
+    """Alg. 1, W <- W/2 + W_i/2 with W_i = W + 1; device 0 takes 1 s, device 1 2.5 s.
+
+    ====  ======  ====================  =====  =====  =========  ====================
+    time  device  trained from          W_i    W      staleness  sent again
+    ====  ======  ====================  =====  =====  =========  ====================
+    1.0   0       version 0 (W = 0)     1.0    0.5    0          version 1, due at 2
+    2.0   0       version 1 (W = 0.5)   1.5    1.0    0          version 2, due at 3
+    2.5   1       version 0 (W = 0)     1.0    1.0    2          version 3, due at 5
+    3.0   0       version 2 (W = 1.0)   2.0    1.5    1          version 4, due at 4
+    4.0   0       version 4 (W = 1.5)   2.5    2.0    0          no: 1 left, 1 flying
+    5.0   1       version 3 (W = 1.0)   2.0    2.0    2          no: the last of 6
+    ====  ======  ====================  =====  =====  =========  ====================
+    """
+    grid = HandlerGrid(plus_one, node_ids=[7, 9])
+    run = Run(grid, seconds=(1.0, 2.5)).go()
+    merged = run.recorder.merged
+    assert run.recorder.times == [1.0, 2.0, 2.5, 3.0, 4.0, 5.0]
+    assert [m.order.device for m in merged] == [0, 0, 1, 0, 0, 1]
+    assert [m.order.base_version for m in merged] == [0, 1, 0, 2, 4, 3]
+    assert [m.staleness for m in merged] == [0, 0, 2, 1, 0, 2]
+    assert [m.round for m in merged] == [1, 1, 2, 2, 3, 3]
+    assert run.recorder.weights == [0.5, 1.0, 1.0, 1.5, 2.0, 2.0]
+    assert run.recorder.rounds == [(1, 2), (2, 4), (3, 6)]
+    assert [message.metadata.dst_node_id for message in grid.pushed] == [
+        *(7, 9, 7, 7, 9, 7)
+    ]
+    state = run.state
+    assert torch.equal(state.arrays["w"], torch.full((2,), 2.0))
+    assert torch.equal(state.initial["w"], torch.zeros(2))
+    assert (state.version, state.updates, state.dispatched) == (6, 6, 6)
+    assert (state.fastest_updates, state.time, state.failures) == (4, 5.0, {})
+    assert (
+        state.bytes_up
+        == state.bytes_down
+        == sum(merged.order.cost.bytes_down for merged in merged)
+    )
+
+
+def test_arrivals_at_the_same_time_come_in_the_order_of_dispatch():
+    # Devices of 2 and 3 s meet at t = 6: device 1, sent at 3, before 0, sent at 4.
+    run = Run(HandlerGrid(plus_one, node_ids=[1, 2]), seconds=(2.0, 3.0)).go()
+    arrivals = zip(
+        run.recorder.times, (m.order.device for m in run.recorder.merged), strict=True
+    )
+    assert list(arrivals) == [(2, 0), (3, 1), (4, 0), (6, 1), (6, 0), (9, 1)]
+
+
+def test_the_fastest_rank_alone_advances_the_learning_rate():
+    # In the run above rank 0 merges at 1, 2, 3 and 4 s: its second update, at 2 s,
+    # reaches the milestone; the tasks that leave from then on have a tenth.
+    grid = HandlerGrid(plus_one, node_ids=[1, 2])
+    Run(
+        grid,
+        seconds=(1.0, 2.5),
+        config={"lr": 0.5, "epochs": 2},
+        schedule=StepDecay((2,), 0.1),
+    ).go()
+    configs = [dict(message.content["config"]) for message in grid.pushed]
+    assert [config["lr"] for config in configs] == pytest.approx(
+        [0.5, 0.5, 0.5, 0.05, 0.05, 0.05]
+    )
+    assert {config["epochs"] for config in configs} == {2}
+
+
+def test_updates_of_slow_ranks_leave_the_learning_rate_alone():
+    # Device 1 is so fast that rank 0 is its; device 0 merges nothing before the end.
+    grid = HandlerGrid(plus_one, node_ids=[1, 2])
+    schedule = StepDecay((1,), 0.1)
+    slow_first = Run(grid, seconds=(9.0, 1.0), config={"lr": 1.0}, schedule=schedule)
+    state = slow_first.go().state
+    assert state.fastest_updates == 5
+    assert [m.order.rank for m in slow_first.recorder.merged] == [0] * 5 + [1]
+
+
+def test_a_project_without_a_learning_rate_gets_none():
+    grid = HandlerGrid(plus_one)
+    Run(grid, seconds=(1, 2, 3), schedule=StepDecay((0,), 0.1)).go()
+    assert all("lr" not in message.content["config"] for message in grid.pushed)
+
+
+def virtual_run(delays, seed=0):
+    """A run whose training depends on the task's seed, over any real delays."""
+
+    def train(message):
+        seed = message.content["config"]["asyncdrop-seed"] % 1000
+        arrays = message.content["arrays"]["w"].numpy()
+        return answer(message, {"w": torch.from_numpy(arrays) * 0.9 + seed / 1000})
+
+    grid = HandlerGrid(
+        train,
+        node_ids=range(10, 16),
+        delay=lambda message: delays[int(message.metadata.message_id[1:])],
+    )
+    run = Run(grid, (1, 1.5, 2, 2.5, 3, 4), in_flight=3, rounds=4, seed=seed).go()
+    return run.recorder.history(), run.state.arrays["w"].tolist()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0, 50), min_size=12, max_size=12))
+def test_virtual_time_does_not_depend_on_the_real_delay_of_replies(delays):
+    assert virtual_run(delays) == virtual_run([0.0] * 12)
+
+
+def test_another_seed_gives_another_run():
+    assert virtual_run([0.0] * 12, seed=1) != virtual_run([0.0] * 12)
+
+
+class TestWallClock:
+    def test_the_first_reply_is_merged_first_and_its_slot_refilled_at_once(self):
+        delays = {1: 7.0, 2: 1.0, 3: 3.0}
+        grid = HandlerGrid(plus_one, delay=lambda m: delays[m.metadata.dst_node_id])
+        run = Run(grid, in_flight=3, rounds=2).go()
+        nodes = [merged.order.node_id for merged in run.recorder.merged]
+        assert nodes[:4] == [2, 2, 3, 2]
+        fourth = run.recorder.orders[3]
+        assert fourth.node_id == 2
+        assert fourth.dispatched_at == run.recorder.times[0]
+        assert run.recorder.times[0] == pytest.approx(1.0, abs=0.3)
+
+    def test_a_timeout_costs_the_task_and_not_the_run(self):
+        silent = {1}
+        grid = HandlerGrid(
+            lambda m: None if m.metadata.dst_node_id in silent else plus_one(m),
+            node_ids=[1, 2],
+            delay=lambda m: 4.0,
+        )
+        run = Run(grid, rounds=4, patience=10.0).go()
+        assert run.state.updates == 8
+        assert run.state.failures == {"no-reply": len(run.recorder.failures)}
+        device, kind, reason = run.recorder.failures[0]
+        assert (device, kind, reason) == (0, "no-reply", "no reply within 10 s")
+        assert {merged.order.node_id for merged in run.recorder.merged} == {2}
+
+    def test_a_reply_after_the_timeout_is_not_merged(self):
+        # Node 1 takes 15 s and is given 10: its replies all come too late.
+        grid = HandlerGrid(
+            plus_one,
+            node_ids=[1, 2],
+            delay=lambda m: 15.0 if m.metadata.dst_node_id == 1 else 3.0,
+        )
+        run = Run(grid, rounds=5, patience=10.0).go()
+        assert {merged.order.node_id for merged in run.recorder.merged} == {2}
+        assert run.state.failures["no-reply"] >= 2
+
+    def test_a_node_that_joins_is_used_and_one_that_leaves_is_not(self):
+        def train(message):
+            if len(grid.pushed) == 3:
+                grid.node_ids = [2, 5]
+            return plus_one(message)
+
+        grid = HandlerGrid(train, node_ids=[1, 2], delay=lambda m: 1.0)
+        run = Run(grid, rounds=6).go()
+        assert run.state.num_devices == 3
+        assert {order.node_id for order in run.recorder.orders[6:]} == {2, 5}
+
+    def test_more_slots_than_nodes_are_filled_when_nodes_join(self):
+        def train(message):
+            grid.node_ids = [1, 2, 3]
+            return plus_one(message)
+
+        grid = HandlerGrid(train, node_ids=[1], delay=lambda m: 1.0)
+        run = Run(grid, in_flight=3, rounds=9).go()
+        assert run.session.updates_per_round == 1
+        assert {merged.order.node_id for merged in run.recorder.merged} == {1, 2, 3}
+
+    def test_a_lost_task_shows_at_once_which_nodes_are_left(self):
+        def train(message):
+            if message.metadata.dst_node_id == 1:
+                grid.node_ids = [2]
+                return failing(message, "node gone")
+            return plus_one(message)
+
+        grid = HandlerGrid(train, node_ids=[1], delay=lambda m: 1.0)
+        run = Run(grid, in_flight=4, rounds=3).go()
+        assert run.state.failures == {"client-error": 1}
+        assert [m.order.node_id for m in run.recorder.merged] == [2, 2, 2]
+
+    def test_a_run_without_nodes_waits_for_one_and_ends_if_none_comes(self):
+        def train(message):
+            grid.node_ids = []
+            return plus_one(message)
+
+        grid = HandlerGrid(train, node_ids=[1], delay=lambda m: 1.0)
+        with pytest.raises(RunError, match="0 of 1 nodes connected within 30 s"):
+            Run(grid, patience=30.0).go()
+        assert grid.now >= 30
+
+    def test_a_node_that_comes_back_in_time_saves_the_run(self):
+        class Returning(HandlerGrid):
+            def sleep(self, seconds):
+                super().sleep(seconds)
+                if self.now > 20:
+                    self.node_ids = [1]
+
+        def train(message):
+            if grid.now < 20:
+                grid.node_ids = []
+            return plus_one(message)
+
+        grid = Returning(train, node_ids=[1])
+        assert Run(grid, patience=60.0).go().state.updates == 3
+        assert grid.now > 20
+
+
+def test_a_virtual_fleet_whose_nodes_are_all_replaced_ends_in_one_line():
+    def train(message):
+        grid.node_ids = [77, 78]
+        return plus_one(message)
+
+    grid = HandlerGrid(train, node_ids=[1, 2])
+    with pytest.raises(RunError, match="nodes of the simulated fleet have gone"):
+        Run(grid, seconds=(1.0, 2.0)).go()
+
+
+class TestFailures:
+    def test_a_client_that_raises_costs_its_task(self):
+        def train(message):
+            bad = message.metadata.dst_node_id == 1
+            return failing(message, "CUDA\nout") if bad else plus_one(message)
+
+        run = Run(HandlerGrid(train, node_ids=[1, 2]), seconds=(1.0, 1.0)).go()
+        # It fails at 1 to 6 s; device 1 works at 1 to 5 s and, as the last task is not
+        # given to the device that has just failed, at 7 s.
+        assert run.recorder.times == [1, 2, 3, 4, 5, 7]
+        assert run.state.failures == {"client-error": 6}
+        assert run.recorder.failures[0] == (
+            0,
+            "client-error",
+            "the client failed with code 3: CUDA out",
+        )
+
+    @pytest.mark.parametrize(
+        ("state", "metrics", "kind"),
+        [
+            ({"w": torch.ones(3)}, {}, "shape"),
+            ({"v": torch.ones(2)}, {}, "arrays"),
+            ({"w": torch.ones(2, dtype=torch.float64)}, {}, "arrays"),
+            ({"w": torch.ones(2, dtype=torch.int64)}, {}, "arrays"),
+            ({"w": torch.tensor([0.0, torch.nan])}, {}, "non-finite"),
+            ({"w": torch.ones(2)}, {"num-examples": 0}, "num-examples"),
+            ({"w": torch.ones(2)}, {"num-examples": float("inf")}, "num-examples"),
+            ({"w": torch.ones(2)}, {"num-examples": float("nan")}, "num-examples"),
+        ],
+    )
+    def test_a_reply_that_does_not_fit_costs_its_task(self, state, metrics, kind):
+        def train(message):
+            if message.metadata.dst_node_id == 1:
+                return answer(message, state, **metrics)
+            return plus_one(message)
+
+        run = Run(HandlerGrid(train, node_ids=[1, 2]), seconds=(4.0, 1.0)).go()
+        # It fails at 4 and at 8 s, when all others are done.
+        assert run.state.failures == {kind: 2}
+        assert run.recorder.times == [1, 2, 3, 4, 5, 9]
+        assert run.recorder.weights == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+
+    @pytest.mark.parametrize("data", [b"PK\x03\x04 no zip", b"\x93NUMPY\x01", b""])
+    def test_bytes_that_are_no_array_cost_their_task(self, data):
+        def train(message):
+            reply = plus_one(message)
+            if message.metadata.dst_node_id == 1:
+                array = Array("float32", (2,), "numpy.ndarray", data)
+                reply.content["arrays"]["w"] = array
+            return reply
+
+        run = Run(HandlerGrid(train, node_ids=[1, 2]), seconds=(4.0, 1.0)).go()
+        assert run.state.failures == {"arrays": 2}
+
+    def test_an_archive_of_arrays_costs_its_task(self, tmp_path):
+        np.savez(tmp_path / "a.npz", w=np.zeros(2))
+        data = (tmp_path / "a.npz").read_bytes()
+        self.test_bytes_that_are_no_array_cost_their_task(data)
+
+    @pytest.mark.parametrize("seconds", [None, (1.0, 2.0)])
+    def test_nothing_but_failures_end_the_run_with_the_last_reason(self, seconds):
+        grid = HandlerGrid(
+            lambda m: failing(m, f"reason of {len(grid.pushed)}"), [1, 2]
+        )
+        run = Run(grid, seconds)
+        with pytest.raises(RunError, match=r"last 6 tasks all failed") as caught:
+            run.go()
+        assert run.recorder.failures[-1][2] in str(caught.value)
+        assert len(run.recorder.failures) == 6
+        assert "\n" not in str(caught.value)
+        assert run.recorder.ended == 1
+
+    def test_a_success_in_between_starts_the_count_anew(self):
+        outcomes = iter([failing] * 5 + [plus_one] + [failing] * 5 + [plus_one] * 9)
+        grid = HandlerGrid(lambda m: next(outcomes)(m), node_ids=[1, 2])
+        run = Run(grid, seconds=(1.0, 1.0)).go()
+        assert run.state.failures == {"client-error": 10}
+        assert run.state.updates == 6
+
+    def test_a_message_that_the_grid_does_not_take_is_counted(self):
+        def refuse_first(message):
+            if not grid.pushed and not run.recorder.failures:
+                raise RefusedError
+            return plus_one(message)
+
+        grid = HandlerGrid(refuse_first, node_ids=[1, 2])
+        run = Run(grid, seconds=(1.0, 2.0))
+        run.go()
+        assert run.state.failures == {"not-sent": 1}
+        assert run.state.dispatched == 7
+        assert run.state.bytes_down == run.state.bytes_up
+
+    def test_a_grid_that_takes_nothing_ends_the_run(self):
+        grid = HandlerGrid(plus_one, node_ids=[1])
+        grid.refuse = []
+        with pytest.raises(RunError, match="the grid did not take the message"):
+            Run(grid, seconds=(1.0,), in_flight=1).go()
+
+
+OUTCOMES = {
+    "merged": plus_one,
+    "client-error": failing,
+    "shape": lambda message: answer(message, {"w": torch.zeros(9)}),
+    "no-reply": lambda message: None,
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    script=st.lists(st.sampled_from([*OUTCOMES, "not-sent"]), max_size=30),
+    delays=st.lists(st.floats(0, 20), min_size=1, max_size=8),
+    virtual=st.booleans(),
+    in_flight=st.integers(1, 4),
+    num_nodes=st.integers(1, 5),
+)
+def test_whatever_happens_the_books_are_right(
+    script, delays, virtual, in_flight, num_nodes
+):
+    seen = []
+
+    def handle(message):
+        kind = script[len(seen)] if len(seen) < len(script) else "merged"
+        seen.append(kind)
+        if kind == "not-sent":
+            raise RefusedError
+        return OUTCOMES[kind](message)
+
+    grid = HandlerGrid(
+        handle,
+        node_ids=range(1, num_nodes + 1),
+        delay=lambda m: delays[int(m.metadata.message_id[1:]) % len(delays)],
+    )
+    seconds = tuple(1.0 + node for node in range(num_nodes)) if virtual else None
+    run = Run(grid, seconds, in_flight=in_flight, rounds=3, patience=30.0)
+    try:
+        run.go()  # the recorder checks slots and devices at every dispatch
+    except RunError:
+        assert len(run.recorder.failures) >= 3 * run.session.slots
+        kinds = {kind for _, kind, _ in run.recorder.failures[-3:]}
+        assert kinds <= {*OUTCOMES, "not-sent"} - {"merged"}
+    else:
+        state = run.state
+        assert state.updates == state.version == len(run.recorder.merged)
+        assert state.updates == 3 * run.session.updates_per_round
+        assert not state.in_flight
+        assert (
+            state.dispatched == len(seen) == state.updates + len(run.recorder.failures)
+        )
+        lost = {kind: seen.count(kind) for kind in set(seen) - {"merged"}}
+        assert state.failures == lost
+        times = run.recorder.times
+        assert times == sorted(times)
+
+
+class Stop(Callback):
+    def on_update(self, state, merged):
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_is_interrupted_tells_its_callbacks():
+    run = Run(HandlerGrid(plus_one), seconds=(1, 2, 3), callbacks=(Stop(),))
+    with pytest.raises(KeyboardInterrupt):
+        run.go()
+    assert run.recorder.ended == 1
+
+
+def test_a_task_that_leaves_goes_with_the_weights_of_that_moment():
+    """Merging on must not change what is on its way."""
+    grid = HandlerGrid(plus_one, node_ids=[1, 2])
+    Run(grid, seconds=(1.0, 2.5)).go()
+    sent = [message.content["arrays"]["w"].numpy()[0] for message in grid.pushed]
+    assert sent == [0.0, 0.0, 0.5, 1.0, 1.0, 1.5]
