@@ -24,7 +24,14 @@ from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.progress import Progress
 from flwr_asyncdrop.results import MetricsFn, ResultCollector
 from flwr_asyncdrop.schedule import StepDecay
-from flwr_asyncdrop.server.assignment import FullModels, Submodels
+from flwr_asyncdrop.server.assignment import (
+    ComputeShare,
+    FullModels,
+    MaskedModels,
+    Submodels,
+    elements_share,
+    flops_share,
+)
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
 from flwr_asyncdrop.server.dispatch import Assignment, TrainSettings
@@ -46,6 +53,8 @@ __all__ = ["STRATEGIES", "AsyncDrop", "AsyncFedAvg", "AsyncStrategy", "HeteroAsy
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+ExampleInputs = Tensor | tuple[object, ...]
+
 
 class AsyncStrategy(Strategy):
     """A Flower strategy that merges each result on arrival.
@@ -58,7 +67,8 @@ class AsyncStrategy(Strategy):
     ----------
     model : nn.Module, optional
         The model whose submodels are trained; needed by every algorithm that drops
-        units. Only its structure is used: the weights come with `start`.
+        units, unless there is a `plan`. Only its structure is used: the weights come
+        with `start`.
     example_inputs : Tensor or tuple, optional
         Inputs that the model runs on, e.g. ``torch.zeros(1, 3, 32, 32)``.
     drop_rate : float
@@ -68,6 +78,12 @@ class AsyncStrategy(Strategy):
     scope : {"all", "internal"}
         ``"internal"`` drops only units that are made and consumed inside a block, as
         the paper does; ``"all"`` also those of residual streams, which saves more.
+    mode : {"sliced", "masked"}
+        ``"sliced"`` sends tensors that are really smaller; ``"masked"`` sends
+        full-size ones with the dropped units zeroed, for clients of any framework
+        that must stay as they are.
+    plan : Plan, optional
+        The units of the model, e.g. from `declare_plan`, instead of discovering them.
     in_flight : int
         Devices that train at any moment.
     fleet : callable, optional
@@ -100,11 +116,13 @@ class AsyncStrategy(Strategy):
     def __init__(
         self,
         model: nn.Module | None = None,
-        example_inputs: Tensor | tuple[object, ...] | None = None,
+        example_inputs: ExampleInputs | None = None,
         *,
         drop_rate: float = 0.25,
         alpha: float = 0.5,
         scope: Literal["internal", "all"] = "all",
+        mode: Literal["sliced", "masked"] = "sliced",
+        plan: Plan | None = None,
         in_flight: int = 8,
         fleet: FleetBuilder | None = None,
         selection: Selection | None = None,
@@ -131,14 +149,14 @@ class AsyncStrategy(Strategy):
         self._assignment: Assignment = FullModels()
         if rules.mask is not None:
             policy = rules.mask(drop_rate)
-            if model is None or example_inputs is None:
-                name = type(self).__name__
-                raise ConfigError(
-                    f"{name} makes submodels: pass the model and example inputs, "
-                    f"e.g. {name}(Net(), torch.zeros(1, 3, 32, 32))"
+            self.plan = plan or self._discover(model, example_inputs, scope)
+            self._assignment = (
+                MaskedModels(self.plan, policy)
+                if mode == "masked"
+                else Submodels(
+                    self.plan, policy, _compute(self.plan, model, example_inputs)
                 )
-            self.plan = plan_submodels(model, example_inputs, scope=scope)
-            self._assignment = Submodels(model, example_inputs, self.plan, policy)
+            )
         self.in_flight = in_flight
         self.fleet = fleet
         self.selection = selection or Stratified()
@@ -152,6 +170,20 @@ class AsyncStrategy(Strategy):
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.callbacks = tuple(callbacks)
         self._session: Session | None = None
+
+    def _discover(
+        self,
+        model: nn.Module | None,
+        example_inputs: ExampleInputs | None,
+        scope: Literal["internal", "all"],
+    ) -> Plan:
+        if model is None or example_inputs is None:
+            name = type(self).__name__
+            raise ConfigError(
+                f"{name} makes submodels: pass the model and example inputs, e.g. "
+                f"{name}(Net(), torch.zeros(1, 3, 32, 32)), or a plan"
+            )
+        return plan_submodels(model, example_inputs, scope=scope)
 
     def summary(self) -> None:
         """Log what this strategy does."""
@@ -364,3 +396,11 @@ STRATEGIES = MappingProxyType(
 def _check(name: str, value: object, valid: bool, range_: str) -> None:
     if not valid:
         raise ConfigError(f"{name}={value!r} must be {range_}")
+
+
+def _compute(
+    plan: Plan, model: nn.Module | None, example_inputs: ExampleInputs | None
+) -> ComputeShare:
+    if model is None or example_inputs is None:
+        return elements_share(plan)
+    return flops_share(model, example_inputs)

@@ -1,9 +1,9 @@
 """Which coordinates a device trains, and what that costs."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.masks import MaskPolicy, unit_scores
@@ -11,14 +11,27 @@ from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.submodel import (
     Indices,
+    Keep,
     Plan,
     State,
     extract,
     narrow,
+    silenced,
     step_flops,
 )
 
-__all__ = ["FullModels", "Part", "Submodels"]
+__all__ = [
+    "ComputeShare",
+    "FullModels",
+    "MaskedModels",
+    "Part",
+    "Submodels",
+    "elements_share",
+    "flops_share",
+]
+
+ComputeShare = Callable[[Mapping[str, tuple[int, ...]]], float]
+"""From a submodel's shapes to its FLOPs over those of the full model."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +41,22 @@ class Part:
     Attributes
     ----------
     arrays : dict of str to Tensor
-        Its tensors, really smaller.
+        The tensors to send: really smaller, or full-size if `masked`.
     indices : dict of str to dict of int to Tensor
         Where they come from; empty for the full model.
     shapes : mapping of str to tuple of int
-        Their shapes.
+        The shapes of `arrays`.
     compute : float
         FLOPs of one step over those of the full model.
+    masked : bool
+        Whether the dropped units are zeroed instead of cut out.
     """
 
     arrays: State
     indices: Indices
     shapes: Mapping[str, tuple[int, ...]]
     compute: float
+    masked: bool = False
 
 
 class FullModels:
@@ -57,29 +73,20 @@ class Submodels:
 
     Parameters
     ----------
-    model : nn.Module
-        The full model; narrowed once per set of widths, to count FLOPs.
-    example_inputs : Tensor or tuple
-        Inputs that the model runs on.
     plan : Plan
-        Its units.
+        The units of the model.
     policy : MaskPolicy
         Which of them to keep.
+    compute : callable
+        Returns the FLOPs of a step of the model with the given shapes, over those
+        of the full model; called once per set of widths.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        example_inputs: Tensor | tuple[object, ...],
-        plan: Plan,
-        policy: MaskPolicy,
-    ) -> None:
-        self._model = model
-        self._example_inputs = example_inputs
+    def __init__(self, plan: Plan, policy: MaskPolicy, compute: ComputeShare) -> None:
         self._plan = plan
         self._policy = policy
-        self._full_flops = step_flops(model, example_inputs)
-        self._compute: dict[tuple[int, ...], float] = {}
+        self._compute = compute
+        self._known: dict[tuple[int, ...], float] = {}
 
     def assign(self, state: ServerState, rank: int, num_ranks: int) -> Part:
         """Return the submodel for a device of `rank`.
@@ -91,31 +98,72 @@ class Submodels:
         rank, num_ranks : int
             The device's place among the speed ranks, 0 the fastest.
         """
-        scores = (
-            unit_scores(self._plan, state.arrays, state.initial)
-            if self._policy.needs_scores
-            else None
-        )
-        generator = torch_generator(state.seed, "mask", state.dispatched)
-        keep = self._policy.assign(
-            self._plan.groups, scores, rank, num_ranks, generator
-        )
+        keep = _choose(self._policy, self._plan, state, rank, num_ranks)
         indices = self._plan.indices(keep)
         shapes = self._plan.shapes_of(indices)
         widths = tuple(len(units) for units in keep)
-        return Part(
-            arrays=extract(state.arrays, indices),
-            indices=indices,
-            shapes=shapes,
-            compute=self._compute_share(widths, shapes),
-        )
+        if widths not in self._known:
+            self._known[widths] = self._compute(shapes)
+        arrays = extract(state.arrays, indices)
+        return Part(arrays, indices, shapes, self._known[widths])
 
-    def _compute_share(
-        self, widths: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]
-    ) -> float:
-        if widths not in self._compute:
-            with torch.no_grad():
-                model = narrow(self._model, shapes)
-                flops = step_flops(model, self._example_inputs)
-            self._compute[widths] = flops / self._full_flops
-        return self._compute[widths]
+
+class MaskedModels:
+    """Every device gets the full model with the dropped units zeroed.
+
+    For clients that must stay as they are, of any framework: nothing is saved, but
+    only the kept coordinates are merged, as with `Submodels`.
+
+    Parameters
+    ----------
+    plan : Plan
+        The units of the model.
+    policy : MaskPolicy
+        Which of them to keep.
+    """
+
+    def __init__(self, plan: Plan, policy: MaskPolicy) -> None:
+        self._plan = plan
+        self._policy = policy
+
+    def assign(self, state: ServerState, rank: int, num_ranks: int) -> Part:
+        """Return the masked model for a device of `rank`; see `Submodels.assign`."""
+        keep = _choose(self._policy, self._plan, state, rank, num_ranks)
+        indices = self._plan.indices(keep)
+        arrays = silenced(state.arrays, indices)
+        return Part(arrays, indices, self._plan.shapes, compute=1.0, masked=True)
+
+
+def flops_share(
+    model: nn.Module, example_inputs: Tensor | tuple[object, ...]
+) -> ComputeShare:
+    """Return the function that counts the FLOPs of a narrowed `model`."""
+    full = step_flops(model, example_inputs)
+
+    def share(shapes: Mapping[str, tuple[int, ...]]) -> float:
+        return step_flops(narrow(model, shapes), example_inputs) / full
+
+    return share
+
+
+def elements_share(plan: Plan) -> ComputeShare:
+    """Return the function that takes the share of the weights for that of the FLOPs.
+
+    It is exact for fully connected layers, and all that is known without a module.
+    """
+    full = _elements(plan.shapes)
+    return lambda shapes: _elements(shapes) / full
+
+
+def _choose(
+    policy: MaskPolicy, plan: Plan, state: ServerState, rank: int, num_ranks: int
+) -> Keep:
+    scores = (
+        unit_scores(plan, state.arrays, state.initial) if policy.needs_scores else None
+    )
+    generator = torch_generator(state.seed, "mask", state.dispatched)
+    return policy.assign(plan.groups, scores, rank, num_ranks, generator)
+
+
+def _elements(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    return sum(math.prod(shape) for shape in shapes.values())

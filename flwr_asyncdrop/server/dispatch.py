@@ -131,6 +131,7 @@ class Dispatcher:
             dispatched_at=state.time,
             due=state.time,
             cost=TaskCost(part.compute, num_bytes, num_bytes),
+            masked=part.masked,
         )
         message = wire.make_task(
             record,

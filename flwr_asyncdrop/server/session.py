@@ -25,7 +25,7 @@ from flwr_asyncdrop.server.dispatch import (
 from flwr_asyncdrop.server.fleet import Fleet, Selection
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
-from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.submodel import State, extract
 
 __all__ = ["FleetBuilder", "Session"]
 
@@ -152,7 +152,10 @@ class Session:
         """
         state, keys = self.state, self.dispatcher.settings.keys
         reply = wire.read_reply(message, order.shapes, keys)
-        update = Update(reply.arrays, order.indices, staleness, reply.num_examples)
+        arrays = reply.arrays
+        if order.masked:
+            arrays = extract(arrays, order.indices)
+        update = Update(arrays, order.indices, staleness, reply.num_examples)
         try:
             state.version += self.aggregator.merge(state.arrays, update)
         except ShapeError as error:

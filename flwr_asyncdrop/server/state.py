@@ -36,6 +36,8 @@ class Order:
         clock) or is given up (wall clock).
     cost : TaskCost
         What it asks of the device.
+    masked : bool
+        Whether full-size arrays were sent, with the dropped units zeroed.
     """
 
     number: int
@@ -50,6 +52,7 @@ class Order:
     dispatched_at: float
     due: float
     cost: TaskCost
+    masked: bool = False
 
 
 @dataclass

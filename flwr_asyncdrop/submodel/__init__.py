@@ -7,11 +7,12 @@ writes them back. `load_submodel` builds the module that fits them.
 """
 
 from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
+from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.flops import step_flops
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.planning import plan_submodels
-from flwr_asyncdrop.submodel.transfer import extract, merge_
+from flwr_asyncdrop.submodel.transfer import extract, merge_, silenced
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State
 
 __all__ = [
@@ -21,11 +22,13 @@ __all__ = [
     "Scope",
     "State",
     "UnitGroup",
+    "declare_plan",
     "extract",
     "load_submodel",
     "merge_",
     "narrow",
     "plan_submodels",
     "recalibrate_bn",
+    "silenced",
     "step_flops",
 ]

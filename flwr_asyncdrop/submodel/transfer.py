@@ -9,7 +9,7 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State
 
-__all__ = ["extract", "merge_"]
+__all__ = ["extract", "merge_", "silenced"]
 
 _WHOLE: Mapping[int, Tensor] = {}
 
@@ -41,6 +41,31 @@ def extract(state: State, indices: Indices) -> State:
         name: _extract(tensor.detach(), indices.get(name, _WHOLE))
         for name, tensor in state.items()
     }
+
+
+def silenced(state: State, indices: Indices) -> State:
+    """Copy the full state with all dropped coordinates zeroed.
+
+    Parameters
+    ----------
+    state : dict of str to Tensor
+        The full model's ``state_dict``.
+    indices : dict of str to dict of int to Tensor
+        The kept positions, as for :func:`extract`.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Full-size tensors under the same names, sharing no memory with `state`.
+
+    Raises
+    ------
+    ShapeError
+        If `indices` do not fit `state`.
+    """
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    merge_(zeros, extract(state, indices), indices, 1.0)
+    return zeros
 
 
 @torch.no_grad()
