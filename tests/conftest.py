@@ -31,3 +31,9 @@ def vision_models() -> ModuleType:
         library.define(f"qnms({boxes}) -> Tensor")
         import torchvision.models
     return torchvision.models
+
+
+@pytest.fixture
+def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look twice for nodes without the pause in between."""
+    monkeypatch.setattr("flwr_asyncdrop.server.nodes._POLL", 0.0)

@@ -1,0 +1,147 @@
+"""The real loop against the whole algorithm written down naively, bit for bit.
+
+The reference knows no index maps, no messages and no sub-tensors: its masks are dense
+0/1 matrices written by hand for one network of three layers, and its fleet is a list.
+"""
+
+import pytest
+import torch
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.simulation.profiles import DeviceProfile
+from flwr_asyncdrop.strategy import STRATEGIES
+from tests.grids import HandlerGrid
+from tests.runs import Recorder, answer, mlp, record
+
+SECONDS = (1.0, 1.4, 2.3, 3.1)
+UPDATES = 20
+RATE = 0.4
+SIZES = (6, 5)  # hidden units of `mlp`
+FULL_FLOPS = 4 * 6 + 6 * 5 + 5 * 3
+
+
+def trained(weights):
+    """Local training that treats every coordinate alike, so that slicing commutes."""
+    return weights + 0.1 * torch.cos(5.0 * weights)
+
+
+def random_keep(number, rank, state, initial):
+    """Alg. 2: units drawn anew for order `number`, group after group."""
+    generator = torch_generator(3, "mask", number)
+    draws = [torch.randperm(size, generator=generator) for size in SIZES]
+    return [
+        sorted(draw[int(size * RATE) :].tolist())
+        for draw, size in zip(draws, SIZES, strict=True)
+    ]
+
+
+def smart_keep(number, rank, state, initial):
+    """Alg. 3: the rank drops its window of the units that have moved most."""
+    moved = {name: (state[name] - initial[name]).abs().double() for name in state}
+    scores = [
+        moved["0.weight"].sum(1) + moved["0.bias"] + moved["2.weight"].sum(0),
+        moved["2.weight"].sum(1) + moved["2.bias"] + moved["4.weight"].sum(0),
+    ]
+    kept = []
+    for size, score in zip(SIZES, scores, strict=True):
+        drop = int(size * RATE)
+        order = sorted(range(size), key=lambda unit: (-score[unit].item(), unit))
+        start = min(rank * (size // len(SECONDS)), size - drop)
+        kept.append(sorted(order[:start] + order[start + drop :]))
+    return kept
+
+
+def dense_masks(first, second):
+    rows, columns = torch.zeros(6), torch.zeros(5)
+    rows[first], columns[second] = 1.0, 1.0
+    return {
+        "0.weight": rows[:, None].expand(6, 4),
+        "0.bias": rows,
+        "2.weight": columns[:, None] * rows[None, :],
+        "2.bias": columns,
+        "4.weight": columns[None, :].expand(3, 5),
+        "4.bias": torch.ones(3),
+    }
+
+
+def reference(keep, alpha):
+    """Return the model after each update, with its time and device."""
+    state = {name: tensor.clone() for name, tensor in mlp().state_dict().items()}
+    initial = {name: tensor.clone() for name, tensor in state.items()}
+    flying, now, number, merged = [], 0.0, 0, []
+    idle = list(range(len(SECONDS)))
+    while len(merged) < UPDATES:
+        while idle and len(flying) < UPDATES - len(merged):
+            device = idle.pop(0)
+            first, second = keep(number, device, state, initial)
+            cost = 4 * len(first) + len(first) * len(second) + len(second) * 3
+            due = now + SECONDS[device] * (cost / FULL_FLOPS)
+            result = {name: trained(tensor) for name, tensor in state.items()}
+            flying.append((due, number, device, dense_masks(first, second), result))
+            number += 1
+        flying.sort(key=lambda order: order[:2])
+        now, _, device, masks, result = flying.pop(0)
+        for name, old in state.items():
+            mixed = torch.lerp(old, result[name], alpha)
+            state[name] = torch.where(masks[name] == 1, mixed, old)
+        idle.append(device)
+        merged.append((now, device, {name: t.clone() for name, t in state.items()}))
+    return merged
+
+
+class Snapshots(Recorder):
+    def __init__(self):
+        super().__init__(len(SECONDS))
+        self.states = []
+
+    def on_update(self, state, merged):
+        super().on_update(state, merged)
+        self.states.append({name: t.clone() for name, t in state.arrays.items()})
+
+
+def train(message):
+    state = wire.from_record(message.content["arrays"])
+    return answer(message, {name: trained(tensor) for name, tensor in state.items()})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keep"),
+    [("asyncdrop", random_keep), ("hetero-asyncdrop", smart_keep)],
+)
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+@pytest.mark.usefixtures("no_settling")
+def test_the_loop_equals_the_naive_algorithm(algorithm, keep, alpha):
+    snapshots = Snapshots()
+    strategy = STRATEGIES[algorithm](
+        mlp(),
+        torch.zeros(1, 4),
+        drop_rate=RATE,
+        alpha=alpha,
+        in_flight=len(SECONDS),
+        fleet=lambda count: [DeviceProfile(seconds) for seconds in SECONDS],
+        seed=3,
+        callbacks=[snapshots],
+    )
+    grid = HandlerGrid(train, node_ids=range(1, 5))
+    initial = record(mlp().state_dict())
+    result = strategy.start(grid, initial, num_rounds=UPDATES // len(SECONDS))
+    expected = reference(keep, alpha)
+    assert len(grid.pushed) == len(expected) == UPDATES
+    assert snapshots.times == [time for time, _, _ in expected]
+    devices = [merged.order.device for merged in snapshots.merged]
+    assert devices == [device for _, device, _ in expected]
+    assert any(merged.staleness > 1 for merged in snapshots.merged)
+    for found, (_, _, wanted) in zip(snapshots.states, expected, strict=True):
+        for name, tensor in wanted.items():
+            assert torch.equal(found[name], tensor), name
+    # 0.4 of 6 and of 5 units is 2: 4 and 3 are left.
+    for message in grid.pushed:
+        assert message.content["arrays"]["2.weight"].shape == (3, 4)
+    final = wire.from_record(result.arrays)
+    assert all(torch.equal(final[name], t) for name, t in expected[-1][2].items())
+
+
+def test_the_reference_tells_the_algorithms_apart():
+    random, smart = reference(random_keep, 0.5), reference(smart_keep, 0.5)
+    assert not torch.equal(random[-1][2]["2.weight"], smart[-1][2]["2.weight"])
