@@ -1,0 +1,148 @@
+import pytest
+import torch
+
+from flwr_asyncdrop.masks import RandomMask, SmartPartition
+from flwr_asyncdrop.server.assignment import (
+    FullModels,
+    MaskedModels,
+    Submodels,
+    elements_share,
+    flops_share,
+)
+from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.submodel import extract, plan_submodels
+from tests.runs import mlp
+
+INPUTS = torch.zeros(1, 4)
+PLAN = plan_submodels(mlp(), INPUTS)
+FULL = 4 * 6 + 6 * 5 + 5 * 3  # multiplications of `mlp`
+
+
+def run_state(seed=0):
+    return ServerState.start_from(mlp().state_dict(), seed)
+
+
+def submodels(policy):
+    return Submodels(PLAN, policy, flops_share(mlp(), INPUTS))
+
+
+def shapes_of(arrays):
+    return {name: tuple(tensor.shape) for name, tensor in arrays.items()}
+
+
+def test_full_models_are_the_whole_global_model():
+    state = run_state()
+    part = FullModels().assign(state, 0, 8)
+    assert part.indices == {}
+    assert part.compute == 1.0
+    assert part.shapes == shapes_of(state.arrays)
+    assert all(torch.equal(part.arrays[n], t) for n, t in state.arrays.items())
+
+
+def test_a_submodel_is_really_smaller_and_costs_less():
+    # 0.5 of 6 and of 5 units is 3 and 2: 3 and 3 are left.
+    state = run_state()
+    part = submodels(RandomMask(0.5)).assign(state, 0, 8)
+    assert part.shapes == shapes_of(part.arrays)
+    assert part.shapes["0.weight"] == (3, 4)
+    assert part.shapes["2.weight"] == (3, 3)
+    assert part.shapes["4.weight"] == (3, 3)
+    assert part.compute == (4 * 3 + 3 * 3 + 3 * 3) / FULL
+    rows = part.indices["0.weight"][0]
+    assert torch.equal(part.arrays["0.bias"], state.arrays["0.bias"][rows])
+
+
+def test_dropping_nothing_costs_what_the_full_model_costs():
+    for policy in (RandomMask(0.0), SmartPartition(0.0)):
+        part = submodels(policy).assign(run_state(), 0, 8)
+        assert (part.indices, part.compute) == ({}, 1.0)
+
+
+def test_the_global_model_may_change_while_a_submodel_is_away():
+    state = run_state()
+    part = submodels(RandomMask(0.5)).assign(state, 0, 8)
+    before = {name: tensor.clone() for name, tensor in part.arrays.items()}
+    for tensor in state.arrays.values():
+        tensor.zero_()
+    assert all(torch.equal(part.arrays[n], t) for n, t in before.items())
+
+
+def kept(assignment, state, rank=0):
+    indices = assignment.assign(state, rank, 3).indices
+    return [indices[name][0].tolist() for name in ("0.bias", "2.bias")]
+
+
+def test_random_masks_follow_the_seed_and_the_number_of_the_order():
+    assignment, state = submodels(RandomMask(0.5)), run_state()
+    first = kept(assignment, state)
+    assert kept(assignment, run_state()) == first
+    masks, others = [], []
+    for number in range(10):
+        state.dispatched = number
+        masks.append(kept(assignment, state))
+        other = run_state(seed=1)
+        other.dispatched = number
+        others.append(kept(assignment, other))
+    assert len({str(mask) for mask in masks}) > 5
+    assert masks != others
+
+
+def test_the_smart_partition_goes_by_what_has_moved():
+    # Units 4 and 1 of the first layer have moved most: rank 0 of 3 drops them, rank 1
+    # drops the next two by number, 0 and 2, and rank 2 the last two.
+    state = run_state()
+    state.arrays["0.bias"][4] += 9
+    state.arrays["0.bias"][1] += 5
+    assignment = submodels(SmartPartition(0.4))
+    first = [kept(assignment, state, rank)[0] for rank in range(3)]
+    assert first == [[0, 2, 3, 5], [1, 3, 4, 5], [0, 1, 2, 4]]
+
+
+def test_flops_are_counted_once_per_width():
+    counted = []
+
+    def share(shapes):
+        counted.append(shapes["0.weight"][0])
+        return 0.5
+
+    assignment = Submodels(PLAN, RandomMask(0.5), share)
+    state = run_state()
+    for number in range(5):
+        state.dispatched = number
+        assert assignment.assign(state, 0, 8).compute == 0.5
+    assert counted == [3]
+
+
+def test_without_a_module_the_share_of_the_weights_stands_in():
+    biases = 6 + 5 + 3
+    share = elements_share(PLAN)
+    assert share(PLAN.shapes) == 1.0
+    halved = submodels(RandomMask(0.5)).assign(run_state(), 0, 8).shapes
+    assert share(halved) == (12 + 9 + 9 + 3 + 3 + 3) / (FULL + biases)
+
+
+@pytest.mark.parametrize("policy", [RandomMask(0.5), SmartPartition(0.5)])
+def test_a_masked_model_is_the_submodel_at_full_size(policy):
+    state = run_state()
+    sliced = submodels(policy).assign(state, 1, 3)
+    masked = MaskedModels(PLAN, policy).assign(state, 1, 3)
+    assert masked.masked
+    assert masked.compute == 1.0
+    assert masked.shapes == shapes_of(masked.arrays) == shapes_of(state.arrays)
+    for name, dims in sliced.indices.items():
+        for dim, positions in dims.items():
+            assert torch.equal(masked.indices[name][dim], positions)
+    # What is kept is the same, and what is dropped is silent: with equal inputs the
+    # masked network computes what the narrow one does.
+    inside = extract(masked.arrays, masked.indices)
+    for name, tensor in sliced.arrays.items():
+        assert torch.equal(inside[name], tensor), name
+    full = mlp()
+    full.load_state_dict(masked.arrays)
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    hidden = x
+    for layer in (0, 2, 4):
+        w, b = (sliced.arrays[f"{layer}.{part}"] for part in ("weight", "bias"))
+        hidden = torch.nn.functional.linear(hidden, w, b)
+        hidden = hidden.relu() if layer < 4 else hidden
+    assert torch.allclose(full(x), hidden, atol=1e-6)
