@@ -1,0 +1,66 @@
+import pytest
+import torch
+
+from flwr_asyncdrop import load_submodel
+from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.submodel import extract, plan_submodels
+from flwr_asyncdrop.wire import to_record
+from tests.runs import mlp
+
+
+def part_of(model, rate=0.5):
+    plan = plan_submodels(model, torch.zeros(1, 4))
+    keep = RandomMask(rate).assign(
+        plan.groups, None, 0, 1, torch.Generator().manual_seed(0)
+    )
+    return extract(model.state_dict(), plan.indices(keep))
+
+
+def test_full_arrays_give_the_full_model():
+    server, mine = mlp(seed=1), mlp(seed=2)
+    loaded = load_submodel(mine, to_record(server.state_dict()))
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(loaded(x), server(x))
+
+
+def test_a_submodel_is_really_narrower_and_has_the_weights_that_were_sent():
+    sent = part_of(mlp(seed=1))
+    loaded = load_submodel(mlp(seed=2), to_record(sent))
+    assert (loaded[0].out_features, loaded[2].in_features) == (3, 3)
+    state = loaded.state_dict()
+    assert list(state) == list(sent)
+    assert all(torch.equal(state[name], tensor) for name, tensor in sent.items())
+
+
+def test_the_users_model_stays_as_it_is():
+    mine = mlp(seed=2)
+    before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
+    loaded = load_submodel(mine, to_record(part_of(mlp(seed=1))))
+    with torch.no_grad():
+        for parameter in loaded.parameters():
+            parameter.zero_()
+    after = mine.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_the_loaded_model_can_be_trained():
+    loaded = load_submodel(mlp(), to_record(part_of(mlp(seed=1))))
+    loaded(torch.ones(2, 4)).sum().backward()
+    assert all(p.grad is not None and p.is_leaf for p in loaded.parameters())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("4.bias"),
+        lambda state: state.update({"5.bias": torch.zeros(3)}),
+        lambda state: state.update({"4.bias": torch.zeros(4)}),
+    ],
+)
+def test_arrays_of_another_model_are_refused_in_one_line(change):
+    state = part_of(mlp())
+    change(state)
+    with pytest.raises(ShapeError) as caught:
+        load_submodel(mlp(), to_record(state))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,43 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flwr_asyncdrop import evaluate
+from flwr_asyncdrop.data import Dataset
+
+
+def data(count):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 1, 2, 2), generator=generator).byte()
+    labels = torch.randint(0, 3, (count,), generator=generator)
+    # The training images are black, so that no test can take one for the other.
+    black = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+    none = torch.zeros(4, dtype=torch.int64)
+    return Dataset("made", black, none, images, labels, 3, (0.5,), (0.25,))
+
+
+def network():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("count", [1, 499, 500, 501, 1203])
+def test_batches_together_are_the_whole_test_set(count):
+    test_set, model = data(count), network()
+    accuracy, loss = evaluate.accuracy_and_loss(model, test_set)
+    inputs = (test_set.test_x.float() / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        logits = model[2](inputs.flatten(1))
+    right = (logits.argmax(1) == test_set.test_y).double().mean().item()
+    assert accuracy == pytest.approx(right)
+    expected = F.cross_entropy(logits, test_set.test_y).item()
+    assert loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_no_gradients_are_kept():
+    model = network()
+    evaluate.accuracy_and_loss(model, data(5))
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+import torch
+
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.experiment import initial_model, load_data, partitions
+
+
+def same(one, other):
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_the_model_fits_the_data_set():
+    config = RunConfig()
+    data = load_data(config)
+    inputs, _ = data.batch("test", slice(0, 3))
+    assert initial_model(config).eval()(inputs).shape == (3, data.num_classes)
+
+
+def test_the_model_follows_the_seed_and_is_made_once():
+    assert initial_model(RunConfig(seed=1)) is initial_model(RunConfig(seed=1))
+    initial_model.cache_clear()
+    first = initial_model(RunConfig(seed=1))
+    initial_model.cache_clear()
+    assert same(initial_model(RunConfig(seed=1)), first)
+    assert not same(initial_model(RunConfig(seed=2)), first)
+
+
+def test_building_the_model_leaves_the_global_generator_alone():
+    initial_model.cache_clear()
+    before = torch.get_rng_state()
+    initial_model(RunConfig())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_server_and_clients_agree_on_the_partitions():
+    first = partitions(RunConfig(), 16)
+    partitions.cache_clear()
+    again = partitions(RunConfig(), 16)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    other = partitions(RunConfig(seed=1), 16)
+    assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_by_speed_level_the_devices_of_a_level_share_their_labels():
+    config = RunConfig(levels=4)
+    labels = load_data(config).train_y.numpy()
+    parts = partitions(config, 16)
+    kinds = [set(labels[part].tolist()) for part in parts]
+    for level in range(4):
+        assert len(set.union(*kinds[4 * level : 4 * level + 4])) < 8
+    assert len(parts) == 16
+
+
+def test_iid_devices_see_all_labels_and_share_no_sample():
+    config = RunConfig(partition="iid")
+    labels = load_data(config).train_y.numpy()
+    parts = partitions(config, 8)
+    assert all(len(set(labels[part].tolist())) == 10 for part in parts)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+
+
+def test_data_that_is_missing_with_downloads_off_is_one_line(tmp_path):
+    config = RunConfig(dataset="cifar10", data_dir=str(tmp_path))
+    with pytest.raises(DataError) as caught:
+        load_data(config)
+    assert "\n" not in str(caught.value)
+    assert "download" in str(caught.value)
