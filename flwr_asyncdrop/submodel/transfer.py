@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.fused import FusedMerge
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State
 
@@ -97,9 +98,12 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
     """
     _check_indices(full, indices)
     _check_submodel(full, sub, indices)
+    fused = FusedMerge(weight) if weight < 1 else None
     for name, tensor in full.items():
-        fresh = sub[name].detach().to(tensor.device)
-        _merge_(tensor, fresh, indices.get(name, _WHOLE), weight)
+        fresh = sub[name].detach().to(tensor.device).contiguous()
+        dims = indices.get(name, _WHOLE)
+        if not (dims and fused is not None and fused.mix_(tensor, fresh, dims)):
+            _merge_(tensor, fresh, dims, weight)
 
 
 def _extract(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
@@ -118,7 +122,7 @@ def _merge_(
     mixes = full.is_floating_point() or full.is_complex()
     slots = Slots.of(full, dims) if mixes else None
     if slots is not None:
-        slots.mix_(sub.contiguous(), weight)
+        slots.mix_(sub, weight)
     elif dims:
         # One dim at a time: take its kept positions out, merge the rest of the dims
         # into that copy, put it back.
