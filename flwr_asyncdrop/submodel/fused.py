@@ -21,7 +21,10 @@ _Array = npt.NDArray[Any]
 _Offsets = npt.NDArray[np.uintp]
 _Kernel = Callable[[_Array, _Array, _Offsets, _Offsets, int, int, Any, Any], None]
 
-_SCALARS = {torch.float32: np.float32, torch.float64: np.float64}
+_SCALARS: dict[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+}
 
 
 class FusedMerge:
@@ -126,12 +129,11 @@ def _mix(
     becomes vector instructions.
     """
     near = weight < 0.5
-    pitch, width = np.uintp(pitch), np.uintp(width)
-    source = np.uintp(0)
+    row_size, size, source = np.uintp(pitch), np.uintp(width), np.uintp(0)
     for r in range(len(rows)):
-        row = rows[r] * pitch
+        row = rows[r] * row_size
         for run in range(len(runs)):
-            start, length = row + runs[run, 0] * width, runs[run, 1] * width
+            start, length = row + runs[run, 0] * size, runs[run, 1] * size
             if near:
                 for k in range(length):
                     old, new = full[start + k], sub[source + k]

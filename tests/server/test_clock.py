@@ -43,9 +43,7 @@ def test_virtual_arrivals_come_by_due_time_and_then_by_number(dues):
     _, box, clock = setup(VirtualClock)
     for number, due in enumerate(dues):
         clock.add(send(box), order(number, due))
-    arrivals = []
-    for _ in dues:
-        arrivals.append((clock.next().message_id, clock.now))
+    arrivals = [(clock.next().message_id, clock.now) for _ in dues]
     expected = sorted(range(len(dues)), key=lambda number: (dues[number], number))
     assert arrivals == [(f"m{number}", dues[number]) for number in expected]
 
@@ -72,7 +70,7 @@ def test_virtual_clock_gives_up_on_a_reply_that_never_comes():
 
 
 def test_wall_clock_takes_the_first_reply_whatever_the_durations():
-    grid, box, clock = setup(
+    _, box, clock = setup(
         WallClock, delay=lambda m: {"m0": 9.0, "m1": 1.0}[m.metadata.message_id]
     )
     for number in range(2):
