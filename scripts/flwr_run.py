@@ -68,6 +68,7 @@ def flwr_run(arguments: list[str], environment: dict[str, str]) -> int:
         [flwr, "run", *arguments, "--stream"], env=environment, check=False
     ).returncode
     if status:
+        explain_refusal(Path(environment["FLWR_HOME"]))
         return status
     listing = subprocess.run(
         [flwr, "list", "--format", "json"],
@@ -77,6 +78,20 @@ def flwr_run(arguments: list[str], environment: dict[str, str]) -> int:
         check=False,
     )
     return 0 if completed(listing.stdout) else 1
+
+
+def explain_refusal(home: Path) -> None:
+    """Print why the SuperLink did not start the run; ``flwr`` itself does not say."""
+    log = home / "local-superlink" / "superlink.log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    for line in lines:
+        _, found, reason = line.partition("Could not start run: ")
+        if found:
+            print(
+                f"{reason}: the keys stand under [tool.flwr.app.config] in the app's "
+                "pyproject.toml",
+                file=sys.stderr,
+            )
 
 
 def completed(listing: str) -> bool:
