@@ -1,7 +1,7 @@
 """Flower strategies that merge on arrival."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -9,28 +9,24 @@ from flwr.app import (
     DEFAULT_TTL,
     ArrayRecord,
     ConfigRecord,
-    Message,
-    MetricRecord,
-    RecordDict,
 )
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.algorithms import algorithm
-from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.progress import Progress
 from flwr_asyncdrop.results import MetricsFn, ResultCollector
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.server.assignment import (
-    ComputeShare,
+    ExampleInputs,
     FullModels,
     MaskedModels,
     Submodels,
-    elements_share,
-    flops_share,
+    compute_share,
 )
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
@@ -48,15 +44,14 @@ from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.session import FleetBuilder, Session
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.submodel import Plan, plan_submodels
+from flwr_asyncdrop.synchronous import SynchronousRounds
 
 __all__ = ["STRATEGIES", "AsyncDrop", "AsyncFedAvg", "AsyncStrategy", "HeteroAsyncDrop"]
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-ExampleInputs = Tensor | tuple[object, ...]
 
-
-class AsyncStrategy(Strategy):
+class AsyncStrategy(SynchronousRounds):
     """A Flower strategy that merges each result on arrival.
 
     It takes the place of ``FedAvg`` in a ServerApp. `start` has Flower's signature and
@@ -141,6 +136,8 @@ class AsyncStrategy(Strategy):
         _check("evaluate_every", evaluate_every, evaluate_every >= 1, "at least 1")
         in_range = 0 <= fraction_evaluate <= 1
         _check("fraction_evaluate", fraction_evaluate, in_range, "in [0, 1]")
+        _check("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'")
+        _check("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'")
         enough = min_available_nodes >= 1
         _check("min_available_nodes", min_available_nodes, enough, "at least 1")
         rules = algorithm(self.algorithm)
@@ -150,13 +147,11 @@ class AsyncStrategy(Strategy):
         if rules.mask is not None:
             policy = rules.mask(drop_rate)
             self.plan = plan or self._discover(model, example_inputs, scope)
-            self._assignment = (
-                MaskedModels(self.plan, policy)
-                if mode == "masked"
-                else Submodels(
-                    self.plan, policy, _compute(self.plan, model, example_inputs)
-                )
-            )
+            if mode == "masked":
+                self._assignment = MaskedModels(self.plan, policy)
+            else:
+                compute = compute_share(self.plan, model, example_inputs)
+                self._assignment = Submodels(self.plan, policy, compute)
         self.in_flight = in_flight
         self.fleet = fleet
         self.selection = selection or Stratified()
@@ -169,7 +164,6 @@ class AsyncStrategy(Strategy):
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.callbacks = tuple(callbacks)
-        self._session: Session | None = None
 
     def _discover(
         self,
@@ -282,63 +276,6 @@ class AsyncStrategy(Strategy):
             self._session = None
         return collector.result
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Begin one synchronous round: a submodel for as many devices as in flight."""
-        nodes = Nodes(grid)
-        if self._session is None or server_round == 1:
-            node_ids = nodes.wait_for(self.min_available_nodes, DEFAULT_TTL)
-            self._session = self._open(node_ids, arrays, config, DEFAULT_TTL)
-        else:
-            self._session.resume(wire.from_record(arrays), dict(config), nodes.ids())
-        return self._session.train_messages(server_round)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """End it: merge every reply, in the order of dispatch."""
-        if self._session is None:
-            raise ConfigError("aggregate_train comes after configure_train")
-        merged = self._session.merge_all(replies)
-        if not merged:
-            return None, None
-        metrics = self.train_metrics_aggr_fn(
-            [reply.metrics for reply in merged], self.keys.num_examples
-        )
-        return wire.to_record(self._session.state.arrays), metrics
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Ask `fraction_evaluate` of the nodes to evaluate the global model."""
-        if self._session is None:
-            raise ConfigError("configure_evaluate comes after configure_train")
-        if self.fraction_evaluate == 0:
-            return []
-        return self._session.evaluation_messages(
-            server_round,
-            arrays,
-            config,
-            fraction=self.fraction_evaluate,
-            node_ids=Nodes(grid).ids(),
-        )
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Aggregate what the clients measured; replies with an error do not count."""
-        measured: list[RecordDict] = []
-        for reply in replies:
-            try:
-                measured.append(wire.read_evaluation(reply, self.keys))
-            except ReplyError as error:
-                node = reply.metadata.src_node_id
-                logger.warning("no evaluation from node %d: %s", node, error)
-        if not measured:
-            return None
-        return self.evaluate_metrics_aggr_fn(measured, self.keys.num_examples)
-
     def _open(
         self,
         node_ids: Sequence[int],
@@ -396,11 +333,3 @@ STRATEGIES = MappingProxyType(
 def _check(name: str, value: object, valid: bool, range_: str) -> None:
     if not valid:
         raise ConfigError(f"{name}={value!r} must be {range_}")
-
-
-def _compute(
-    plan: Plan, model: nn.Module | None, example_inputs: ExampleInputs | None
-) -> ComputeShare:
-    if model is None or example_inputs is None:
-        return elements_share(plan)
-    return flops_share(model, example_inputs)

@@ -22,13 +22,16 @@ from flwr_asyncdrop.submodel import (
 
 __all__ = [
     "ComputeShare",
+    "ExampleInputs",
     "FullModels",
     "MaskedModels",
     "Part",
     "Submodels",
-    "elements_share",
-    "flops_share",
+    "compute_share",
 ]
+
+ExampleInputs = Tensor | tuple[object, ...]
+"""What a module runs on: one tensor, or its positional arguments."""
 
 ComputeShare = Callable[[Mapping[str, tuple[int, ...]]], float]
 """From a submodel's shapes to its FLOPs over those of the full model."""
@@ -134,25 +137,19 @@ class MaskedModels:
         return Part(arrays, indices, self._plan.shapes, compute=1.0, masked=True)
 
 
-def flops_share(
-    model: nn.Module, example_inputs: Tensor | tuple[object, ...]
+def compute_share(
+    plan: Plan, model: nn.Module | None, example_inputs: ExampleInputs | None
 ) -> ComputeShare:
-    """Return the function that counts the FLOPs of a narrowed `model`."""
-    full = step_flops(model, example_inputs)
+    """Return how to compare a submodel's compute with that of the full model.
 
-    def share(shapes: Mapping[str, tuple[int, ...]]) -> float:
-        return step_flops(narrow(model, shapes), example_inputs) / full
-
-    return share
-
-
-def elements_share(plan: Plan) -> ComputeShare:
-    """Return the function that takes the share of the weights for that of the FLOPs.
-
-    It is exact for fully connected layers, and all that is known without a module.
+    By FLOPs where there is a module to count them on. Else by the number of weights,
+    which is the same for fully connected layers and all that is known.
     """
-    full = _elements(plan.shapes)
-    return lambda shapes: _elements(shapes) / full
+    if model is None or example_inputs is None:
+        elements = _elements(plan.shapes)
+        return lambda shapes: _elements(shapes) / elements
+    flops = step_flops(model, example_inputs)
+    return lambda shapes: step_flops(narrow(model, shapes), example_inputs) / flops
 
 
 def _choose(

@@ -6,12 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["has_batch_norm", "recalibrate_bn"]
-
-
-def has_batch_norm(model: nn.Module) -> bool:
-    """Whether `model` has a batch normalisation that keeps running statistics."""
-    return bool(_tracking_layers(model))
+__all__ = ["recalibrate_bn"]
 
 
 def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:

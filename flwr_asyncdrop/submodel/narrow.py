@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.batchnorm import has_batch_norm
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.scaling import scale_consumers
 from flwr_asyncdrop.submodel.tensors import tensors_of
@@ -60,9 +59,7 @@ def narrow(
     return copied
 
 
-def load_submodel(
-    model: nn.Module, state: State, *, scale: bool | None = None
-) -> nn.Module:
+def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.Module:
     """Return a copy of `model`, as narrow as the arrays that arrived, holding them.
 
     Parameters
@@ -71,9 +68,11 @@ def load_submodel(
         The full module; not touched.
     state : dict of str to Tensor
         A submodel's ``state_dict``, or a full one. Copied, not aliased.
-    scale : bool, optional
-        See `narrow`. By default where batch normalisation follows: on if the model
-        has such layers, off if not (the measurement is in ``docs/batchnorm.md``).
+    scale : bool, default True
+        See `narrow`. On by measurement (``docs/batchnorm.md``): the merged model is
+        better for it, with batch normalisation and without. It makes gradients larger
+        by full width / narrow width: turn it off for a model without normalisation
+        that is trained at the edge of what its learning rate allows.
 
     Returns
     -------
@@ -85,8 +84,6 @@ def load_submodel(
     ShapeError
         If the arrays are not a submodel of `model`.
     """
-    if scale is None:
-        scale = has_batch_norm(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     small = narrow(model, shapes, scale=scale)
     small.load_state_dict(state, strict=True)

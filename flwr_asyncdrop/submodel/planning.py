@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.plan import Plan
@@ -47,12 +47,14 @@ def plan_submodels(
 
     Raises
     ------
+    ConfigError
+        If `scope` is neither.
     UnsupportedModelError
         If the model cannot be copied, does not run on the inputs, or has no units
         that can be dropped.
     """
     if scope not in ("all", "internal"):
-        raise ValueError(f"scope must be 'all' or 'internal', not {scope!r}")
+        raise ConfigError(f"scope={scope!r} must be 'all' or 'internal'")
     is_tensor = isinstance(example_inputs, Tensor)
     inputs = (example_inputs,) if is_tensor else tuple(example_inputs)
     with plain_kernels():

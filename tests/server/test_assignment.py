@@ -6,8 +6,7 @@ from flwr_asyncdrop.server.assignment import (
     FullModels,
     MaskedModels,
     Submodels,
-    elements_share,
-    flops_share,
+    compute_share,
 )
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.submodel import extract, plan_submodels
@@ -23,7 +22,7 @@ def run_state(seed=0):
 
 
 def submodels(policy):
-    return Submodels(PLAN, policy, flops_share(mlp(), INPUTS))
+    return Submodels(PLAN, policy, compute_share(PLAN, mlp(), INPUTS))
 
 
 def shapes_of(arrays):
@@ -115,7 +114,7 @@ def test_flops_are_counted_once_per_width():
 
 def test_without_a_module_the_share_of_the_weights_stands_in():
     biases = 6 + 5 + 3
-    share = elements_share(PLAN)
+    share = compute_share(PLAN, None, None)
     assert share(PLAN.shapes) == 1.0
     halved = submodels(RandomMask(0.5)).assign(run_state(), 0, 8).shapes
     assert share(halved) == (12 + 9 + 9 + 3 + 3 + 3) / (FULL + biases)
