@@ -208,6 +208,16 @@ class TestFlowersContract:
             assert all(isinstance(entry, RecordDict) for entry in records)
             assert all("samples" in entry["metrics"] for entry in records)
 
+    def test_the_weight_may_stand_in_any_of_several_metric_records(self):
+        def train(message):
+            reply = plus_one(message)
+            reply.content["a"] = MetricRecord({"loss": 2.0})
+            reply.content["z"] = reply.content.pop("metrics")
+            return reply
+
+        result = AsyncFedAvg().start(HandlerGrid(train), record(ZEROS), 1)
+        assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(2.0)
+
     def test_records_go_where_the_project_keeps_them(self):
         grid = HandlerGrid(lambda message: answer(message, ZEROS))
         keys = wire.RecordKeys(arrays="model", config="settings")
@@ -401,6 +411,8 @@ class TestBadInput:
         [
             ({"in_flight": 0}, "in_flight=0 must be at least 1"),
             ({"seed": -1}, "seed=-1 must be at least 0"),
+            ({"mode": "mask"}, "mode='mask' must be 'sliced' or 'masked'"),
+            ({"scope": "inside"}, "scope='inside' must be 'all' or 'internal'"),
             ({"evaluate_every": 0}, "evaluate_every=0 must be at least 1"),
             ({"min_available_nodes": 0}, "min_available_nodes=0 must be at least 1"),
             ({"fraction_evaluate": 1.5}, r"fraction_evaluate=1.5 must be in \[0, 1\]"),
@@ -452,6 +464,8 @@ class TestBadInput:
         strategy = AsyncFedAvg(in_flight=2)
         with pytest.raises(RunError, match=r"last 6 tasks all failed.*failure 6$"):
             strategy.start(grid, record(ZEROS))
+        with pytest.raises(ConfigError, match="comes after configure_train"):
+            strategy.aggregate_train(1, [])
         # The strategy can be used again.
         grid.handler = plus_one
         assert strategy.start(grid, record(ZEROS), 1).train_metrics_clientapp

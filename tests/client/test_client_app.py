@@ -3,6 +3,7 @@
 import pytest
 import torch
 from flwr.app import Context, MessageType, RecordDict
+from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.app import app
@@ -110,6 +111,18 @@ def test_tasks_leave_nothing_behind():
     call(model)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(full_state()[n], tensor) for n, tensor in kept.items())
+
+
+def test_dropout_draws_from_the_task_and_leaves_nothing_behind(monkeypatch):
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
+    monkeypatch.setattr("flwr_asyncdrop.client.app.initial_model", lambda _: model)
+    state = {"2.weight": torch.zeros(10, 64), "2.bias": torch.zeros(10)}
+    before = torch.get_rng_state()
+    first = arrays(call(state))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(4)
+    assert arrays(call(state)) == first
+    torch.set_rng_state(before)
 
 
 def test_the_servers_learning_rate_goes_before_the_run_configs():

@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 import torch
@@ -145,6 +146,26 @@ class TestServerEvaluator:
         assert run.recorder.ended == 1
         names = [thread.name for thread in threading.enumerate()]
         assert not any(name.startswith("evaluate") for name in names)
+
+    def test_a_run_that_has_failed_waits_for_no_queue(self, server):
+        go_on, begun = threading.Event(), []
+
+        def evaluate(number, arrays):
+            begun.append(number)
+            assert go_on.wait(PATIENCE)
+
+        evaluator = server(evaluate)
+        evaluator.submit(state(), 0)
+        evaluator.submit(state(), 1)
+        queued = evaluator._pending[1]
+        closing = threading.Thread(target=evaluator.close)
+        closing.start()
+        deadline = time.monotonic() + PATIENCE / 4
+        while not queued.cancelled() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        go_on.set()
+        closing.join()
+        assert begun == [0]
 
 
 @pytest.mark.parametrize(

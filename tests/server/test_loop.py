@@ -61,20 +61,31 @@ def test_arrivals_at_the_same_time_come_in_the_order_of_dispatch():
 
 
 def test_the_fastest_rank_alone_advances_the_learning_rate():
-    # In the run above rank 0 merges at 1, 2, 3 and 4 s: its second update, at 2 s,
-    # reaches the milestone; the tasks that leave from then on have a tenth.
+    # In the run above rank 0 merges at 1, 2, 3 and 4 s: its third update, at 3 s and
+    # the fourth of all, reaches the milestone. The last task leaves then.
     grid = HandlerGrid(plus_one, node_ids=[1, 2])
     Run(
         grid,
         seconds=(1.0, 2.5),
         config={"lr": 0.5, "epochs": 2},
-        schedule=StepDecay((2,), 0.1),
+        schedule=StepDecay((3,), 0.1),
     ).go()
     configs = [dict(message.content["config"]) for message in grid.pushed]
     assert [config["lr"] for config in configs] == pytest.approx(
-        [0.5, 0.5, 0.5, 0.05, 0.05, 0.05]
+        [0.5, 0.5, 0.5, 0.5, 0.5, 0.05]
     )
     assert {config["epochs"] for config in configs} == {2}
+
+
+def test_one_device_of_each_rank_trains_at_any_moment():
+    # Ranks of 2 devices each; whichever arrives, its rank is refilled.
+    grid = HandlerGrid(plus_one, node_ids=range(6))
+    run = Run(grid, seconds=(1, 1.1, 2, 2.1, 3, 3.1), in_flight=3, rounds=8).go()
+    arrived = [merged.order.rank for merged in run.recorder.merged]
+    sent = [order.rank for order in run.recorder.orders]
+    assert sent[:3] == [0, 1, 2]
+    assert sent[3:] == arrived[: len(sent) - 3]
+    assert len({order.device for order in run.recorder.orders}) == 6
 
 
 def test_updates_of_slow_ranks_leave_the_learning_rate_alone():
@@ -131,6 +142,17 @@ class TestWallClock:
         assert fourth.node_id == 2
         assert fourth.dispatched_at == run.recorder.times[0]
         assert run.recorder.times[0] == pytest.approx(1.0, abs=0.3)
+
+    def test_ranks_follow_the_measured_speed(self):
+        delays = {1: 9.0, 2: 5.0, 3: 1.0}
+        grid = HandlerGrid(plus_one, delay=lambda m: delays[m.metadata.dst_node_id])
+        run = Run(grid, in_flight=3, rounds=6).go()
+        orders = run.recorder.orders
+        assert [(order.node_id, order.rank) for order in orders[:3]] == [
+            *((1, 0), (2, 1), (3, 2))
+        ]
+        last = {order.node_id: order.rank for order in orders}
+        assert last == {3: 0, 2: 1, 1: 2}
 
     def test_a_timeout_costs_the_task_and_not_the_run(self):
         silent = {1}

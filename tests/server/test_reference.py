@@ -65,7 +65,7 @@ def dense_masks(first, second):
     }
 
 
-def reference(keep, alpha):
+def reference(keep, alpha, mode="sliced"):
     """Return the model after each update, with its time and device."""
     state = {name: tensor.clone() for name, tensor in mlp().state_dict().items()}
     initial = {name: tensor.clone() for name, tensor in state.items()}
@@ -75,8 +75,9 @@ def reference(keep, alpha):
         while idle and len(flying) < UPDATES - len(merged):
             device = idle.pop(0)
             first, second = keep(number, device, state, initial)
-            cost = 4 * len(first) + len(first) * len(second) + len(second) * 3
-            due = now + SECONDS[device] * (cost / FULL_FLOPS)
+            flops = 4 * len(first) + len(first) * len(second) + len(second) * 3
+            cost = flops / FULL_FLOPS if mode == "sliced" else 1.0
+            due = now + SECONDS[device] * cost
             result = {name: trained(tensor) for name, tensor in state.items()}
             flying.append((due, number, device, dense_masks(first, second), result))
             number += 1
@@ -109,15 +110,18 @@ def train(message):
     ("algorithm", "keep"),
     [("asyncdrop", random_keep), ("hetero-asyncdrop", smart_keep)],
 )
-@pytest.mark.parametrize("alpha", [0.5, 1.0])
+@pytest.mark.parametrize(
+    ("alpha", "mode"), [(0.5, "sliced"), (1.0, "sliced"), (0.5, "masked")]
+)
 @pytest.mark.usefixtures("no_settling")
-def test_the_loop_equals_the_naive_algorithm(algorithm, keep, alpha):
+def test_the_loop_equals_the_naive_algorithm(algorithm, keep, alpha, mode):
     snapshots = Snapshots()
     strategy = STRATEGIES[algorithm](
         mlp(),
         torch.zeros(1, 4),
         drop_rate=RATE,
         alpha=alpha,
+        mode=mode,
         in_flight=len(SECONDS),
         fleet=lambda count: [DeviceProfile(seconds) for seconds in SECONDS],
         seed=3,
@@ -126,7 +130,7 @@ def test_the_loop_equals_the_naive_algorithm(algorithm, keep, alpha):
     grid = HandlerGrid(train, node_ids=range(1, 5))
     initial = record(mlp().state_dict())
     result = strategy.start(grid, initial, num_rounds=UPDATES // len(SECONDS))
-    expected = reference(keep, alpha)
+    expected = reference(keep, alpha, mode)
     assert len(grid.pushed) == len(expected) == UPDATES
     assert snapshots.times == [time for time, _, _ in expected]
     devices = [merged.order.device for merged in snapshots.merged]
@@ -136,8 +140,9 @@ def test_the_loop_equals_the_naive_algorithm(algorithm, keep, alpha):
         for name, tensor in wanted.items():
             assert torch.equal(found[name], tensor), name
     # 0.4 of 6 and of 5 units is 2: 4 and 3 are left.
+    sent = (3, 4) if mode == "sliced" else (5, 6)
     for message in grid.pushed:
-        assert message.content["arrays"]["2.weight"].shape == (3, 4)
+        assert message.content["arrays"]["2.weight"].shape == sent
     final = wire.from_record(result.arrays)
     assert all(torch.equal(final[name], t) for name, t in expected[-1][2].items())
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.submodel import plan_submodels
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
 
@@ -191,7 +191,7 @@ def test_model_that_cannot_be_copied():
 
 
 def test_unknown_scope():
-    with pytest.raises(ValueError, match="not 'outer'"):
+    with pytest.raises(ConfigError, match="scope='outer' must be 'all'"):
         plan_submodels(Chain(), vectors(), scope="outer")
 
 
