@@ -1,0 +1,1 @@
+"""A small BERT of Hugging Face that sorts requests, trained asynchronously."""

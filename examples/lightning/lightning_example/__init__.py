@@ -1,0 +1,1 @@
+"""A LightningModule that reads digits row by row, trained asynchronously."""

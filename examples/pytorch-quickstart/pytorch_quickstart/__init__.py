@@ -1,0 +1,1 @@
+"""A small CNN on images of digits, trained asynchronously on submodels."""

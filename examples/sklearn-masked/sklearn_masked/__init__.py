@@ -1,0 +1,1 @@
+"""A perceptron of scikit-learn, trained asynchronously by an unchanged client."""

@@ -1,0 +1,1 @@
+"""A Transformer that tells good reviews from bad ones, trained asynchronously."""

@@ -1,0 +1,179 @@
+"""The examples run, and their diffs lead back to plain Flower projects."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.strategy import AsyncStrategy
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {
+    path.parent.name: path.parent
+    for path in (ROOT / "examples").glob("*/pyproject.toml")
+}
+NEEDS = {"huggingface": "transformers", "lightning": "lightning"}
+SHORT_RUNS = {
+    "huggingface": ({"num-server-rounds": 3}, 0.4),
+    "lightning": ({"num-server-rounds": 3}, 0.3),
+    "pytorch-quickstart": ({"num-server-rounds": 4}, 0.4),
+    "sklearn-masked": ({"num-server-rounds": 3}, 0.3),
+    "text-transformer": ({"num-server-rounds": 6}, 0.55),
+}
+"""Settings of a run of seconds, and an accuracy well above chance and below its own."""
+
+pytestmark = pytest.mark.filterwarnings(
+    # Lightning uses what torch 2.13 deprecates, and would rather load data in workers.
+    "ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning",
+    "ignore:.*does not have many workers",
+)
+
+
+@pytest.fixture(params=sorted(EXAMPLES))
+def example(request: pytest.FixtureRequest) -> Path:
+    folder = EXAMPLES[request.param]
+    if request.param in NEEDS:
+        if find_spec("torchvision"):  # which both import if it is there
+            request.getfixturevalue("vision_models")
+        pytest.importorskip(NEEDS[request.param])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_modules() -> Iterator[None]:
+    """Forget the packages of an example: the next test may bring another version."""
+    before = set(sys.modules)
+    yield
+    packages = {package_of(folder) for folder in EXAMPLES.values()}
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in packages:
+            del sys.modules[name]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list:
+    """Collect each strategy that is started, and its result."""
+    runs = []
+
+    def spy(start):
+        def start_and_tell(strategy, *args, **kwargs):
+            runs.append((strategy, start(strategy, *args, **kwargs)))
+
+        return start_and_tell
+
+    for strategy in (AsyncStrategy, FedAvg):
+        monkeypatch.setattr(strategy, "start", spy(strategy.start))
+    return runs
+
+
+def app_of(folder: Path) -> dict:
+    return tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+
+
+def package_of(folder: Path) -> str:
+    return app_of(folder)["components"]["serverapp"].partition(".")[0]
+
+
+def blocks(folder: Path, language: str) -> list[str]:
+    """Return the fenced blocks of a README in a language."""
+    pieces = (folder / "README.md").read_text().split("```")[1::2]
+    heads = [piece.partition("\n") for piece in pieces]
+    return [text for head, _, text in heads if head == language]
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, num_nodes: int, **settings):
+    """Run an example's apps on a LocalGrid, in this process."""
+    monkeypatch.syspath_prepend(str(folder))
+    app = app_of(folder)
+    config = {**app["config"], **settings}
+    module, attribute = app["components"]["serverapp"].split(":")
+    server = getattr(import_module(module), attribute)
+    with LocalGrid(
+        app["components"]["clientapp"],
+        num_nodes=num_nodes,
+        workers=0,
+        run_config=config,
+    ) as grid:
+        server(grid, Context(1, 0, {}, RecordDict(), config))
+
+
+def as_it_was(folder: Path, destination: Path) -> Path:
+    """Copy an example and take back the diff of its README."""
+    copy = shutil.copytree(
+        folder, destination / folder.name, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (diff,) = blocks(folder, "diff")
+    subprocess.run(
+        ["git", "apply", "-R", "-"], input=diff, text=True, cwd=copy, check=True
+    )
+    return copy
+
+
+def test_a_short_run_learns(example, started, monkeypatch):
+    settings, least = SHORT_RUNS[example.name]
+    run(example, monkeypatch, num_nodes=10, **settings)
+    ((strategy, result),) = started
+    rounds = settings["num-server-rounds"]
+    accuracies = [
+        metrics["accuracy"]
+        for _, metrics in sorted(result.evaluate_metrics_serverapp.items())
+    ]
+    assert len(accuracies) == 1 + rounds
+    assert max(accuracies[1:]) > max(least, accuracies[0])
+    assert len(result.train_metrics_clientapp) == rounds
+    for table in blocks(example, ""):
+        if table.startswith("group"):
+            assert strategy.plan.report().startswith(table)
+
+
+def test_the_diff_leads_back_to_a_fedavg_project_that_runs(
+    example, started, monkeypatch, tmp_path
+):
+    plain = as_it_was(example, tmp_path)
+    sources = {path.name: path.read_text() for path in plain.glob("*/*.py")}
+    assert "FedAvg(" in sources["server_app.py"]
+    assert not any("asyncdrop" in source.lower() for source in sources.values())
+    run(plain, monkeypatch, num_nodes=2, **{"num-server-rounds": 1})
+    ((strategy, result),) = started
+    assert type(strategy) is FedAvg
+    assert 1 in result.train_metrics_clientapp
+
+
+def test_the_diff_changes_one_line_of_the_client_besides_its_import(example):
+    (diff,) = blocks(example, "diff")
+    client = next(
+        (part for part in diff.split("--- a/") if "client_app.py" in part[:60]), ""
+    )
+    lines = client.splitlines()[2:]
+    added = [line for line in lines if line.startswith("+") and "import" not in line]
+    removed = [line for line in lines if line.startswith("-")]
+    untouched = example.name == "sklearn-masked"
+    assert len(added) == len(removed) == (0 if untouched else 1)
+
+
+@pytest.mark.e2e
+def test_the_command_of_the_readme():
+    folder = EXAMPLES["pytorch-quickstart"]
+    (command,) = blocks(folder, "bash")
+    python, *words = shlex.split(command)
+    assert python == "python"
+    done = subprocess.run(
+        [sys.executable, *words, "--run-config", "num-server-rounds=2"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "update 16/16" in done.stdout
