@@ -20,12 +20,12 @@ class Algorithm:
     aggregator : callable
         Builds the aggregator from the mixing rate ``alpha``.
     mask : callable or None
-        Builds the mask policy from the drop rate; None if every device trains the
-        full model.
+        Builds the mask policy from the drop rate and the multiple that widths are
+        rounded to; None if every device trains the full model.
     """
 
     aggregator: Callable[[float], Aggregator]
-    mask: Callable[[float], MaskPolicy] | None
+    mask: Callable[[float, int], MaskPolicy] | None
 
 
 ALGORITHMS = MappingProxyType(

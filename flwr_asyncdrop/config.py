@@ -25,6 +25,7 @@ class RunConfig:
     # What is run
     algo: str = "hetero-asyncdrop"
     drop_rate: float = 0.25
+    round_to: int = 1
     alpha: float = 0.5
     scope: Literal["all", "internal"] = "all"
     num_rounds: int = 60
@@ -125,6 +126,7 @@ def _fractions(text: str) -> bool:
 _RULES: dict[str, Rule] = {
     "algo": _one_of(*ALGORITHMS),
     "drop_rate": (lambda rate: 0 <= rate < 1, "in [0, 1)"),
+    "round_to": _at_least(1),
     "alpha": (lambda alpha: 0 < alpha <= 1, "in (0, 1]"),
     "scope": _one_of("all", "internal"),
     "num_rounds": _at_least(1),
@@ -158,9 +160,13 @@ def _changed(config: RunConfig, *names: str) -> bool:
 
 _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
     (
-        lambda c: ALGORITHMS[c.algo].mask is None and _changed(c, "drop_rate", "scope"),
-        "algo={c.algo!r} trains full models, which drop-rate={c.drop_rate} and "
-        "scope={c.scope!r} contradict: leave them out, or choose algo='asyncdrop'",
+        lambda c: (
+            ALGORITHMS[c.algo].mask is None
+            and _changed(c, "drop_rate", "round_to", "scope")
+        ),
+        "algo={c.algo!r} trains full models, which drop-rate={c.drop_rate}, "
+        "round-to={c.round_to} and scope={c.scope!r} contradict: leave them out, or "
+        "choose algo='asyncdrop'",
     ),
     (
         lambda c: c.dataset == "digits" and (bool(c.data_dir) or c.download),

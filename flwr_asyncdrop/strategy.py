@@ -68,6 +68,8 @@ class AsyncStrategy(SynchronousRounds):
         Inputs that the model runs on, e.g. ``torch.zeros(1, 3, 32, 32)``.
     drop_rate : float
         Share of the units of every group that a submodel leaves out, in ``[0, 1)``.
+    round_to : int
+        Make widths multiples of it, e.g. of 16, which suits most hardware.
     alpha : float
         Mixing rate ``alpha`` in ``[0, 1]``.
     scope : {"all", "internal"}
@@ -114,6 +116,7 @@ class AsyncStrategy(SynchronousRounds):
         example_inputs: ExampleInputs | None = None,
         *,
         drop_rate: float = 0.25,
+        round_to: int = 1,
         alpha: float = 0.5,
         scope: Literal["internal", "all"] = "all",
         mode: Literal["sliced", "masked"] = "sliced",
@@ -145,7 +148,7 @@ class AsyncStrategy(SynchronousRounds):
         self.plan: Plan | None = None
         self._assignment: Assignment = FullModels()
         if rules.mask is not None:
-            policy = rules.mask(drop_rate)
+            policy = rules.mask(drop_rate, round_to)
             self.plan = plan or self._discover(model, example_inputs, scope)
             if mode == "masked":
                 self._assignment = MaskedModels(self.plan, policy)

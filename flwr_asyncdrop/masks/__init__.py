@@ -1,8 +1,15 @@
 """Mask policies: which units a device's submodel keeps."""
 
-from flwr_asyncdrop.masks.policy import FullMask, MaskPolicy
+from flwr_asyncdrop.masks.policy import DropRate, FullMask, MaskPolicy
 from flwr_asyncdrop.masks.random_mask import RandomMask
 from flwr_asyncdrop.masks.scores import unit_scores
 from flwr_asyncdrop.masks.smart import SmartPartition
 
-__all__ = ["FullMask", "MaskPolicy", "RandomMask", "SmartPartition", "unit_scores"]
+__all__ = [
+    "DropRate",
+    "FullMask",
+    "MaskPolicy",
+    "RandomMask",
+    "SmartPartition",
+    "unit_scores",
+]

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
-__all__ = ["FullMask", "MaskPolicy", "checked_rate"]
+__all__ = ["DropRate", "FullMask", "MaskPolicy"]
 
 
 class MaskPolicy(ABC):
@@ -71,17 +72,43 @@ class FullMask(MaskPolicy):
         return tuple(torch.arange(group.size) for group in groups)
 
 
-def checked_rate(drop_rate: float) -> float:
-    """Return `drop_rate`, the share of units to drop, if it lies in [0, 1).
+@dataclass(frozen=True)
+class DropRate:
+    """How many units of a group are left out.
+
+    Attributes
+    ----------
+    rate : float
+        The share of units to drop, in [0, 1).
+    round_to : int
+        Widths that suit the hardware: the units kept are the nearest multiple, in
+        groups that have as many; 1, the default, keeps ``n - int(n * rate)``.
 
     Raises
     ------
     ConfigError
-        If it does not.
+        If either is out of range.
     """
-    if not 0 <= drop_rate < 1:
-        raise ConfigError(
-            f"drop rate {drop_rate!r} is not in [0, 1): 0.25 drops a quarter of the "
-            "units, 0 none"
-        )
-    return drop_rate
+
+    rate: float
+    round_to: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise ConfigError(
+                f"drop rate {self.rate!r} is not in [0, 1): 0.25 drops a quarter of "
+                "the units, 0 none"
+            )
+        if self.round_to < 1:
+            raise ConfigError(
+                f"round_to={self.round_to!r} must be at least 1: 16 makes widths "
+                "multiples of 16"
+            )
+
+    def dropped(self, size: int) -> int:
+        """Return how many of `size` units to drop; at least one is kept."""
+        kept = size - int(size * self.rate)
+        if self.rate == 0 or size < self.round_to:
+            return size - kept
+        multiples = max(round(kept / self.round_to), 1)
+        return size - min(multiples * self.round_to, size)

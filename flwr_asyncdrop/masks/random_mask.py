@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.masks.policy import MaskPolicy, checked_rate
+from flwr_asyncdrop.masks.policy import DropRate, MaskPolicy
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
 __all__ = ["RandomMask"]
@@ -18,15 +18,17 @@ class RandomMask(MaskPolicy):
     ----------
     drop_rate : float
         The share of units to drop, in [0, 1).
+    round_to : int
+        Widths are multiples of it; see `DropRate`.
 
     Raises
     ------
     ConfigError
-        If `drop_rate` lies elsewhere.
+        If a value is out of range.
     """
 
-    def __init__(self, drop_rate: float) -> None:
-        self._drop_rate = checked_rate(drop_rate)
+    def __init__(self, drop_rate: float, round_to: int = 1) -> None:
+        self._drop_rate = DropRate(drop_rate, round_to)
 
     def assign(
         self,
@@ -38,7 +40,7 @@ class RandomMask(MaskPolicy):
     ) -> Keep:
         """Draw the units to keep, group by group."""
         return tuple(
-            _sample(group.size, int(group.size * self._drop_rate), generator)
+            _sample(group.size, self._drop_rate.dropped(group.size), generator)
             for group in groups
         )
 

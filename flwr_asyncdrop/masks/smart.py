@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.masks.policy import MaskPolicy, checked_rate
+from flwr_asyncdrop.masks.policy import DropRate, MaskPolicy
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
 __all__ = ["SmartPartition", "dropped_window"]
@@ -25,17 +25,19 @@ class SmartPartition(MaskPolicy):
     ----------
     drop_rate : float
         The share of units to drop, in [0, 1).
+    round_to : int
+        Widths are multiples of it; see `DropRate`.
 
     Raises
     ------
     ConfigError
-        If `drop_rate` lies elsewhere.
+        If a value is out of range.
     """
 
     needs_scores: ClassVar[bool] = True
 
-    def __init__(self, drop_rate: float) -> None:
-        self._drop_rate = checked_rate(drop_rate)
+    def __init__(self, drop_rate: float, round_to: int = 1) -> None:
+        self._drop_rate = DropRate(drop_rate, round_to)
 
     def assign(
         self,
@@ -59,28 +61,28 @@ class SmartPartition(MaskPolicy):
     def _keep(
         self, group: UnitGroup, score: Tensor, rank: int, num_ranks: int
     ) -> Tensor:
-        window = dropped_window(group.size, self._drop_rate, rank, num_ranks)
+        drop = self._drop_rate.dropped(group.size)
+        window = dropped_window(group.size, drop, rank, num_ranks)
         order = torch.argsort(score.cpu(), descending=True, stable=True)
         kept = torch.ones(group.size, dtype=torch.bool)
         kept[order[window]] = False
         return kept.nonzero().squeeze(1)
 
 
-def dropped_window(size: int, drop_rate: float, rank: int, num_ranks: int) -> slice:
+def dropped_window(size: int, drop: int, rank: int, num_ranks: int) -> slice:
     """Return which places of the order by descending score a rank drops.
 
-    With ``q = int(size * drop_rate)`` the places ``[i * (size // S), +q)``; a window
-    that would reach past the end is the last ``q``.
+    The ``q`` places ``[i * (n // S), +q)``; a window that would reach past the end is
+    the last ``q``. The paper has ``q = int(n * rate)``.
 
     Parameters
     ----------
     size : int
         ``n``, the number of units.
-    drop_rate : float
-        The share of units to drop, in [0, 1).
+    drop : int
+        ``q``, how many of them to drop.
     rank, num_ranks : int
         ``i``, 0 the fastest, and ``S``.
     """
-    drop = int(size * drop_rate)
     start = min(rank * (size // num_ranks), size - drop)
     return slice(start, start + drop)

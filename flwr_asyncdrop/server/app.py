@@ -73,6 +73,7 @@ def build_strategy(
         initial_model(config),
         torch.zeros(1, *data.input_shape),
         drop_rate=config.drop_rate,
+        round_to=config.round_to,
         alpha=config.alpha,
         scope=config.scope,
         in_flight=config.in_flight,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.masks import FullMask, RandomMask, SmartPartition
+from flwr_asyncdrop.masks import DropRate, FullMask, RandomMask, SmartPartition
 from flwr_asyncdrop.submodel import UnitGroup
 
 RATES = st.floats(0.0, 0.99)
@@ -173,3 +173,34 @@ class TestSmartPartition:
     def test_without_scores(self):
         with pytest.raises(ConfigError, match="unit_scores"):
             SmartPartition(0.5).assign(groups_of(4), None, 0, 1, seeded())
+
+
+@pytest.mark.parametrize(
+    ("rate", "round_to", "size", "kept"),
+    [
+        (0.25, 1, 64, 48),
+        (0.25, 16, 64, 48),
+        (0.25, 16, 100, 80),  # 75 is nearer to 80 than to 64
+        (0.5, 16, 128, 64),
+        (0.3, 16, 40, 32),  # 28
+        (0.9, 16, 64, 16),  # 7, but at least one multiple
+        (0.25, 16, 12, 9),  # a group without a multiple is left alone
+        (0.1, 16, 20, 16),  # 18
+        (0.0, 16, 100, 100),  # nothing is dropped to round
+    ],
+)
+def test_widths_are_rounded_to_the_hardware(rate, round_to, size, kept):
+    assert size - DropRate(rate, round_to).dropped(size) == kept
+    for policy in (RandomMask, SmartPartition):
+        [units] = assign(policy(rate, round_to), [size])
+        assert len(units) == kept
+
+
+@given(RATES, st.integers(1, 64), st.integers(1, 300))
+def test_rounding_always_keeps_a_unit_and_never_more_than_there_are(rate, to, size):
+    assert 0 <= DropRate(rate, to).dropped(size) < size
+
+
+def test_rounding_to_nothing_is_refused():
+    with pytest.raises(ConfigError, match="round_to=0 must be at least 1"):
+        RandomMask(0.25, round_to=0)
