@@ -41,6 +41,11 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Where the classes of units are kept.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch imports its compiler, for a second, only to keep it out of here.
+        return False
+
     def __init__(self, space: LabelSpace) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._space = space
