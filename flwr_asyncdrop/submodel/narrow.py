@@ -46,10 +46,10 @@ def narrow(
     """
     tensors = tensors_of(model)
     _check_shapes(type(model).__name__, tensors, shapes)
-    memo: dict[int, Any] = {}
-    for name, tensor in tensors.items():
-        if id(tensor) not in memo:
-            memo[id(tensor)] = _blank(tensor, shapes[name])
+    # What is in the memo counts as copied already; tied tensors are one entry.
+    memo: dict[int, Any] = {
+        id(tensor): _blank(tensor, shapes[name]) for name, tensor in tensors.items()
+    }
     copied = copy.deepcopy(model, memo)
     for full, small in zip(model.modules(), copied.modules(), strict=True):
         if _has_narrowed(full, small):

@@ -142,6 +142,18 @@ class Gated(nn.Module):
         return self.head(value * torch.sigmoid(gate))
 
 
+class Split(nn.Module):
+    """Features seen as a grid of 4 rows, of which a submodel has fewer columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Linear(5, 16)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.start(x).view(len(x), 4, -1)).flatten(1))
+
+
 class Upsampling(nn.Module):
     """Transposed convolutions on an unflattened vector, padded and sliced."""
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from flwr_asyncdrop.submodel import UnitGroup, extract, load_submodel, plan_submodels
 from tests.submodel.networks import (
     DenseNet,
     Encoder,
@@ -14,6 +14,7 @@ from tests.submodel.networks import (
     Recurrent,
     ResidualNet,
     SeparableConv,
+    Split,
     Tied,
     Upsampling,
     images,
@@ -120,28 +121,70 @@ def test_gradients_and_statistics_in_train_mode(network, seed):
 
 
 ARCHITECTURES = {
-    "separable": (SeparableConv, images()),
-    "dense": (DenseNet, images()),
-    "lstm": (Recurrent, tokens()),
-    "stacked lstm": (lambda: Recurrent(num_layers=2, bidirectional=True), tokens()),
-    "gru": (lambda: Recurrent(nn.GRU), tokens()),
-    "rnn": (lambda: Recurrent(nn.RNN, bias=False), tokens()),
-    "tied": (Tied, tokens()),
-    "encoder": (Encoder, tokens()),
-    "gated": (Gated, vectors()),
-    "upsampling": (Upsampling, vectors()),
+    "separable": (SeparableConv, images(), {"stem": 8, "pointwise": 2}),
+    "group norm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 1), nn.GroupNorm(4, 8), nn.Conv2d(8, 2, 1)
+        ),
+        images(),
+        {"0": 4},
+    ),
+    "dense": (DenseNet, images(), {"stem": 4, "layer": 5}),
+    "lstm": (Recurrent, tokens(), {"embedding": 6, "rnn": 8}),
+    "stacked lstm": (
+        lambda: Recurrent(num_layers=2, bidirectional=True),
+        tokens(),
+        {"embedding": 6, "rnn": 8},
+    ),
+    "gru": (lambda: Recurrent(nn.GRU), tokens(), {"embedding": 6, "rnn": 8}),
+    "rnn": (
+        lambda: Recurrent(nn.RNN, bias=False),
+        tokens(),
+        {"embedding": 6, "rnn": 8},
+    ),
+    "tied": (Tied, tokens(), {"embedding": 8}),
+    "encoder": (
+        Encoder,
+        tokens(),
+        {
+            "layers.layers.0.self_attn": 4,
+            "layers.layers.0.linear1": 12,
+            "layers.layers.1.self_attn": 4,
+            "layers.layers.1.linear1": 12,
+        },
+    ),
+    "gated": (Gated, vectors(), {"both": 6}),
+    "upsampling": (Upsampling, vectors(), {"start": 4, "up": 6}),
+    "split": (Split, vectors(), {"start": 4}),
 }
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architectures(name):
-    build, inputs = ARCHITECTURES[name]
+    build, inputs, groups = ARCHITECTURES[name]
     model = seeded(build).eval()
     plan = plan_submodels(model, inputs)
     indices = plan.indices(random_keep(plan, seed=3))
 
     output = narrowed(model, plan, indices)(inputs)
 
-    assert indices, "nothing was dropped"
+    assert {group.name: group.size for group in plan.groups} == groups
     expected = run(model, silenced(model, plan, indices), inputs)
     torch.testing.assert_close(output, expected)
+
+
+def test_hidden_units_are_internal_even_if_a_state_is_handed_over():
+    class Translator(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.LSTM(5, 4, batch_first=True)
+            self.decoder = nn.LSTM(5, 4, batch_first=True)
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            _, state = self.encoder(x)
+            return self.head(self.decoder(x, state)[0])
+
+    plan = plan_submodels(Translator(), torch.randn(1, 3, 5), scope="internal")
+
+    assert plan.groups == (UnitGroup("encoder", 4, "internal"),)

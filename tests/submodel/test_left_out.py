@@ -69,6 +69,11 @@ class Rolls(Chain):
         return x.roll(3, 1) if x.shape[1] == 8 else x
 
 
+class ConstantMatrix(Chain):
+    def between(self, x):
+        return x @ torch.linspace(0, 1, 64, dtype=x.dtype).view(8, 8)
+
+
 class OwnConstant(Chain):
     """A full-width constant that is no part of the state."""
 
@@ -87,6 +92,7 @@ class OwnConstant(Chain):
         (UnequalCut, "cut into unequal parts by aten.slice"),
         (HardCodedView, "a narrower model does not run (RuntimeError: shape"),
         (Rolls, "differs from the full one with units silenced"),
+        (ConstantMatrix, "meets positions that are always kept in aten.mm"),
         (OwnConstant, "combined with positions always kept in aten.mul"),
     ],
 )

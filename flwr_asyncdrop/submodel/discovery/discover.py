@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -35,7 +34,6 @@ def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
     space = LabelSpace()
     tracer = UnitTracer(space)
     ids = _label_tensors(model, space, tracer)
-    _join_hidden_sizes(model, space, ids)
     for leaf in tree_leaves(inputs):
         if isinstance(leaf, Tensor):
             tracer.label(leaf, [], from_input=True)
@@ -72,19 +70,3 @@ def _label_tensor(tensor: Tensor, space: LabelSpace, tracer: UnitTracer) -> list
     layers = [along(v, tensor.shape, dim) for dim, v in enumerate(vectors)]
     tracer.label(tensor, space.tidy(layers), from_input=False)
     return [vector.numpy() for vector in vectors]
-
-
-def _join_hidden_sizes(
-    model: nn.Module, space: LabelSpace, ids: dict[str, list[Ids]]
-) -> None:
-    """Join the hidden units of an RNN's layers and directions: it has one width."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.RNNBase):
-            prefix = f"{name}." if name else ""
-            hidden = [
-                torch.from_numpy(ids[prefix + key][1])
-                for key, _ in module.named_parameters(recurse=False)
-                if key.startswith("weight_hh")
-            ]
-            for other in hidden[1:]:
-                space.join(hidden[0], other)

@@ -1,0 +1,78 @@
+"""Verification sees through plans that are wrong."""
+
+import torch
+from torch import nn
+
+from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels
+from flwr_asyncdrop.submodel.kernels import plain_kernels
+from flwr_asyncdrop.submodel.probe import make_probe
+from flwr_asyncdrop.submodel.verify import find_faults
+from tests.submodel.networks import vectors
+
+
+def net():
+    return nn.Sequential(
+        *(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU()),
+        *(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)),
+    )
+
+
+def faults_with(**changes):
+    """Return the faults of the right plan for `net` with some axes changed."""
+    model = net()
+    right = plan_submodels(model, vectors())
+    assert [group.size for group in right.groups] == [4, 3]
+    axes = {name: dict(dims) for name, dims in right.axes.items()}
+    for name, units in changes.items():
+        tensor, _, dim = name.removeprefix("_").rpartition("_")
+        tensor = tensor.replace("_", ".", 1)
+        axes[tensor].pop(int(dim))
+        if units is not None:
+            axes[tensor][int(dim)] = torch.tensor(units)
+    plan = Plan(right.groups, right.shapes, axes, right.parameters)
+    with plain_kernels():
+        return find_faults(make_probe(model, (vectors(),)), plan)
+
+
+def test_right_plan():
+    assert faults_with() == {}
+
+
+def test_columns_in_another_order():
+    faults = faults_with(_3_weight_1=[3, 2, 1, 0])
+
+    assert list(faults) == [0]
+    assert "not interchangeable" in faults[0]
+
+
+def test_statistics_in_another_order_though_they_are_all_equal():
+    """A new BatchNorm has means of 0 and variances of 1 throughout."""
+    faults = faults_with(_1_running_var_0=[1, 0, 3, 2])
+
+    assert list(faults) == [0]
+    assert "not interchangeable" in faults[0]
+
+
+def test_axis_that_was_forgotten():
+    faults = faults_with(_5_weight_1=None)
+
+    assert list(faults) == [1]
+    assert "not interchangeable" in faults[1]
+
+
+def test_units_that_are_not_the_models():
+    """Rows of the output: reordered they show, dropped they change its shape."""
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2))
+    groups = (UnitGroup("1", 2, "internal"),)
+    rows = torch.arange(2)
+    plan = Plan(
+        groups=groups,
+        shapes={name: tuple(t.shape) for name, t in model.state_dict().items()},
+        axes={"1.weight": {0: rows}, "1.bias": {0: rows}},
+        parameters=frozenset(model.state_dict()),
+    )
+
+    with plain_kernels():
+        faults = find_faults(make_probe(model, (vectors(),)), plan)
+
+    assert list(faults) == [0]
