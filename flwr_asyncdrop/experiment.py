@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -10,8 +11,26 @@ from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.data import Dataset, by_speed_level, iid, load_dataset
 from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
+from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
 
-__all__ = ["initial_model", "load_data", "partitions"]
+__all__ = [
+    "best_device",
+    "initial_model",
+    "load_data",
+    "partitions",
+    "trained_model",
+]
+
+_RECALIBRATION_BATCHES = 8
+_RECALIBRATION_BATCH = 256
+
+
+def best_device() -> torch.device:
+    """Return the GPU that this process was given, if it was given one.
+
+    Ray and ``CUDA_VISIBLE_DEVICES`` show a process the GPUs that it may use.
+    """
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def load_data(config: RunConfig) -> Dataset:
@@ -25,6 +44,26 @@ def initial_model(config: RunConfig) -> nn.Module:
     data = load_data(config)
     seed = derive_seed(config.seed, "model")
     return build_model(config.model, data.input_shape, data.num_classes, seed)
+
+
+def trained_model(config: RunConfig, arrays: State) -> nn.Module:
+    """Return the run's model with weights as trained, ready to be used.
+
+    Running statistics of batch normalisation that submodels learnt are biased for the
+    full model, so it gets statistics of its own from test inputs, without labels:
+    "batch statistics at test", as the paper's script has it.
+    """
+    data, device = load_data(config), best_device()
+    model = load_submodel(initial_model(config), arrays).to(device)
+    starts = range(0, len(data.test_y), _RECALIBRATION_BATCH)
+    recalibrate_bn(
+        model,
+        (
+            data.batch("test", slice(start, start + _RECALIBRATION_BATCH), device)[0]
+            for start in starts[:_RECALIBRATION_BATCHES]
+        ),
+    )
+    return model
 
 
 @lru_cache(maxsize=2)

@@ -18,7 +18,7 @@ from flwr_asyncdrop.client.training import LocalSGD, isolated_randomness
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.data import Dataset
 from flwr_asyncdrop.exceptions import ConfigError, DataError
-from flwr_asyncdrop.experiment import initial_model, load_data, partitions
+from flwr_asyncdrop.experiment import best_device, initial_model, load_data, partitions
 from flwr_asyncdrop.seeding import torch_generator
 
 __all__ = ["app"]
@@ -82,8 +82,7 @@ class _Task:
     def open(cls, message: Message, context: Context) -> "_Task":
         config = RunConfig.parse(context.run_config)
         torch.set_num_threads(config.threads)
-        # Ray and CUDA_VISIBLE_DEVICES show a client the GPUs that it was given.
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = best_device()
         task = wire.read_task(message)
         arrays = message.content.array_records[_KEYS.arrays]
         return cls(

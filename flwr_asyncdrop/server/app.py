@@ -18,7 +18,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.evaluate import accuracy_and_loss
 from flwr_asyncdrop.exceptions import AsyncDropError
-from flwr_asyncdrop.experiment import initial_model, load_data
+from flwr_asyncdrop.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.history import HistoryWriter, read_history
 from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.schedule import StepDecay
@@ -27,7 +27,6 @@ from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.fleet import Stratified, Uniform
 from flwr_asyncdrop.simulation.profiles import speed_levels
 from flwr_asyncdrop.strategy import STRATEGIES, AsyncStrategy
-from flwr_asyncdrop.submodel import load_submodel
 
 __all__ = ["app", "build_strategy", "run_experiment"]
 
@@ -115,6 +114,7 @@ def run_experiment(grid: Grid, config: RunConfig) -> Path:
     Path
         The folder with ``history.jsonl``, ``model.safetensors`` and ``run.png``.
     """
+    torch.set_num_threads(config.threads)
     out = _output_dir(config)
     history = HistoryWriter(
         out / "history.jsonl",
@@ -131,7 +131,8 @@ def run_experiment(grid: Grid, config: RunConfig) -> Path:
         evaluate_fn=_evaluate_fn(config),
     )
     model = out / "model.safetensors"
-    save_file(wire.from_record(result.arrays), model, {"algorithm": config.algo})
+    trained = trained_model(config, wire.from_record(result.arrays))
+    save_file(trained.state_dict(), model, {"algorithm": config.algo})
     picture = draw_run(history.path, out / "run.png")
     for line in summarise(read_history(history.path)).text().splitlines():
         logger.info("%s", line)
@@ -146,12 +147,10 @@ def run_experiment(grid: Grid, config: RunConfig) -> Path:
 
 def _evaluate_fn(config: RunConfig) -> EvaluateFn:
     data = load_data(config)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
-        torch.set_num_threads(config.threads)
-        state = wire.from_record(arrays)
-        model = load_submodel(initial_model(config), state).to(device)
+        torch.set_num_threads(config.threads)  # which each thread has of its own
+        model = trained_model(config, wire.from_record(arrays))
         accuracy, loss = accuracy_and_loss(model, data)
         return MetricRecord({"accuracy": accuracy, "loss": loss})
 
