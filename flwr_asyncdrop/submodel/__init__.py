@@ -7,6 +7,7 @@ writes them back. `load_submodel` builds the module that fits them.
 """
 
 from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
+from flwr_asyncdrop.submodel.blocks import BlockPlan, plan_blocks
 from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.flops import step_flops
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
@@ -16,6 +17,7 @@ from flwr_asyncdrop.submodel.transfer import extract, merge_, silenced
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State
 
 __all__ = [
+    "BlockPlan",
     "Indices",
     "Keep",
     "Plan",
@@ -27,6 +29,7 @@ __all__ = [
     "load_submodel",
     "merge_",
     "narrow",
+    "plan_blocks",
     "plan_submodels",
     "recalibrate_bn",
     "silenced",

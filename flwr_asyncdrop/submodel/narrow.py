@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.scaling import scale_consumers
+from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
 from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.types import State
 
@@ -22,7 +23,8 @@ def narrow(
     """Return a copy of `model` whose tensors have the given, narrower shapes.
 
     Tied tensors stay tied, hooks and other attributes are copied, the full tensors
-    never are. The widths are learnt from the shapes alone.
+    never are. The widths are learnt from the shapes alone. A block all of whose tensors
+    have no rows is left out: it returns its first argument.
 
     Parameters
     ----------
@@ -37,7 +39,7 @@ def narrow(
     Returns
     -------
     Module
-        Its narrowed tensors are zero: load a submodel's state into it.
+        Its tensors hold nothing yet: load a submodel's state into it.
 
     Raises
     ------
@@ -45,7 +47,8 @@ def narrow(
         If the names are not the model's, or a shape is not a narrower one.
     """
     tensors = tensors_of(model)
-    _check_shapes(type(model).__name__, tensors, shapes)
+    skipped = emptied_blocks(model, shapes)
+    _check_shapes(type(model).__name__, tensors, shapes, skipped)
     # What is in the memo counts as copied already; tied tensors are one entry.
     memo: dict[int, Any] = {
         id(tensor): _blank(tensor, shapes[name]) for name, tensor in tensors.items()
@@ -54,6 +57,8 @@ def narrow(
     for full, small in zip(model.modules(), copied.modules(), strict=True):
         if _has_narrowed(full, small):
             patch(small, full)
+    for block in skipped:
+        skip(copied.get_submodule(block))
     if scale:
         scale_consumers(copied, model)
     return copied
@@ -91,7 +96,10 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
 
 
 def _check_shapes(
-    model: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+    model: str,
+    tensors: Mapping[str, Tensor],
+    shapes: Mapping[str, Sequence[int]],
+    skipped: Sequence[str],
 ) -> None:
     complaint = f"these arrays are not a submodel of {model}"
     for name in sorted(tensors.keys() ^ shapes.keys()):
@@ -101,6 +109,8 @@ def _check_shapes(
             "server and on the client"
         )
     for name, tensor in tensors.items():
+        if tensor.dim() and any(is_inside(name, block) for block in skipped):
+            continue
         full, small = tuple(tensor.shape), tuple(shapes[name])
         fits = len(small) == len(full) and all(
             1 <= size <= limit or size == limit
@@ -115,16 +125,19 @@ def _check_shapes(
 
 
 def _blank(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    blank = torch.zeros(tuple(shape), dtype=tensor.dtype, device=tensor.device)
+    blank = torch.empty(tuple(shape), dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(blank, requires_grad=tensor.requires_grad)
     return blank
 
 
 def _has_narrowed(full: nn.Module, small: nn.Module) -> bool:
-    """Whether a tensor that the module itself holds has another shape."""
+    """Whether a tensor that the module itself holds has another shape, and a use."""
     return any(
-        before is not None and after is not None and before.shape != after.shape
+        before is not None
+        and after is not None
+        and before.shape != after.shape
+        and after.numel() > 0
         for name in ("_parameters", "_buffers")
         for before, after in zip(
             getattr(full, name).values(), getattr(small, name).values(), strict=True

@@ -30,7 +30,7 @@ def extract(state: State, indices: Indices) -> State:
     -------
     dict of str to Tensor
         Contiguous tensors under the same names that share no memory with `state`,
-        shorter along the narrowed dims.
+        shorter along the narrowed dims: empty where no position is kept.
 
     Raises
     ------
@@ -178,13 +178,13 @@ def _check_indices(state: State, indices: Indices) -> None:
 
 
 def _check_positions(name: str, dim: int, kept: Tensor, size: int) -> None:
-    fits = kept.dtype == torch.int64 and kept.dim() == 1 and len(kept) > 0
+    fits = kept.dtype == torch.int64 and kept.dim() == 1
     if not fits or not bool((kept[1:] > kept[:-1]).all()):
         raise ShapeError(
-            f"the kept positions of {name}, dim {dim}, must be a non-empty ascending "
-            f"int64 vector, not {kept.dtype} of shape {tuple(kept.shape)}"
+            f"the kept positions of {name}, dim {dim}, must be an ascending int64 "
+            f"vector, not {kept.dtype} of shape {tuple(kept.shape)}"
         )
-    if int(kept[0]) < 0 or int(kept[-1]) >= size:
+    if len(kept) and (int(kept[0]) < 0 or int(kept[-1]) >= size):
         raise ShapeError(
             f"the kept positions {int(kept[0])}..{int(kept[-1])} of {name}, dim {dim}, "
             f"do not lie in 0..{size - 1}: use the indices of this model's own plan"

@@ -72,8 +72,8 @@ def tensors_with_dims(draw, dtypes=(*FLOATS, torch.int64)):
     dims = {}
     for dim, size in enumerate(shape):
         if draw(st.booleans()):
-            kept = draw(st.sets(st.integers(0, size - 1), min_size=1))
-            dims[dim] = torch.tensor(sorted(kept))
+            kept = draw(st.sets(st.integers(0, size - 1)))
+            dims[dim] = torch.tensor(sorted(kept), dtype=torch.int64)
     return tensor, dims
 
 
@@ -140,7 +140,7 @@ class TestMerge:
     def test_weight_one_copies_every_bit(self, case, seed):
         tensor, dims = case
         sub = random_tensor(naive_extract(tensor, dims).shape, tensor.dtype, seed)
-        sub.view(-1)[0] = -0.0
+        sub.view(-1)[:1] = -0.0
         tensor.fill_(math.inf)
         merge_({"w": tensor}, {"w": sub}, {"w": dims}, 1.0)
         assert_same_bits(naive_extract(tensor, dims), sub)
@@ -210,7 +210,6 @@ class TestRefusals:
             ({"w": {0: torch.tensor([-1, 2])}}, r"-1\.\.2 of w"),
             ({"w": {0: torch.tensor([2, 0])}}, "ascending"),
             ({"w": {0: torch.tensor([1, 1])}}, "ascending"),
-            ({"w": {0: torch.tensor([], dtype=torch.int64)}}, "non-empty"),
             ({"w": {0: torch.tensor([1.0])}}, "float32"),
             ({"w": {0: torch.tensor([[1]])}}, r"\(1, 1\)"),
         ],

@@ -1,0 +1,142 @@
+"""Find the modules that only add to their input, by trying them with zeros."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from flwr_asyncdrop.submodel.probe import Probe
+from flwr_asyncdrop.submodel.tensors import tensors_of
+
+__all__ = ["residual_modules", "zeroed"]
+
+
+def residual_modules(probe: Probe) -> tuple[str, ...]:
+    """Return the modules that add something to their input, and nothing if zeroed.
+
+    They take a tensor, and perhaps more arguments, and return one of the same shape.
+    With zeros for their tensors it is their input. With the tensors that they have,
+    what they add depends on the input: a layer that adds a bias or an encoding of the
+    position is none of them.
+
+    Parameters
+    ----------
+    probe : Probe
+        A model on the CPU and inputs for it. Run under ``plain_kernels``.
+
+    Returns
+    -------
+    tuple of str
+        The modules that do so every time they are called, as the model lists them;
+        nested ones too, but not the model itself.
+    """
+    return tuple(
+        name
+        for name, calls in _calls(probe).items()
+        if all(_is_residual(call, probe.tolerance) for call in calls)
+    )
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A module that keeps the shape of its input, and what it was called with."""
+
+    module: nn.Module
+    input: Tensor
+    others: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+    def with_input(self, tensor: Tensor) -> Tensor:
+        """Return the output for another input; models may write on what they get."""
+        first, others, keywords = _cloned((tensor, self.others, self.keywords))
+        output: Tensor = self.module(first, *others, **keywords)
+        return output
+
+
+@dataclass
+class _Watch:
+    """The hooks that collect the calls of one module."""
+
+    calls: list[_Call] = field(default_factory=list)
+    keeps_shape: bool = True
+    _running: list[Any] = field(default_factory=list)
+
+    def before(
+        self, _: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        self._running.append(_cloned((args, keywords)))
+
+    def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
+        args, keywords = self._running.pop()
+        if args and _alike(args[0], output):
+            self.calls.append(_Call(module, args[0], args[1:], keywords))
+        else:
+            self.keeps_shape = False
+
+
+def _calls(probe: Probe) -> dict[str, list[_Call]]:
+    """Return the calls of all modules with parameters that keep the input's shape."""
+    watches: dict[str, _Watch] = {}
+    with ExitStack() as hooks:
+        for name, module in probe.model.named_modules():
+            if name and any(True for _ in module.parameters()):
+                watch = watches[name] = _Watch()
+                for hook in (
+                    module.register_forward_pre_hook(watch.before, with_kwargs=True),
+                    module.register_forward_hook(watch.after),
+                ):
+                    hooks.callback(hook.remove)
+        probe.run()
+    return {
+        name: watch.calls
+        for name, watch in watches.items()
+        if watch.calls and watch.keeps_shape
+    }
+
+
+def _is_residual(call: _Call, tolerance: float) -> bool:
+    try:
+        with zeroed(call.module):
+            passed = call.with_input(call.input)
+        if not torch.equal(passed, call.input):
+            return False
+        other = call.input.flip(tuple(range(call.input.dim())))
+        added = call.with_input(call.input) - call.input
+        added_elsewhere = call.with_input(other) - other
+    except Exception:  # whatever the module's own code raises
+        return False
+    change = (added_elsewhere - added).abs().max()
+    return bool(change > tolerance * added.abs().max())
+
+
+@contextmanager
+def zeroed(module: nn.Module) -> Iterator[None]:
+    """Zero all tensors of `module`'s state; put their values back on leaving."""
+    tensors = list(tensors_of(module).values())
+    saved = [tensor.clone() for tensor in tensors]
+    try:
+        for tensor in tensors:
+            tensor.zero_()
+        yield
+    finally:
+        for tensor, values in zip(tensors, saved, strict=True):
+            tensor.copy_(values)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return (
+        isinstance(one, Tensor)
+        and isinstance(other, Tensor)
+        and one.is_floating_point()
+        and (one.shape, one.dtype) == (other.shape, other.dtype)
+    )
+
+
+def _cloned(arguments: Any) -> Any:
+    return tree_map(
+        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, arguments
+    )
