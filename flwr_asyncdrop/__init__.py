@@ -14,6 +14,7 @@ from flwr_asyncdrop.strategy import (
     AsyncFedAvg,
     AsyncStrategy,
     HeteroAsyncDrop,
+    LayerwiseAsyncDrop,
 )
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "AsyncStrategy",
     "DeviceProfile",
     "HeteroAsyncDrop",
+    "LayerwiseAsyncDrop",
     "LocalGrid",
     "StepDecay",
     "load_submodel",

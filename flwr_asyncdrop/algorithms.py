@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from flwr_asyncdrop.aggregation import Aggregator, Mixing
 from flwr_asyncdrop.exceptions import ConfigError
@@ -22,10 +23,14 @@ class Algorithm:
     mask : callable or None
         Builds the mask policy from the drop rate and the multiple that widths are
         rounded to; None if every device trains the full model.
+    units : {"channels", "blocks"}
+        What a mask leaves out: channels, neurons, heads and their like, or whole
+        residual blocks.
     """
 
     aggregator: Callable[[float], Aggregator]
     mask: Callable[[float, int], MaskPolicy] | None
+    units: Literal["channels", "blocks"] = "channels"
 
 
 ALGORITHMS = MappingProxyType(
@@ -36,6 +41,8 @@ ALGORITHMS = MappingProxyType(
         "asyncdrop": Algorithm(Mixing, RandomMask),
         # Alg. 3: the same on those of the smart partition
         "hetero-asyncdrop": Algorithm(Mixing, SmartPartition),
+        # The paper's ablation: Alg. 3 with whole residual blocks for units
+        "layerwise-asyncdrop": Algorithm(Mixing, SmartPartition, units="blocks"),
     }
 )
 

@@ -169,6 +169,14 @@ _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
         "choose algo='asyncdrop'",
     ),
     (
+        lambda c: (
+            ALGORITHMS[c.algo].units == "blocks" and _changed(c, "round_to", "scope")
+        ),
+        "algo={c.algo!r} leaves out whole blocks, which round-to={c.round_to} and "
+        "scope={c.scope!r} contradict: leave them out, or choose "
+        "algo='hetero-asyncdrop'",
+    ),
+    (
         lambda c: c.dataset == "digits" and (bool(c.data_dir) or c.download),
         "dataset='digits' is embedded, which data-dir and download contradict: leave "
         "them out, or choose another dataset",

@@ -43,10 +43,17 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.session import FleetBuilder, Session
 from flwr_asyncdrop.server.state import ServerState
-from flwr_asyncdrop.submodel import Plan, plan_submodels
+from flwr_asyncdrop.submodel import Plan, plan_blocks, plan_submodels
 from flwr_asyncdrop.synchronous import SynchronousRounds
 
-__all__ = ["STRATEGIES", "AsyncDrop", "AsyncFedAvg", "AsyncStrategy", "HeteroAsyncDrop"]
+__all__ = [
+    "STRATEGIES",
+    "AsyncDrop",
+    "AsyncFedAvg",
+    "AsyncStrategy",
+    "HeteroAsyncDrop",
+    "LayerwiseAsyncDrop",
+]
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -140,7 +147,6 @@ class AsyncStrategy(SynchronousRounds):
         in_range = 0 <= fraction_evaluate <= 1
         _check("fraction_evaluate", fraction_evaluate, in_range, "in [0, 1]")
         _check("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'")
-        _check("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'")
         enough = min_available_nodes >= 1
         _check("min_available_nodes", min_available_nodes, enough, "at least 1")
         rules = algorithm(self.algorithm)
@@ -149,6 +155,9 @@ class AsyncStrategy(SynchronousRounds):
         self._assignment: Assignment = FullModels()
         if rules.mask is not None:
             policy = rules.mask(drop_rate, round_to)
+            if rules.units == "blocks":
+                _check("scope", scope, scope == "all", "'all': blocks go as a whole")
+                _check("round_to", round_to, round_to == 1, "1: blocks have no widths")
             self.plan = plan or self._discover(model, example_inputs, scope)
             if mode == "masked":
                 self._assignment = MaskedModels(self.plan, policy)
@@ -180,6 +189,8 @@ class AsyncStrategy(SynchronousRounds):
                 f"{name} makes submodels: pass the model and example inputs, e.g. "
                 f"{name}(Net(), torch.zeros(1, 3, 32, 32)), or a plan"
             )
+        if algorithm(self.algorithm).units == "blocks":
+            return plan_blocks(model, example_inputs)
         return plan_submodels(model, example_inputs, scope=scope)
 
     def summary(self) -> None:
@@ -327,8 +338,20 @@ class HeteroAsyncDrop(AsyncStrategy):
     algorithm = "hetero-asyncdrop"
 
 
+class LayerwiseAsyncDrop(AsyncStrategy):
+    """Hetero AsyncDrop with whole residual blocks for units (the paper's ablation).
+
+    A submodel has fewer blocks, each of its full width: the block's input passes on.
+    """
+
+    algorithm = "layerwise-asyncdrop"
+
+
 STRATEGIES = MappingProxyType(
-    {cls.algorithm: cls for cls in (AsyncFedAvg, AsyncDrop, HeteroAsyncDrop)}
+    {
+        cls.algorithm: cls
+        for cls in (AsyncFedAvg, AsyncDrop, HeteroAsyncDrop, LayerwiseAsyncDrop)
+    }
 )
 """The strategies by the name of their algorithm."""
 

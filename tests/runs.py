@@ -52,6 +52,25 @@ def mlp(seed=0, dtype=torch.float32):
         return nn.Sequential(*layers).to(dtype)
 
 
+class Added(nn.Module):
+    """A residual block: a layer that adds to its input."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.layer(x).tanh()
+
+
+def residual_mlp(seed=0):
+    """Five residual blocks between two layers; it takes and gives what `mlp` does."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        blocks = (Added(6) for _ in range(5))
+        return nn.Sequential(nn.Linear(4, 6), *blocks, nn.Linear(6, 3))
+
+
 class Recorder(Callback):
     """Notes what happens, and checks what must hold at any moment."""
 

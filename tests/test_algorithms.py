@@ -13,6 +13,7 @@ from flwr_asyncdrop.strategy import STRATEGIES
         ("async-fedavg", None),
         ("asyncdrop", RandomMask),
         ("hetero-asyncdrop", SmartPartition),
+        ("layerwise-asyncdrop", SmartPartition),
     ],
 )
 def test_the_papers_algorithms(name, mask):
@@ -20,6 +21,7 @@ def test_the_papers_algorithms(name, mask):
     assert isinstance(rules.aggregator(0.5), Mixing)
     built = None if rules.mask is None else rules.mask(0.25)
     assert built is mask is None or isinstance(built, mask)
+    assert (rules.units == "blocks") == (name == "layerwise-asyncdrop")
 
 
 def test_every_algorithm_has_a_strategy_of_its_name():

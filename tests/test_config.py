@@ -81,6 +81,8 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
     [
         ({"algo": "async-fedavg", "drop-rate": 0.5}, ["algo", "drop-rate"]),
         ({"algo": "async-fedavg", "scope": "internal"}, ["algo", "scope"]),
+        ({"algo": "layerwise-asyncdrop", "round-to": 16}, ["algo", "round-to=16"]),
+        ({"algo": "layerwise-asyncdrop", "scope": "internal"}, ["algo", "scope"]),
         ({"data-dir": "/data"}, ["dataset", "data-dir"]),
         ({"download": True}, ["dataset", "download"]),
         ({"dataset": "cifar10", "download": True}, ["download", "data-dir"]),
@@ -95,6 +97,7 @@ def test_contradictory_keys_are_refused_by_name(run_config, names):
 
 def test_contradictions_leave_what_agrees_alone():
     RunConfig.parse({"algo": "async-fedavg"})
+    RunConfig.parse({"algo": "layerwise-asyncdrop", "drop-rate": 0.5})
     RunConfig.parse({"clock": "wall"})
     RunConfig.parse({"dataset": "cifar10", "download": True, "data-dir": "/data"})
 

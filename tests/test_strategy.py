@@ -1,5 +1,6 @@
 import inspect
 import logging
+from functools import partial
 from itertools import count
 
 import pytest
@@ -19,23 +20,39 @@ from flwr_asyncdrop import (
     AsyncFedAvg,
     AsyncStrategy,
     HeteroAsyncDrop,
+    LayerwiseAsyncDrop,
     StepDecay,
     wire,
 )
 from flwr_asyncdrop.client import load_submodel
 from flwr_asyncdrop.client.training import LocalSGD
-from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError, RunError
+from flwr_asyncdrop.exceptions import (
+    AsyncDropError,
+    ConfigError,
+    RunError,
+    UnsupportedModelError,
+)
 from flwr_asyncdrop.seeding import derive_seed, torch_generator
 from flwr_asyncdrop.simulation.profiles import DeviceProfile, speed_levels
 from flwr_asyncdrop.strategy import STRATEGIES
 from flwr_asyncdrop.submodel import merge_
 from tests.grids import HandlerGrid
-from tests.runs import Recorder, answer, failing, mlp, plus_one, record
+from tests.runs import (
+    Recorder,
+    answer,
+    failing,
+    mlp,
+    plus_one,
+    record,
+    residual_mlp,
+)
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
 INPUTS = torch.zeros(1, 4)
 ZEROS = {"w": torch.zeros(2)}
+NETS = dict.fromkeys(STRATEGIES, mlp) | {"layerwise-asyncdrop": residual_mlp}
+DROPPING = [name for name in STRATEGIES if name != "async-fedavg"]
 SGD = LocalSGD(steps=3, batch_size=4, lr=0.1, momentum=0.9)
 
 
@@ -51,10 +68,10 @@ def train_locally(model, device, seed):
     return SGD.train(model, lambda at: (x[at], y[at]), len(y), generator)
 
 
-def client(message):
+def client(message, net=mlp):
     """Train a really narrower model on the device's data."""
     task = wire.read_task(message)
-    model = load_submodel(mlp(), message.content["arrays"])
+    model = load_submodel(net(), message.content["arrays"])
     loss = train_locally(model, task.partition_id, task.seed)
     return answer(message, model.state_dict(), loss=loss)
 
@@ -87,12 +104,12 @@ def measuring(train):
     return handle
 
 
-def run(algorithm, *, nodes=5, rounds=4, **changes):
-    recorder = Recorder()
+def run(algorithm, *, net=None, nodes=5, rounds=4, **changes):
+    recorder, net = Recorder(), net or NETS[algorithm]
     settings = {"in_flight": 3, "fleet": speed_levels, "seed": 1, **changes}
-    strategy = STRATEGIES[algorithm](mlp(), INPUTS, callbacks=[recorder], **settings)
-    grid = HandlerGrid(client, node_ids=range(1, nodes + 1))
-    result = strategy.start(grid, record(mlp().state_dict()), num_rounds=rounds)
+    strategy = STRATEGIES[algorithm](net(), INPUTS, callbacks=[recorder], **settings)
+    grid = HandlerGrid(partial(client, net=net), node_ids=range(1, nodes + 1))
+    result = strategy.start(grid, record(net().state_dict()), num_rounds=rounds)
     return recorder.history(), weights(result.arrays)
 
 
@@ -106,13 +123,15 @@ def weights(arrays):
 
 
 class TestEquivalences:
-    @pytest.mark.parametrize("algorithm", ["asyncdrop", "hetero-asyncdrop"])
+    @pytest.mark.parametrize("algorithm", DROPPING)
     def test_dropping_nothing_is_async_fedavg_bit_for_bit(self, algorithm):
-        assert run(algorithm, drop_rate=0.0) == run("async-fedavg")
+        full = run("async-fedavg", net=NETS[algorithm])
+        assert run(algorithm, drop_rate=0.0) == full
 
-    @pytest.mark.parametrize("algorithm", ["asyncdrop", "hetero-asyncdrop"])
+    @pytest.mark.parametrize("algorithm", DROPPING)
     def test_dropping_something_is_not(self, algorithm):
-        assert run(algorithm, drop_rate=0.25) != run("async-fedavg")
+        full = run("async-fedavg", net=NETS[algorithm])
+        assert run(algorithm, drop_rate=0.25) != full
 
     @pytest.mark.parametrize("algorithm", STRATEGIES)
     def test_one_device_that_replaces_the_model_is_plain_local_training(
@@ -121,7 +140,7 @@ class TestEquivalences:
         drop = {} if algorithm == "async-fedavg" else {"drop_rate": 0.0}
         lone = {"nodes": 1, "in_flight": 1, "min_available_nodes": 1}
         history, final = run(algorithm, alpha=1.0, **lone, **drop)
-        model = mlp()
+        model = NETS[algorithm]()
         for step in range(len(history)):
             train_locally(model, 0, derive_seed(1, "task", 0, step))
         assert final == {name: t.tolist() for name, t in model.state_dict().items()}
@@ -433,6 +452,21 @@ class TestBadInput:
         with pytest.raises(ConfigError, match=r"HeteroAsyncDrop makes submodels: pass"):
             HeteroAsyncDrop(*arguments)
 
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ({"scope": "internal"}, "scope='internal' must be 'all': blocks go"),
+            ({"round_to": 16}, "round_to=16 must be 1: blocks have no widths"),
+        ],
+    )
+    def test_blocks_have_neither_scope_nor_width(self, arguments, says):
+        with pytest.raises(ConfigError, match=says):
+            LayerwiseAsyncDrop(residual_mlp(), INPUTS, **arguments)
+
+    def test_blocks_need_a_model_that_has_some(self):
+        with pytest.raises(UnsupportedModelError, match="Sequential has 0 residual bl"):
+            LayerwiseAsyncDrop(mlp(), INPUTS)
+
     def test_async_fedavg_needs_none(self):
         assert AsyncFedAvg().plan is None
 
@@ -442,9 +476,9 @@ class TestBadInput:
             AsyncFedAvg().start(grid, record(ZEROS), num_rounds=0)
         assert not grid.pushed
 
-    @pytest.mark.parametrize("algorithm", ["asyncdrop", "hetero-asyncdrop"])
+    @pytest.mark.parametrize("algorithm", DROPPING)
     def test_arrays_of_another_model_end_the_run_before_any_task(self, algorithm):
-        strategy = STRATEGIES[algorithm](mlp(), INPUTS, drop_rate=0.5)
+        strategy = STRATEGIES[algorithm](NETS[algorithm](), INPUTS, drop_rate=0.5)
         grid = HandlerGrid(client)
         other = nn.Sequential(nn.Linear(4, 3)).state_dict()
         with pytest.raises(AsyncDropError) as caught:

@@ -16,7 +16,8 @@ def load_submodel(model: nn.Module, arrays: ArrayRecord) -> nn.Module:
         model = load_submodel(Net(), message.content["arrays"])
 
     The widths are read off the shapes of the arrays, so the client needs to know
-    nothing of masks. Full-size arrays give the full model.
+    nothing of masks. A residual block whose arrays are empty is left out: its input
+    passes on. Full-size arrays give the full model.
 
     Parameters
     ----------

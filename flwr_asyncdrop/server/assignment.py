@@ -82,14 +82,14 @@ class Submodels:
         Which of them to keep.
     compute : callable
         Returns the FLOPs of a step of the model with the given shapes, over those
-        of the full model; called once per set of widths.
+        of the full model; called once per set of shapes.
     """
 
     def __init__(self, plan: Plan, policy: MaskPolicy, compute: ComputeShare) -> None:
         self._plan = plan
         self._policy = policy
         self._compute = compute
-        self._known: dict[tuple[int, ...], float] = {}
+        self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
     def assign(self, state: ServerState, rank: int, num_ranks: int) -> Part:
         """Return the submodel for a device of `rank`.
@@ -104,11 +104,11 @@ class Submodels:
         keep = _choose(self._policy, self._plan, state, rank, num_ranks)
         indices = self._plan.indices(keep)
         shapes = self._plan.shapes_of(indices)
-        widths = tuple(len(units) for units in keep)
-        if widths not in self._known:
-            self._known[widths] = self._compute(shapes)
+        sizes = tuple(shapes.values())
+        if sizes not in self._known:
+            self._known[sizes] = self._compute(shapes)
         arrays = extract(state.arrays, indices)
-        return Part(arrays, indices, shapes, self._known[widths])
+        return Part(arrays, indices, shapes, self._known[sizes])
 
 
 class MaskedModels:

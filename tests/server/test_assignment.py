@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from flwr_asyncdrop.masks import RandomMask, SmartPartition
 from flwr_asyncdrop.server.assignment import (
@@ -9,8 +10,8 @@ from flwr_asyncdrop.server.assignment import (
     compute_share,
 )
 from flwr_asyncdrop.server.state import ServerState
-from flwr_asyncdrop.submodel import extract, plan_submodels
-from tests.runs import mlp
+from flwr_asyncdrop.submodel import extract, plan_blocks, plan_submodels
+from tests.runs import mlp, residual_mlp
 
 INPUTS = torch.zeros(1, 4)
 PLAN = plan_submodels(mlp(), INPUTS)
@@ -118,6 +119,52 @@ def test_without_a_module_the_share_of_the_weights_stands_in():
     assert share(PLAN.shapes) == 1.0
     halved = submodels(RandomMask(0.5)).assign(run_state(), 0, 8).shapes
     assert share(halved) == (12 + 9 + 9 + 3 + 3 + 3) / (FULL + biases)
+
+
+class Widths(nn.Module):
+    """Two blocks, one of which is twice as wide inside as the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.thin = Inside(4)
+        self.wide = Inside(8)
+
+    def forward(self, x):
+        return self.wide(self.thin(x))
+
+
+class Inside(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 4)
+
+    def forward(self, x):
+        return x + self.last(self.first(x).relu())
+
+
+def test_blocks_of_other_sizes_have_other_costs():
+    net = nn.Sequential(Widths(), nn.Linear(4, 1))
+    plan = plan_blocks(net, INPUTS)
+    assignment = Submodels(plan, RandomMask(0.5), compute_share(plan, net, INPUTS))
+    state = ServerState.start_from(net.state_dict(), 0)
+    found = {}
+    for number in range(10):
+        state.dispatched = number
+        part = assignment.assign(state, 0, 8)
+        (gone,) = {
+            name.split(".")[1] for name, shape in part.shapes.items() if 0 in shape
+        }
+        found[gone] = part.compute
+    # Of 2 * 16 + 2 * 32 + 4 multiplications.
+    assert found == {"thin": 68 / 100, "wide": 36 / 100}
+
+
+def test_without_a_module_empty_blocks_weigh_nothing():
+    plan = plan_blocks(residual_mlp(), INPUTS)
+    share = compute_share(plan, None, None)
+    sent = plan.shapes_of(plan.indices((torch.tensor([1, 2]),)))
+    weights = (4 + 1) * 6 + (6 + 1) * 3
+    assert share(sent) == (weights + 2 * 42) / (weights + 5 * 42)
 
 
 @pytest.mark.parametrize("policy", [RandomMask(0.5), SmartPartition(0.5)])

@@ -1,7 +1,7 @@
 """The real loop against the whole algorithm written down naively, bit for bit.
 
 The reference knows no index maps, no messages and no sub-tensors: its masks are dense
-0/1 matrices written by hand for one network of three layers, and its fleet is a list.
+0/1 matrices written by hand for two networks of a few layers, and its fleet is a list.
 """
 
 import pytest
@@ -12,13 +12,14 @@ from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 from flwr_asyncdrop.strategy import STRATEGIES
 from tests.grids import HandlerGrid
-from tests.runs import Recorder, answer, mlp, record
+from tests.runs import Recorder, answer, mlp, record, residual_mlp
 
 SECONDS = (1.0, 1.4, 2.3, 3.1)
 UPDATES = 20
 RATE = 0.4
 SIZES = (6, 5)  # hidden units of `mlp`
 FULL_FLOPS = 4 * 6 + 6 * 5 + 5 * 3
+BLOCKS = 5  # of `residual_mlp`
 
 
 def trained(weights):
@@ -43,13 +44,40 @@ def smart_keep(number, rank, state, initial):
         moved["0.weight"].sum(1) + moved["0.bias"] + moved["2.weight"].sum(0),
         moved["2.weight"].sum(1) + moved["2.bias"] + moved["4.weight"].sum(0),
     ]
-    kept = []
-    for size, score in zip(SIZES, scores, strict=True):
-        drop = int(size * RATE)
-        order = sorted(range(size), key=lambda unit: (-score[unit].item(), unit))
-        start = min(rank * (size // len(SECONDS)), size - drop)
-        kept.append(sorted(order[:start] + order[start + drop :]))
-    return kept
+    return [outside_window(score.tolist(), rank) for score in scores]
+
+
+def outside_window(scores, rank):
+    size = len(scores)
+    drop = int(size * RATE)
+    order = sorted(range(size), key=lambda unit: (-scores[unit], unit))
+    start = min(rank * (size // len(SECONDS)), size - drop)
+    return sorted(order[:start] + order[start + drop :])
+
+
+def channel_part(keep):
+    """Return what gives a task's masks and its share of the multiplications."""
+
+    def part(number, rank, state, initial):
+        first, second = keep(number, rank, state, initial)
+        flops = 4 * len(first) + len(first) * len(second) + len(second) * 3
+        return dense_masks(first, second), flops / FULL_FLOPS
+
+    return part
+
+
+def block_part(number, rank, state, initial):
+    """The ablation: the rank drops its window of the blocks that have moved most."""
+    moved = {n: (state[n] - initial[n]).abs().double().sum().item() for n in state}
+    names = [[f"{n}.layer.weight", f"{n}.layer.bias"] for n in range(1, BLOCKS + 1)]
+    scores = [moved[weight] + moved[bias] for weight, bias in names]
+    kept = outside_window(scores, rank)
+    masks = {name: torch.ones_like(tensor) for name, tensor in state.items()}
+    for block in set(range(BLOCKS)) - set(kept):
+        for name in names[block]:
+            masks[name].zero_()
+    flops = 4 * 6 + len(kept) * 6 * 6 + 6 * 3
+    return masks, flops / (4 * 6 + BLOCKS * 6 * 6 + 6 * 3)
 
 
 def dense_masks(first, second):
@@ -65,21 +93,19 @@ def dense_masks(first, second):
     }
 
 
-def reference(keep, alpha, mode="sliced"):
+def reference(part, alpha, mode="sliced", net=mlp):
     """Return the model after each update, with its time and device."""
-    state = {name: tensor.clone() for name, tensor in mlp().state_dict().items()}
+    state = {name: tensor.clone() for name, tensor in net().state_dict().items()}
     initial = {name: tensor.clone() for name, tensor in state.items()}
     flying, now, number, merged = [], 0.0, 0, []
     idle = list(range(len(SECONDS)))
     while len(merged) < UPDATES:
         while idle and len(flying) < UPDATES - len(merged):
             device = idle.pop(0)
-            first, second = keep(number, device, state, initial)
-            flops = 4 * len(first) + len(first) * len(second) + len(second) * 3
-            cost = flops / FULL_FLOPS if mode == "sliced" else 1.0
-            due = now + SECONDS[device] * cost
+            masks, share = part(number, device, state, initial)
+            due = now + SECONDS[device] * (share if mode == "sliced" else 1.0)
             result = {name: trained(tensor) for name, tensor in state.items()}
-            flying.append((due, number, device, dense_masks(first, second), result))
+            flying.append((due, number, device, masks, result))
             number += 1
         flying.sort(key=lambda order: order[:2])
         now, _, device, masks, result = flying.pop(0)
@@ -106,18 +132,31 @@ def train(message):
     return answer(message, {name: trained(tensor) for name, tensor in state.items()})
 
 
+# 0.4 of 6 and of 5 units is 2: of a 5 x 6 matrix 3 x 4 is left, and so on. A block has
+# 6 weights and a bias for each of 6 units.
+MISSING = {mlp: 2 * 4 + 2 + (30 - 12) + 2 + 2 * 3, residual_mlp: 2 * 6 * (6 + 1)}
+
+
+def num_weights(state):
+    return sum(tensor.numel() for tensor in state.values())
+
+
 @pytest.mark.parametrize(
-    ("algorithm", "keep"),
-    [("asyncdrop", random_keep), ("hetero-asyncdrop", smart_keep)],
+    ("algorithm", "net", "part"),
+    [
+        ("asyncdrop", mlp, channel_part(random_keep)),
+        ("hetero-asyncdrop", mlp, channel_part(smart_keep)),
+        ("layerwise-asyncdrop", residual_mlp, block_part),
+    ],
 )
 @pytest.mark.parametrize(
     ("alpha", "mode"), [(0.5, "sliced"), (1.0, "sliced"), (0.5, "masked")]
 )
 @pytest.mark.usefixtures("no_settling")
-def test_the_loop_equals_the_naive_algorithm(algorithm, keep, alpha, mode):
+def test_the_loop_equals_the_naive_algorithm(algorithm, net, part, alpha, mode):
     snapshots = Snapshots()
     strategy = STRATEGIES[algorithm](
-        mlp(),
+        net(),
         torch.zeros(1, 4),
         drop_rate=RATE,
         alpha=alpha,
@@ -128,9 +167,9 @@ def test_the_loop_equals_the_naive_algorithm(algorithm, keep, alpha, mode):
         callbacks=[snapshots],
     )
     grid = HandlerGrid(train, node_ids=range(1, 5))
-    initial = record(mlp().state_dict())
+    initial = record(net().state_dict())
     result = strategy.start(grid, initial, num_rounds=UPDATES // len(SECONDS))
-    expected = reference(keep, alpha, mode)
+    expected = reference(part, alpha, mode, net)
     assert len(grid.pushed) == len(expected) == UPDATES
     assert snapshots.times == [time for time, _, _ in expected]
     devices = [merged.order.device for merged in snapshots.merged]
@@ -139,14 +178,16 @@ def test_the_loop_equals_the_naive_algorithm(algorithm, keep, alpha, mode):
     for found, (_, _, wanted) in zip(snapshots.states, expected, strict=True):
         for name, tensor in wanted.items():
             assert torch.equal(found[name], tensor), name
-    # 0.4 of 6 and of 5 units is 2: 4 and 3 are left.
-    sent = (3, 4) if mode == "sliced" else (5, 6)
+    missing = MISSING[net] if mode == "sliced" else 0
     for message in grid.pushed:
-        assert message.content["arrays"]["2.weight"].shape == sent
+        sent = wire.from_record(message.content["arrays"])
+        assert num_weights(sent) == num_weights(net().state_dict()) - missing
     final = wire.from_record(result.arrays)
     assert all(torch.equal(final[name], t) for name, t in expected[-1][2].items())
 
 
 def test_the_reference_tells_the_algorithms_apart():
-    random, smart = reference(random_keep, 0.5), reference(smart_keep, 0.5)
-    assert not torch.equal(random[-1][2]["2.weight"], smart[-1][2]["2.weight"])
+    random, smart = (
+        reference(channel_part(keep), 0.5)[-1][2] for keep in (random_keep, smart_keep)
+    )
+    assert not torch.equal(random["2.weight"], smart["2.weight"])
