@@ -1,18 +1,17 @@
 """Whole residual blocks as units: find them, and try what is left without them."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel.agreement import agree
+from flwr_asyncdrop.submodel.block_plan import BlockPlan, tensors_in
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.probe import Probe, make_probe
 from flwr_asyncdrop.submodel.residual import residual_modules, zeroed
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside
@@ -20,42 +19,9 @@ from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Indices
 
-__all__ = ["BlockPlan", "plan_blocks"]
+__all__ = ["plan_blocks"]
 
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class BlockPlan(Plan):
-    """A plan whose units are whole residual blocks; made by ``plan_blocks``.
-
-    They form one group. A block that is dropped keeps no row of any of its tensors:
-    they are sent empty, and the submodel passes the block's input on.
-
-    Attributes
-    ----------
-    blocks : tuple of str
-        The module of each unit, in the order in which the model lists them.
-    """
-
-    blocks: tuple[str, ...] = ()
-
-    def report(self) -> str:
-        """Return a table of the blocks, their share of the model, what stays whole."""
-        total = max(sum(map(math.prod, self.shapes.values())), 1)
-        width = max(len("block"), *map(len, self.blocks))
-        lines = [f"{'block':<{width}}  elements"]
-        for block in self.blocks:
-            mine = sum(
-                math.prod(shape)
-                for name, shape in self.shapes.items()
-                if is_inside(name, block)
-            )
-            lines.append(f"{block:<{width}}  {mine / total:>8.1%}")
-        lines += [f"whole: {name} ({why})" for name, why in self.left_out.items()]
-        return "\n".join(lines)
-
-    __str__ = report
 
 
 def plan_blocks(
@@ -102,7 +68,7 @@ def plan_blocks(
             f"their input when their weights are zero, and one always stays{why}: drop "
             "channels instead, with asyncdrop or hetero-asyncdrop"
         )
-    return _plan(probe.model, blocks, left_out)
+    return BlockPlan.of(probe.model, blocks, left_out)
 
 
 def _separable(
@@ -148,8 +114,9 @@ def _unmistakable(
         if not inside or len(inside) == len(kept):
             continue
         shapes = {name: tuple(t.shape) for name, t in tensors_of(model).items()}
-        for name in _tensors_in(model, inside):
-            shapes[name] = (0, *shapes[name][1:])
+        for block in inside:
+            for name in tensors_in(model, block):
+                shapes[name] = (0, *shapes[name][1:])
         if not set(emptied_blocks(model, shapes)) <= set(residual):
             kept.remove(inside[-1])
             left_out[inside[-1]] = f"stays, since {outer} does more than its blocks"
@@ -185,7 +152,9 @@ def _sound(probe: Probe, blocks: Sequence[str]) -> Sequence[str]:
 def _can_do_without(probe: Probe, blocks: Sequence[str]) -> bool:
     model = probe.model
     state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
-    indices: Indices = {name: {0: _NO_ROWS} for name in _tensors_in(model, blocks)}
+    indices: Indices = {
+        name: {0: _NO_ROWS} for block in blocks for name in tensors_in(model, block)
+    }
     try:
         found = probe.run(load_submodel(model, extract(state, indices)))
     except Exception:  # whatever the model's own code raises
@@ -194,39 +163,4 @@ def _can_do_without(probe: Probe, blocks: Sequence[str]) -> bool:
         for block in blocks:
             silence.enter_context(zeroed(model.get_submodule(block)))
         expected = probe.run()
-    return len(found) == len(expected) and all(
-        torch.allclose(one, other, rtol=0.0, atol=probe.tolerance, equal_nan=True)
-        for one, other in zip(found, expected, strict=True)
-        if isinstance(other, Tensor)
-    )
-
-
-def _tensors_in(model: nn.Module, blocks: Sequence[str]) -> dict[str, int]:
-    """Return the tensors that have rows, and the number of the block they lie in."""
-    return {
-        name: number
-        for name, tensor in tensors_of(model).items()
-        for number, block in enumerate(blocks)
-        if is_inside(name, block) and tensor.dim()
-    }
-
-
-def _plan(
-    model: nn.Module, blocks: Sequence[str], left_out: Mapping[str, str]
-) -> BlockPlan:
-    tensors = tensors_of(model)
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    axes = {
-        name: {0: torch.full((shapes[name][0],), number)}
-        for name, number in _tensors_in(model, blocks).items()
-    }
-    return BlockPlan(
-        groups=(UnitGroup("residual blocks", len(blocks), "residual"),),
-        shapes=shapes,
-        axes=axes,
-        parameters=frozenset(
-            name for name, t in tensors.items() if isinstance(t, nn.Parameter)
-        ),
-        left_out=dict(left_out),
-        blocks=tuple(blocks),
-    )
+    return agree(found, expected, probe.tolerance)
