@@ -42,7 +42,9 @@ def _group_norm(narrow: nn.GroupNorm, full: nn.GroupNorm) -> None:
     narrow.num_groups = narrow.num_channels // (full.num_channels // full.num_groups)
 
 
-def _embedding(narrow: nn.Embedding, _: nn.Embedding) -> None:
+def _embedding(
+    narrow: nn.Embedding | nn.EmbeddingBag, _: nn.Embedding | nn.EmbeddingBag
+) -> None:
     narrow.embedding_dim = narrow.weight.shape[1]
 
 
@@ -77,6 +79,7 @@ PATCHES: dict[type[nn.Module], Patch] = {
     nn.LayerNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
     nn.Embedding: _embedding,
+    nn.EmbeddingBag: _embedding,
     nn.RNNBase: _recurrent,
     nn.RNNCellBase: _recurrent_cell,
     nn.MultiheadAttention: _attention,

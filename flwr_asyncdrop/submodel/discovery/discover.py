@@ -41,8 +41,7 @@ def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
         outputs = model(*inputs)
     for leaf in tree_leaves(outputs):
         if isinstance(leaf, Tensor):
-            for layer in tracer.operand(leaf).layers:
-                space.freeze(layer, "part of the model's output")
+            tracer.close(leaf)
     space.settle_splits()
     return group_units(model, ids, space.units)
 

@@ -60,7 +60,7 @@ def group_units(
     numbered = {axis: numbers[vector] for axis, vector in axes.items()}
     left_out = {
         maker: units.reason(int(ids[axis[0]][axis[1]][0]))
-        or "its units meet no other tensor in the traced forward pass"
+        or _why_not_grouped(axes, axis)
         for axis, maker in reversed(makers.items())
         if (numbered[axis] < 0).all()
     }
@@ -76,6 +76,13 @@ def group_units(
     )
 
 
+def _why_not_grouped(axes: Mapping[Axis, Ids], axis: Axis) -> str:
+    unit = axes[axis][0]
+    if sum(bool((vector == unit).any()) for vector in axes.values()) > 1:
+        return "its units stand or fall together: none of them can go alone"
+    return "its units meet no other tensor in the traced forward pass"
+
+
 def _making_axes(model: nn.Module) -> dict[Axis, str]:
     """Return the axes along which weights make units, with the maker's name."""
     makers: dict[Axis, str] = {}
@@ -83,7 +90,8 @@ def _making_axes(model: nn.Module) -> dict[Axis, str]:
         if isinstance(tensor, nn.Parameter) and tensor.dim() > 1:
             owner = owner_of(name)
             makes_dim_1 = isinstance(model.get_submodule(owner), _MAKES_DIM_1)
-            dim = 1 if makes_dim_1 or tensor.shape[0] == 1 else 0
+            several = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+            dim = 1 if makes_dim_1 else min(several, default=0)
             makers[name, dim] = owner or name
     return makers
 

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
 
-__all__ = ["LabelSpace", "Layer", "along", "compact"]
+__all__ = ["Condition", "LabelSpace", "Layer", "along", "compact"]
 
 Layer: TypeAlias = Tensor
+Condition: TypeAlias = tuple[Layer, str]
 
 
 def compact(layer: Layer) -> Tensor:
@@ -42,16 +43,34 @@ class LabelSpace:
         The classes of unit ids.
     operation : str
         What is being traced, for the reasons of what gets frozen meanwhile.
+    conditions : list of tuple
+        Layers, and the reasons for which they freeze if what the operation returns has
+        a part in the model's output.
     """
 
     def __init__(self) -> None:
         self.units = UnionFind()
         self.operation = "the model"
+        self.conditions: list[Condition] = []
         self._splits: list[Layer] = []
+        self._first_copy: int | None = None
 
     def fresh(self, count: int) -> Tensor:
         """Return a vector of `count` new unit ids."""
         return torch.from_numpy(self.units.new(count))
+
+    def copies(self, count: int) -> Tensor:
+        """Return a vector of new unit ids for what has no weights of its own."""
+        ids = self.fresh(count)
+        if self._first_copy is None:
+            self._first_copy = int(ids[0])
+        return ids
+
+    def has_weights(self, layer: Layer) -> bool:
+        """Whether units of tensors of the model are among those of `layer`."""
+        ids = self.droppable(layer)
+        end = self._first_copy or len(self.units)
+        return bool(((ids > 0) & (ids < end)).any())
 
     def droppable(self, layer: Layer) -> Tensor:
         """Return the compact layer with class representatives, 0 where frozen."""
@@ -82,6 +101,10 @@ class LabelSpace:
         """Make the units of `layer` undroppable; ``{op}`` names the operation."""
         told = reason.replace("{op}", self.operation)
         self.units.freeze(compact(layer).numpy(), told)
+
+    def freeze_if_used(self, layer: Layer, reason: str) -> None:
+        """Freeze `layer` once the operation's result reaches the model's output."""
+        self.conditions.append((layer, reason.replace("{op}", self.operation)))
 
     def join(self, left: Layer, right: Layer) -> None:
         """Join the classes of two layers of one shape, position by position."""

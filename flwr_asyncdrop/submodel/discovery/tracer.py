@@ -13,9 +13,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
-from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
+from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
+from flwr_asyncdrop.submodel.discovery.rules.views import expand
 
 __all__ = ["UnitTracer"]
 
@@ -50,6 +51,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._space = space
         self._labels: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._conditions: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._cell_depth = 0
         self._data_was_read = False
 
@@ -64,6 +66,13 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         layers, from_input = self._labels[tensor]
         canonical = [self._space.canonical(layer) for layer in layers]
         return Operand(tensor, canonical, from_input)
+
+    def close(self, output: Tensor) -> None:
+        """Freeze what `output`, a part of the model's output, shows or stems from."""
+        for layer in self.operand(output).layers:
+            self._space.freeze(layer, "part of the model's output")
+        for layer, reason in self._known_conditions(output):
+            self._space.freeze(layer, reason)
 
     @contextmanager
     def watching_cells(self, model: nn.Module) -> Iterator[None]:
@@ -109,14 +118,33 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operands = call.known.values()
         rule = rule_for(call.func)
         layers: list[list[Layer]] = [[] for _ in call.outputs]
-        if any(operand.layers for operand in operands):
+        if rule is expand or any(operand.layers for operand in operands):
             layers = self._apply(rule, call)
         if call.func.overloadpacket is torch.ops.aten._local_scalar_dense:
             self._data_was_read |= any(k.from_input for k in operands)
+        conditions = self._conditions_of(call)
         from_input = any(k.from_input for k in operands) and rule is not constant
         for output, labels in zip(call.outputs, layers, strict=True):
             if isinstance(output, Tensor):
                 self.label(output, self._space.tidy(labels), from_input=from_input)
+                if conditions:
+                    self._conditions[output] = conditions
+
+    def _conditions_of(self, call: Call) -> list[Condition]:
+        """Return what freezes if the outputs are used: old conditions and new ones."""
+        known = [
+            condition
+            for operand in call.known.values()
+            for condition in self._known_conditions(operand.value)
+        ]
+        fresh, self._space.conditions = self._space.conditions, []
+        return list({id(layer): (layer, why) for layer, why in known + fresh}.values())
+
+    def _known_conditions(self, tensor: Tensor) -> list[Condition]:
+        if tensor not in self._conditions:
+            return []
+        conditions: list[Condition] = self._conditions[tensor]
+        return conditions
 
     def _apply(self, rule: Rule | None, call: Call) -> list[list[Layer]]:
         """Return what the rule says, or freeze the operands if it cannot say."""

@@ -24,6 +24,9 @@ class UnionFind:
         self._residual = np.zeros(1, np.bool_)
         self._reasons: list[str] = []
 
+    def __len__(self) -> int:
+        return len(self._parent)
+
     def new(self, count: int) -> Ids:
         """Return `count` fresh ids, each a class of its own."""
         first = len(self._parent)

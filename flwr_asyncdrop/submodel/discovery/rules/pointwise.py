@@ -24,7 +24,8 @@ def unify(
 ) -> list[Layer]:
     """Join the labels of operands that are broadcast together to `shape`.
 
-    Units that meet positions which cannot be dropped along the same dim freeze.
+    Units that meet positions which cannot be dropped along the same dim freeze; where
+    they vary along another dim too, like the heads of attention, they join instead.
     """
     joined: list[Layer] = []
     for operand in operands:
@@ -32,9 +33,17 @@ def unify(
         for layer in operand.layers:
             wide = layer.expand(tuple(shape))
             varying = space.varying(wide)
-            if any(_obstructs(space, other, varying, shape) for other in others):
+            obstructed = {
+                dim
+                for dim in varying
+                if any(_obstructs(space, other, dim, shape) for other in others)
+            }
+            if obstructed and obstructed == varying:
                 space.freeze(wide, "combined with positions always kept in {op}")
                 continue
+            if obstructed:
+                wide = space.collapse(wide, obstructed).expand(tuple(shape))
+                varying = varying - obstructed
             partner = next((k for k in joined if space.varying(k) & varying), None)
             if partner is None:
                 joined.append(wide)
@@ -44,16 +53,13 @@ def unify(
 
 
 def _obstructs(
-    space: LabelSpace, other: Operand, dims: frozenset[int], shape: Sequence[int]
+    space: LabelSpace, other: Operand, dim: int, shape: Sequence[int]
 ) -> bool:
-    """Whether `other` has undroppable positions along one of `dims`."""
-    missing = len(shape) - other.value.dim()
-    for dim in (dim - missing for dim in dims):
-        if dim < 0 or other.value.shape[dim] == 1 or is_uniform(other, dim):
-            continue
-        if not any(dim in space.varying(layer) for layer in other.layers):
-            return True
-    return False
+    """Whether `other` has undroppable positions along `dim` of `shape`."""
+    own = dim - (len(shape) - other.value.dim())
+    if own < 0 or other.value.shape[own] == 1 or is_uniform(other, own):
+        return False
+    return not any(own in space.varying(layer) for layer in other.layers)
 
 
 def elementwise(call: Call) -> list[list[Layer]]:
@@ -91,6 +97,8 @@ def _branches_meet(call: Call) -> bool:
 def _are_different_units(space: LabelSpace, left: Layer, right: Layer) -> bool:
     """Whether both layers vary along a common dim and are not the same units."""
     if not space.varying(left) & space.varying(right):
+        return False
+    if not (space.has_weights(left) and space.has_weights(right)):
         return False
     return bool((space.canonical(left) != space.canonical(right)).any())
 

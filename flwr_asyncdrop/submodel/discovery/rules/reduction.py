@@ -9,7 +9,10 @@ __all__ = ["RULES"]
 
 
 def reduce(call: Call) -> list[list[Layer]]:
-    """Sum, average or search over dims; units that would all be reduced freeze."""
+    """Sum, average or search over dims; units that would all be reduced freeze.
+
+    They do not if nobody uses the result, like the average of attention's heads.
+    """
     source = call.operand("self")
     rank = source.value.dim()
     dims = call.arguments.get("dim")
@@ -20,7 +23,8 @@ def reduce(call: Call) -> list[list[Layer]]:
     for layer in source.layers:
         varying = call.space.varying(layer)
         if varying <= reduced:
-            call.space.freeze(layer, "reduced over by {op}: the result would change")
+            reason = "reduced over by {op}: the result would change"
+            call.space.freeze_if_used(layer, reason)
             continue
         joined = call.space.collapse(layer, varying & reduced).expand(
             [1 if dim in reduced else size for dim, size in enumerate(layer.shape)]

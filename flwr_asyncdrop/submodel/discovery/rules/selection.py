@@ -50,16 +50,28 @@ def _tie_pieces(space: LabelSpace, layer: Layer, dim: int, size: int) -> None:
         space.join(first, piece)
 
 
+def gate(call: Call) -> list[list[Layer]]:
+    """Multiply one half with the other's sigmoid: ties the halves together."""
+    operand = call.operand("self")
+    dim = call.arguments["dim"] % operand.value.dim()
+    half = operand.value.shape[dim] // 2
+    for layer in operand.layers:
+        if dim in call.space.varying(layer):
+            _tie_pieces(call.space, layer, dim, half)
+    return [[layer.narrow(dim, 0, half) for layer in operand.layers]]
+
+
 def embed(call: Call) -> list[list[Layer]]:
     """Look rows up: the embedding's features become the output's last dim."""
     shape = call.outputs[0].shape
+    others: list[list[Layer]] = [[] for _ in call.outputs[1:]]
     layers = []
     for layer in call.operand("weight").layers:
         if 0 in call.space.varying(layer):
             call.space.freeze(layer, "rows that {op} looks up by number")
         else:
             layers.append(along(layer[0], shape, len(shape) - 1))
-    return [layers]
+    return [layers, *others]
 
 
 def pick(call: Call) -> list[list[Layer]]:
@@ -84,5 +96,6 @@ RULES: dict[str, Rule] = {
     "slice select split split_with_sizes unsafe_split unbind": cut,
     "unsafe_split_with_sizes": cut,
     "index index_select": pick,
-    "embedding": embed,
+    "embedding _embedding_bag _embedding_bag_forward_only": embed,
+    "glu": gate,
 }

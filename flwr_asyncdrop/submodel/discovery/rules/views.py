@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from flwr_asyncdrop.submodel.discovery.call import Call, Rule
-from flwr_asyncdrop.submodel.discovery.labels import Layer
+from flwr_asyncdrop.submodel.discovery.labels import Layer, along
 
-__all__ = ["RULES", "move"]
+__all__ = ["RULES", "expand", "move"]
 
 
 def move(call: Call) -> list[list[Layer]]:
@@ -20,6 +20,35 @@ def move(call: Call) -> list[list[Layer]]:
         for labels, part in zip(moved, parts, strict=True):
             labels.append(part)
     return moved
+
+
+def expand(call: Call) -> list[list[Layer]]:
+    """Move the labels; an activation without any gets new ones where it is repeated.
+
+    Its copies are interchangeable, like a padding mask's for each head of attention.
+    """
+    source = call.operand("self")
+    if source.layers or not source.from_input:
+        return move(call)
+    shape = call.outputs[0].shape
+    missing = len(shape) - source.value.dim()
+    repeated = [
+        dim
+        for dim, size in enumerate(shape)
+        if size > 1 and (dim < missing or source.value.shape[dim - missing] == 1)
+    ]
+    return [[along(call.space.copies(shape[dim]), shape, dim) for dim in repeated]]
+
+
+def shuffle(call: Call) -> list[list[Layer]]:
+    """Shuffle channels as a grid, of which whole columns are kept."""
+    groups = call.arguments["groups"]
+    layers = []
+    for layer in call.operand("self").layers:
+        grid = layer.reshape(layer.shape[0], groups, -1, *layer.shape[2:])
+        call.space.note_split(grid)
+        layers.append(grid.transpose(1, 2).flatten(1, 2))
+    return [layers]
 
 
 def reshape(call: Call) -> list[list[Layer]]:
@@ -39,6 +68,8 @@ def copy(call: Call) -> list[list[Layer]]:
 RULES: dict[str, Rule] = {
     "view _unsafe_view reshape _reshape_alias": reshape,
     "permute transpose transpose_ t t_ squeeze squeeze_ unsqueeze unsqueeze_": move,
-    "expand roll flip repeat unfold pixel_shuffle": move,
+    "roll flip repeat unfold pixel_shuffle": move,
+    "expand": expand,
+    "channel_shuffle native_channel_shuffle": shuffle,
     "clone detach alias contiguous lift_fresh _to_copy": copy,
 }
