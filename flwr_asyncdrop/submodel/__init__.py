@@ -7,12 +7,19 @@ writes them back. `load_submodel` builds the module that fits them.
 """
 
 from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
-from flwr_asyncdrop.submodel.blocks import BlockPlan, plan_blocks
+from flwr_asyncdrop.submodel.block_plan import BlockPlan
+from flwr_asyncdrop.submodel.blocks import plan_blocks
 from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.flops import step_flops
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.planning import plan_submodels
+from flwr_asyncdrop.submodel.planning import plan_submodels, verify_plan
+from flwr_asyncdrop.submodel.savings import (
+    Saving,
+    droppable_share,
+    savings,
+    savings_table,
+)
 from flwr_asyncdrop.submodel.transfer import extract, merge_, silenced
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State
 
@@ -21,10 +28,12 @@ __all__ = [
     "Indices",
     "Keep",
     "Plan",
+    "Saving",
     "Scope",
     "State",
     "UnitGroup",
     "declare_plan",
+    "droppable_share",
     "extract",
     "load_submodel",
     "merge_",
@@ -32,6 +41,9 @@ __all__ = [
     "plan_blocks",
     "plan_submodels",
     "recalibrate_bn",
+    "savings",
+    "savings_table",
     "silenced",
     "step_flops",
+    "verify_plan",
 ]

@@ -1,6 +1,6 @@
 """A plan by hand, for models that cannot be traced or are not PyTorch's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -8,14 +8,17 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 
-__all__ = ["Axis", "declare_plan"]
+__all__ = ["Axes", "Axis", "declare_plan"]
 
 Axis = int | tuple[int, Tensor]
 """A dim, or a dim and the unit of each of its positions (-1 = always kept)."""
 
+Axes = Axis | list[Axis]
+"""The same units along one dim of a tensor, or along several."""
+
 
 def declare_plan(
-    shapes: Mapping[str, Sequence[int]], groups: Mapping[str, Mapping[str, Axis]]
+    shapes: Mapping[str, Sequence[int]], groups: Mapping[str, Mapping[str, Axes]]
 ) -> Plan:
     """Say which dims of which tensors belong to which units.
 
@@ -27,8 +30,9 @@ def declare_plan(
     ----------
     shapes : mapping of str to sequence of int
         The full shape of every array of the model.
-    groups : mapping of str to mapping of str to Axis
-        Group name -> tensor name -> the dim that its units lie along. The group has
+    groups : mapping of str to mapping of str to Axes
+        Group name -> tensor name -> the dim that its units lie along, or a list of
+        dims, as for the recurrent weights of an RNN. The group has
         as many units as the shortest of its dims; a dim that is ``k`` times as long
         has ``k`` neighbouring positions per unit, as after flattening ``(units, k)``.
         Any other layout is given position by position.
@@ -36,7 +40,8 @@ def declare_plan(
     Returns
     -------
     Plan
-        Nothing has been run, so nothing is verified: the server takes your word.
+        Nothing has been run, so nothing is verified: the server takes your word. Where
+        there is a module, `verify_plan` tries the plan on it.
 
     Raises
     ------
@@ -55,9 +60,10 @@ def declare_plan(
     axes: dict[str, dict[int, Tensor]] = {}
     offset = 0
     for name, tensors in groups.items():
-        size = _num_units(name, tensors, shapes)
+        listed = list(_listed(tensors))
+        size = min(_num_units(name, *axis, shapes) for axis in listed)
         units.append(UnitGroup(name, size, "internal"))
-        for tensor, axis in tensors.items():
+        for tensor, axis in listed:
             dim, positions = _positions(name, size, tensor, axis, shapes)
             known = axes.setdefault(tensor, {})
             fresh = torch.where(positions < 0, positions, positions + offset)
@@ -67,16 +73,18 @@ def declare_plan(
     return Plan(tuple(units), full, axes, frozenset(full))
 
 
+def _listed(tensors: Mapping[str, Axes]) -> Iterator[tuple[str, Axis]]:
+    for tensor, axes in tensors.items():
+        for axis in axes if isinstance(axes, list) else [axes]:
+            yield tensor, axis
+
+
 def _num_units(
-    group: str, tensors: Mapping[str, Axis], shapes: Mapping[str, Sequence[int]]
+    group: str, tensor: str, axis: Axis, shapes: Mapping[str, Sequence[int]]
 ) -> int:
-    sizes = []
-    for tensor, axis in tensors.items():
-        if isinstance(axis, int):
-            sizes.append(_length(group, tensor, axis, shapes))
-        else:
-            sizes.append(int(axis[1].max()) + 1)
-    return min(sizes)
+    if isinstance(axis, int):
+        return _length(group, tensor, axis, shapes)
+    return int(axis[1].max()) + 1
 
 
 def _positions(

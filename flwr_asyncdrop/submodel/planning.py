@@ -1,19 +1,21 @@
 """Plan the submodels of a module: discover its units, verify them, keep what holds."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
 from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import make_probe
+from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe, probes
+from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.verify import find_faults
 
-__all__ = ["leave_out", "plan_submodels"]
+__all__ = ["leave_out", "plan_submodels", "verify_plan"]
 
 
 def plan_submodels(
@@ -50,26 +52,100 @@ def plan_submodels(
     ConfigError
         If `scope` is neither.
     UnsupportedModelError
-        If the model cannot be copied, does not run on the inputs, or has no units
-        that can be dropped.
+        If the model cannot be copied, does not run on the inputs, cannot be traced,
+        or has no units that can be dropped.
     """
     if scope not in ("all", "internal"):
         raise ConfigError(f"scope={scope!r} must be 'all' or 'internal'")
-    is_tensor = isinstance(example_inputs, Tensor)
-    inputs = (example_inputs,) if is_tensor else tuple(example_inputs)
+    inputs = _as_tuple(example_inputs)
     with plain_kernels():
-        probe = make_probe(model, inputs)
-        plan = discover(probe.model, probe.fresh_inputs())
+        probe, plan = _discover(model, inputs)
         if scope == "internal":
             plan = leave_out(plan, _residual_groups(plan))
         plan = leave_out(plan, find_faults(probe, plan))
     if not plan.groups:
         why = "; ".join(f"{name}: {reason}" for name, reason in plan.left_out.items())
         raise UnsupportedModelError(
-            f"no units of {type(model).__name__} can be dropped ({why}): train it with "
-            "a full mask (drop rate 0)"
+            f"no units of {type(model).__name__} can be dropped ({why}): say with "
+            "declare_plan which units it has, or train it with a full mask (drop rate "
+            "0)"
         )
     return plan
+
+
+def verify_plan(
+    model: nn.Module, example_inputs: Tensor | tuple[Any, ...], plan: Plan
+) -> Plan:
+    """Try a plan on the module that it is meant for, e.g. one from `declare_plan`.
+
+    Parameters
+    ----------
+    model : Module
+        Copied and run, as `plan_submodels` does.
+    example_inputs : Tensor or tuple
+        The positional arguments of one forward pass.
+    plan : Plan
+        Every group of it has to hold.
+
+    Returns
+    -------
+    Plan
+        The same plan, which now knows the parameters of `model` from its buffers.
+
+    Raises
+    ------
+    ShapeError
+        If its arrays are not those of the ``state_dict`` of `model`.
+    UnsupportedModelError
+        If a group does not hold: it is named, with the reason. Also if the model
+        cannot be copied or does not run on the inputs.
+    """
+    tensors = tensors_of(model)
+    _check_arrays(type(model).__name__, tensors, plan)
+    parameters = (n for n, t in tensors.items() if isinstance(t, nn.Parameter))
+    plan = replace(plan, parameters=frozenset(parameters))
+    with plain_kernels():
+        faults = find_faults(make_probe(model, _as_tuple(example_inputs)), plan)
+    if faults:
+        why = "; ".join(f"{plan.groups[n].name}: {why}" for n, why in faults.items())
+        raise UnsupportedModelError(
+            f"groups of the plan do not hold for {type(model).__name__} ({why}): name "
+            "every dim of every tensor that has these units, and no other"
+        )
+    return plan
+
+
+def _as_tuple(example_inputs: Tensor | tuple[Any, ...]) -> tuple[Any, ...]:
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,)
+    return tuple(example_inputs)
+
+
+def _check_arrays(model: str, tensors: Mapping[str, Tensor], plan: Plan) -> None:
+    """Raise ShapeError unless `plan` is of arrays like the `tensors` of the model."""
+    for name in sorted(tensors.keys() | plan.shapes.keys()):
+        actual = tuple(tensors[name].shape) if name in tensors else "no such tensor"
+        declared = plan.shapes.get(name, "not there")
+        if actual != declared:
+            raise ShapeError(
+                f"the plan is not of {model}: {name} is {declared} in the plan and "
+                f"{actual} in the module; take the shapes from its state_dict"
+            )
+
+
+def _discover(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Probe, Plan]:
+    """Return the plan that tracing suggests, and the probe that it was run on."""
+    failure: Exception | None = None
+    for probe in probes(model, inputs):
+        try:
+            return probe, discover(probe.model, probe.fresh_inputs())
+        except Exception as error:
+            failure = error
+    make_probe(model, inputs)  # complains if it is not the tracing that fails
+    raise UnsupportedModelError(
+        f"{type(model).__name__} cannot be traced ({first_line(failure)}): say with "
+        "declare_plan which units it has, and check that with verify_plan"
+    ) from failure
 
 
 def _residual_groups(plan: Plan) -> dict[int, str]:

@@ -1,7 +1,7 @@
 """A copy of the user's model on which units are discovered and verified."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.tensors import tensors_of
 
-__all__ = ["Probe", "make_probe"]
+__all__ = ["Probe", "first_line", "make_probe", "probes"]
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
 
@@ -60,10 +60,7 @@ class Probe:
 
 
 def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
-    """Copy `model` for probing, in double precision if its code allows it.
-
-    Tensors that hold one value throughout, like a new batch normalisation's, get
-    random ones: if all positions are equal, nobody sees that they were mixed up.
+    """Return the first of the `probes` of `model` that runs.
 
     Raises
     ------
@@ -71,18 +68,7 @@ def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
         If the model cannot be copied or does not run on the inputs.
     """
     failure: Exception | None = None
-    name = type(model).__name__
-    generator = torch.Generator().manual_seed(0)
-    for dtype, tolerance in _TOLERANCES.items():
-        try:
-            copied = copy.deepcopy(model).to("cpu", dtype).eval()
-        except Exception as error:
-            raise UnsupportedModelError(
-                f"{name} cannot be copied ({_first_line(error)}): keep no tensors with "
-                "a gradient history, files or locks in its attributes"
-            ) from error
-        _diversify(copied, generator)
-        probe = Probe(copied, _probe_inputs(inputs, dtype, generator), tolerance)
+    for probe in probes(model, inputs):
         try:
             probe.run()
         except Exception as error:
@@ -90,9 +76,46 @@ def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
         else:
             return probe
     raise UnsupportedModelError(
-        f"{name} does not run on the example inputs ({_first_line(failure)}): pass "
-        "inputs as its forward takes them, a tensor or a tuple of arguments"
+        f"{type(model).__name__} does not run on the example inputs "
+        f"({first_line(failure)}): pass inputs as its forward takes them, a tensor or "
+        "a tuple of arguments"
     ) from failure
+
+
+def probes(model: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Probe]:
+    """Copy `model` for probing: in double precision, then, if need be, in single.
+
+    Tensors that hold one value throughout, like a new batch normalisation's, get
+    random ones: if all positions are equal, nobody sees that they were mixed up.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model cannot be copied.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for dtype, tolerance in _TOLERANCES.items():
+        try:
+            copied = _copy(model, dtype)
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
+                "no tensors with a gradient history, files or locks in its attributes"
+            ) from error
+        _diversify(copied, generator)
+        yield Probe(copied, _probe_inputs(inputs, dtype, generator), tolerance)
+
+
+def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Copy `model` to the CPU in eval mode, each large tensor only once."""
+    memo: dict[int, Any] = {
+        id(tensor): nn.Parameter(
+            tensor.detach().to("cpu", dtype, copy=True), tensor.requires_grad
+        )
+        for tensor in model.parameters()
+        if type(tensor) is nn.Parameter and tensor.is_floating_point()
+    }
+    return copy.deepcopy(model, memo).to("cpu", dtype).eval()
 
 
 def _diversify(model: nn.Module, generator: torch.Generator) -> None:
@@ -130,5 +153,6 @@ def _is_constant(tensor: Tensor) -> bool:
     return tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
 
 
-def _first_line(error: Exception | None) -> str:
+def first_line(error: Exception | None) -> str:
+    """Return what an error says first, to be quoted in the message of another."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
