@@ -6,6 +6,8 @@ from types import ModuleType
 import pytest
 import torch
 
+from benchmarks import vision
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
@@ -15,22 +17,10 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def vision_models() -> ModuleType:
-    """Return ``torchvision.models``.
-
-    Beside a CPU build of torch the import of torchvision's wheel stops at operators
-    that only its CUDA build registers: their schemas are declared here.
-    """
+    """Return ``torchvision.models``."""
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    try:
-        import torchvision.models
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "DEF")
-        boxes = "Tensor dets, Tensor scores, float iou_threshold"
-        library.define(f"nms({boxes}) -> Tensor")
-        library.define(f"qnms({boxes}) -> Tensor")
-        import torchvision.models
-    return torchvision.models
+    return vision.vision_models()
 
 
 @pytest.fixture
