@@ -10,6 +10,7 @@ from benchmarks.figures import print_json, print_table
 from benchmarks.loop import loop_figures
 from benchmarks.merge import merge_figures
 from benchmarks.submodel import submodel_figures
+from benchmarks.zoo import zoo_figures
 
 
 def main() -> None:
@@ -18,6 +19,7 @@ def main() -> None:
     figures = [
         *merge_figures(),
         *submodel_figures(),
+        *zoo_figures(),
         *loop_figures(),
         *engine_figures(),
     ]

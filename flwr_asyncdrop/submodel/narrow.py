@@ -1,7 +1,7 @@
 """Build the narrower module that a submodel's tensors belong to."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,19 +39,31 @@ def narrow(
     Returns
     -------
     Module
-        Its tensors hold nothing yet: load a submodel's state into it.
+        All its tensors are zero: load a submodel's state into it.
 
     Raises
     ------
     ShapeError
         If the names are not the model's, or a shape is not a narrower one.
     """
+    return _narrowed(model, shapes, torch.zeros, scale=scale)
+
+
+def _narrowed(
+    model: nn.Module,
+    shapes: Mapping[str, Sequence[int]],
+    make: Callable[..., Tensor],
+    *,
+    scale: bool,
+) -> nn.Module:
+    """Return the narrower copy of `model`, with tensors from `make`."""
     tensors = tensors_of(model)
     skipped = emptied_blocks(model, shapes)
     _check_shapes(type(model).__name__, tensors, shapes, skipped)
     # What is in the memo counts as copied already; tied tensors are one entry.
     memo: dict[int, Any] = {
-        id(tensor): _blank(tensor, shapes[name]) for name, tensor in tensors.items()
+        id(tensor): _blank(tensor, shapes[name], make)
+        for name, tensor in tensors.items()
     }
     copied = copy.deepcopy(model, memo)
     for full, small in zip(model.modules(), copied.modules(), strict=True):
@@ -90,7 +102,7 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         If the arrays are not a submodel of `model`.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    small = narrow(model, shapes, scale=scale)
+    small = _narrowed(model, shapes, torch.empty, scale=scale)
     small.load_state_dict(state, strict=True)
     return small
 
@@ -124,8 +136,8 @@ def _check_shapes(
             )
 
 
-def _blank(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    blank = torch.empty(tuple(shape), dtype=tensor.dtype, device=tensor.device)
+def _blank(tensor: Tensor, shape: Sequence[int], make: Callable[..., Tensor]) -> Tensor:
+    blank = make(tuple(shape), dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(blank, requires_grad=tensor.requires_grad)
     return blank

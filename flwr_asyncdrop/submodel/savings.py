@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.flops import step_flops
-from flwr_asyncdrop.submodel.narrow import narrow
+from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.tensors import tensors_of
+from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Keep
 
 __all__ = ["Saving", "droppable_share", "savings", "savings_table"]
@@ -71,11 +72,12 @@ def savings(
     for rate in rates:
         if not 0 <= rate < 1:
             raise ConfigError(f"rates={rates!r} must all be in [0, 1)")
+    state = model.state_dict()
     full = (_num_bytes(model), step_flops(model, example_inputs))
     rows = []
     for rate in rates:
-        shapes = plan.shapes_of(plan.indices(_first_units(plan, rate)))
-        small = narrow(model, shapes)
+        sub = extract(state, plan.indices(_first_units(plan, rate)))
+        small = load_submodel(model, sub, scale=False)
         size, flops = _num_bytes(small), step_flops(small, example_inputs)
         rows.append(
             Saving(rate, size, size / max(full[0], 1), flops, flops / max(full[1], 1))

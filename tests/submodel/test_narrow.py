@@ -195,3 +195,12 @@ def test_arrays_that_are_no_submodel(change, message):
 
     assert str(caught.value).startswith("these arrays are not a submodel of Block: ")
     assert "\n" not in str(caught.value)
+
+
+def test_nothing_of_the_full_model_is_left_in_a_narrow_one():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    shapes = shapes_of(model.state_dict()) | {"0.weight": (3, 2)}
+
+    small = narrow(model, shapes)
+
+    assert all(not tensor.any() for tensor in small.state_dict().values())

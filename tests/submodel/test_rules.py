@@ -109,7 +109,9 @@ def test_heads_under_a_padding_mask():
     assert (heads.size, heads.scope) == (4, "internal")
 
 
-@pytest.mark.parametrize("use", [lambda x: x, torch.exp, lambda x: x + x.mean()])
+@pytest.mark.parametrize(
+    "use", [lambda x: x, torch.exp, lambda x: x + x.mean(), lambda x: float(x[0])]
+)
 def test_average_over_units_that_is_used(use):
     class Averages(nn.Sequential):
         def forward(self, x):

@@ -54,6 +54,22 @@ def test_rate_out_of_range(model, rate):
         savings(plan, model, inputs, (0.5, rate))
 
 
+def test_submodels_hold_the_tables_that_their_forward_pass_reads():
+    class Looks(nn.Sequential):
+        def __init__(self):
+            super().__init__(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+            self.register_buffer("order", torch.tensor([2, 0, 1]))
+
+        def forward(self, x):
+            return super().forward(x)[:, self.order]
+
+    model, inputs = Looks(), torch.ones(1, 5)
+
+    (row,) = savings(plan_submodels(model, inputs), model, inputs, [0.5])
+
+    assert row.num_bytes == 4 * (4 * 5 + 4 + 3 * 4 + 3) + 3 * 8
+
+
 def test_droppable_share_counts_elements_once():
     """Of 4 x 4 elements the first two rows and the first column: 8 + 2 of 18."""
     rows, column = torch.tensor([0, 1, -1, -1]), torch.tensor([0, -1, -1, -1])

@@ -120,9 +120,11 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         layers: list[list[Layer]] = [[] for _ in call.outputs]
         if rule is expand or any(operand.layers for operand in operands):
             layers = self._apply(rule, call)
+        conditions = self._conditions_of(call)
         if call.func.overloadpacket is torch.ops.aten._local_scalar_dense:
             self._data_was_read |= any(k.from_input for k in operands)
-        conditions = self._conditions_of(call)
+            for layer, reason in conditions:  # where it goes nobody sees
+                self._space.freeze(layer, reason)
         from_input = any(k.from_input for k in operands) and rule is not constant
         for output, labels in zip(call.outputs, layers, strict=True):
             if isinstance(output, Tensor):

@@ -1,0 +1,188 @@
+"""What submodels save, model by model, and what planning and a task cost.
+
+``python -m benchmarks.zoo`` prints the table of docs/models.md; names of models may
+follow. Steps of the full model and of its submodels are timed in turn on one thread.
+"""
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.figures import Figure
+from benchmarks.timing import interleaved
+from benchmarks.vision import vision_models
+from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.models import build_model
+from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.submodel import (
+    Plan,
+    State,
+    droppable_share,
+    extract,
+    load_submodel,
+    merge_,
+    plan_submodels,
+    savings,
+)
+from tests.zoo.catalogue import HAND_WRITTEN, VISION, Entry, vision_entry
+
+__all__ = ["Row", "markdown", "measure", "zoo_figures"]
+
+RATES = (0.25, 0.5)
+BATCH = 8
+REPEATS = 5
+
+_HEADER = """\
+| model | parameters | droppable | bytes 25 % / 50 % | step 25 % / 50 % | plan | whole |
+|---|--:|--:|--:|--:|--:|---|"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one model.
+
+    Attributes
+    ----------
+    name : str
+        The model's name in the zoo.
+    parameters : int
+        How many numbers it trains.
+    share : float
+        The share of its elements that lie at a droppable unit.
+    bytes_ratios, step_ratios : tuple of float
+        Submodel over full model, one a rate of `RATES`.
+    plan_seconds : float
+        What planning took, verification included.
+    whole : str
+        What stays whole and why, in short.
+    """
+
+    name: str
+    parameters: int
+    share: float
+    bytes_ratios: tuple[float, ...]
+    step_ratios: tuple[float, ...]
+    plan_seconds: float
+    whole: str
+
+
+def measure(name: str, entry: Entry) -> Row:
+    """Plan a model, and time steps of it and of its submodels in turn."""
+    model = entry.model()
+    inputs = entry.inputs(BATCH)
+    started = time.perf_counter()
+    plan = plan_submodels(model, inputs[:1])
+    seconds = time.perf_counter() - started
+    actions = {0.0: _step(model, inputs)}
+    for rate in RATES:
+        sub = _extract(plan, model.state_dict(), rate)
+        actions[rate] = _step(load_submodel(model, sub), inputs)
+    times = interleaved(actions, REPEATS)
+    return Row(
+        name=name,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        share=droppable_share(plan),
+        bytes_ratios=tuple(
+            saving.bytes_ratio for saving in savings(plan, model, inputs[:1], RATES)
+        ),
+        step_ratios=tuple(times[rate] / times[0.0] for rate in RATES),
+        plan_seconds=seconds,
+        whole=_whole(plan),
+    )
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return the rows as a Markdown table."""
+    return "\n".join([_HEADER, *(_line(row) for row in rows)])
+
+
+def zoo_figures() -> list[Figure]:
+    """Measure planning of ViT-B/16 at 224 pixels, and one task's overhead.
+
+    The overhead is what submodels add to a task of ResNet34: extract, build the narrow
+    module and load it, merge.
+    """
+    torch.set_num_threads(1)
+    vit = vision_models().vit_b_16()
+    image = torch.randn(1, 3, 224, 224, generator=torch_generator(0, "image"))
+    started = time.perf_counter()
+    plan_submodels(vit, image)
+    seconds = time.perf_counter() - started
+
+    model = build_model("resnet34", (3, 32, 32), 10, seed=0)
+    plan = plan_submodels(model, image[:, :, :32, :32])
+    full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    keep = RandomMask(0.25).assign(plan.groups, None, 0, 1, torch_generator(0, "mask"))
+
+    def task() -> None:
+        indices = plan.indices(keep)
+        small = load_submodel(model, extract(full, indices))
+        merge_(full, small.state_dict(), indices, 0.5)
+
+    overhead = interleaved({"task": task}, 4 * REPEATS)["task"]
+    return [
+        Figure("plan_s_vit_b", seconds, 5),
+        Figure("task_overhead_ms_resnet34", overhead * 1000, 60),
+    ]
+
+
+def _extract(plan: Plan, state: State, rate: float) -> State:
+    mask = RandomMask(rate)
+    keep = mask.assign(plan.groups, None, 0, 1, torch_generator(0, "mask"))
+    return extract(state, plan.indices(keep))
+
+
+def _step(model: nn.Module, inputs: Tensor) -> Callable[[], None]:
+    """Return one step: forward, backward, SGD with momentum."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    model.train()
+
+    def step() -> None:
+        optimiser.zero_grad()
+        model(inputs).square().mean().backward()
+        optimiser.step()
+
+    return step
+
+
+def _whole(plan: Plan) -> str:
+    """Return how many modules stay whole for each reason, but for the last layer."""
+    reasons = Counter(
+        reason.partition(":")[0].partition(" (")[0]
+        for reason in plan.left_out.values()
+        if reason != "part of the model's output"
+    )
+    return "; ".join(f"{count} {reason}" for reason, count in reasons.items()) or "–"
+
+
+def _line(row: Row) -> str:
+    sizes, steps = (
+        " / ".join(f"{ratio:.2f}" for ratio in ratios)
+        for ratios in (row.bytes_ratios, row.step_ratios)
+    )
+    return (
+        f"| `{row.name}` | {row.parameters / 1e6:.2f} M | {row.share:.0%} | {sizes} | "
+        f"{steps} | {row.plan_seconds:.2f} s | {row.whole} |"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the models that are named, or all; print each line as it comes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [*VISION, *HAND_WRITTEN]
+    parser.add_argument("models", nargs="*", metavar="model", help=", ".join(names))
+    torch.set_num_threads(1)
+    vision = vision_models()
+    print(_HEADER)
+    for name in parser.parse_args(argv).models or names:
+        entry = HAND_WRITTEN.get(name) or vision_entry(vision, name)
+        print(_line(measure(name, entry)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
