@@ -12,7 +12,7 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope
 
-__all__ = ["Plan", "UnitGroup"]
+__all__ = ["Plan", "UnitGroup", "narrowed_shape"]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Plan:
     def shapes_of(self, indices: Indices) -> dict[str, tuple[int, ...]]:
         """Return the shape that every tensor has in the submodel of `indices`."""
         return {
-            name: _narrowed_shape(shape, indices.get(name, {}))
+            name: narrowed_shape(shape, indices.get(name, {}))
             for name, shape in self.shapes.items()
         }
 
@@ -188,9 +188,10 @@ def _check_units(group: UnitGroup, units: Tensor) -> None:
         )
 
 
-def _narrowed_shape(
+def narrowed_shape(
     shape: tuple[int, ...], dims: Mapping[int, Tensor]
 ) -> tuple[int, ...]:
+    """Return `shape` with the dims of `dims` as long as their kept positions."""
     return tuple(
         len(dims[dim]) if dim in dims else size for dim, size in enumerate(shape)
     )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.fused import FusedMerge
+from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State
 
@@ -109,7 +110,7 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
 def _extract(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
     slots = Slots.of(tensor, dims)
     if slots is not None:
-        return slots.gather().view(_narrowed(tensor.shape, dims))
+        return slots.gather().view(narrowed_shape(tensor.shape, dims))
     part = tensor
     for dim in sorted(dims):
         part = part.index_select(dim, dims[dim].to(part.device))
@@ -147,12 +148,6 @@ def _put_(full: Tensor, dim: int, kept: Tensor, part: Tensor) -> None:
         full.scatter_(dim, kept.expand_as(part), part)
     else:
         full.index_copy_(dim, kept, part)
-
-
-def _narrowed(shape: tuple[int, ...], dims: Mapping[int, Tensor]) -> tuple[int, ...]:
-    return tuple(
-        len(dims[dim]) if dim in dims else size for dim, size in enumerate(shape)
-    )
 
 
 def _check_indices(state: State, indices: Indices) -> None:
@@ -200,7 +195,7 @@ def _check_submodel(full: State, sub: State, indices: Indices) -> None:
             "return exactly the tensors that were sent"
         )
     for name, tensor in full.items():
-        wanted = _narrowed(tensor.shape, indices.get(name, _WHOLE))
+        wanted = narrowed_shape(tensor.shape, indices.get(name, _WHOLE))
         found = sub[name]
         if tuple(found.shape) != wanted or found.dtype != tensor.dtype:
             raise ShapeError(
