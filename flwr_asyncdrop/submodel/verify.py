@@ -140,25 +140,31 @@ def _sources(plan: Plan, places: Indices, order: Tensor) -> Indices:
 
     The place of a unit takes those of the unit that `order` gives for it. Of a unit
     with several positions on an axis the k-th takes the k-th. Dims without places
-    keep all of theirs.
+    keep all of theirs; they are absent if nothing moves there.
     """
     moved: dict[int, Tensor] = {}
     sources: Indices = {}
     for name, dims in plan.axes.items():
         for dim, units in dims.items():
             if id(units) not in moved:
-                kept_last = torch.where(units < 0, plan.num_units, units)
-                positions = torch.empty_like(units)
-                positions[order[kept_last].argsort(stable=True)] = kept_last.argsort(
-                    stable=True
-                )
-                moved[id(units)] = positions
+                moved[id(units)] = _moved(plan, units, order)
             positions = moved[id(units)]
             here = places.get(name, {}).get(dim)
-            sources.setdefault(name, {})[dim] = (
-                positions if here is None else positions[here]
-            )
+            if here is not None:
+                positions = positions[here]
+            elif torch.equal(positions, torch.arange(len(positions))):
+                continue
+            sources.setdefault(name, {})[dim] = positions
     return sources
+
+
+def _moved(plan: Plan, units: Tensor, order: Tensor) -> Tensor:
+    """Return from which position each one takes its values when nothing is dropped."""
+    kept_last = torch.where(units < 0, plan.num_units, units)
+    positions = torch.empty_like(units)
+    places = order[kept_last].argsort(stable=True)
+    positions[places] = kept_last.argsort(stable=True)
+    return positions
 
 
 def _taken(state: State, sources: Indices) -> State:
