@@ -20,31 +20,21 @@ MERGE_GOAL = 2.0
 
 
 def merge_figures() -> list[Figure]:
-    """Measure merge, extract and scores of a 25 % submodel, one thread and two.
+    """Measure merge, extract and scores of a 25 % submodel, on one thread.
 
     ``merge_vs_lerp`` is the masked merge over one ``lerp_`` pass on the same bytes:
     tensors of the submodel's shapes. ``merge_vs_full_lerp`` is over a pass on the
     whole state, of whose memory the merge reads and writes three quarters.
     """
-    actions = _actions()
-    figures = []
-    threads = torch.get_num_threads()
-    try:
-        for count, suffix in ((1, ""), (2, "_2_threads")):
-            torch.set_num_threads(count)
-            seconds = interleaved(actions, REPEATS)
-            ratio = seconds["merge"] / seconds["lerp"]
-            whole = seconds["merge"] / seconds["full_lerp"]
-            figures += [
-                Figure(f"merge_vs_lerp{suffix}", ratio, MERGE_GOAL),
-                Figure(f"merge_vs_full_lerp{suffix}", whole),
-                Figure(f"merge_ms{suffix}", seconds["merge"] * 1e3),
-                Figure(f"extract_ms{suffix}", seconds["extract"] * 1e3),
-                Figure(f"scores_ms{suffix}", seconds["scores"] * 1e3),
-            ]
-    finally:
-        torch.set_num_threads(threads)
-    return figures
+    torch.set_num_threads(1)
+    seconds = interleaved(_actions(), REPEATS)
+    return [
+        Figure("merge_vs_lerp", seconds["merge"] / seconds["lerp"], MERGE_GOAL),
+        Figure("merge_vs_full_lerp", seconds["merge"] / seconds["full_lerp"]),
+        Figure("merge_ms", seconds["merge"] * 1e3),
+        Figure("extract_ms", seconds["extract"] * 1e3),
+        Figure("scores_ms", seconds["scores"] * 1e3),
+    ]
 
 
 def _actions() -> dict[str, Callable[[], object]]:

@@ -8,23 +8,24 @@ numba; without it `Slots` does the same, slower.
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["FusedMerge"]
+__all__ = ["FusedMerge", "compiled"]
 
 _Array = npt.NDArray[Any]
-_Offsets = npt.NDArray[np.uintp]
-_Kernel = Callable[[_Array, _Array, _Offsets, _Offsets, int, int, Any, Any], None]
+_Offsets = npt.NDArray[np.uint64]
 
 _SCALARS: dict[torch.dtype, Any] = {
     torch.float32: np.float32,
     torch.float64: np.float64,
 }
+
+_ONE_ROW = np.zeros(1, dtype=np.uint64)
 
 
 class FusedMerge:
@@ -34,15 +35,16 @@ class FusedMerge:
     ----------
     weight : float
         The share of the submodel in the result, in [0, 1).
+    kernels : _Kernels
+        What `compiled` returned.
     """
 
-    def __init__(self, weight: float) -> None:
+    def __init__(self, weight: float, kernels: "_Kernels") -> None:
+        self._kernels = kernels
         self._weights = {
             dtype: (scalar(weight), scalar(1) - scalar(weight))
             for dtype, scalar in _SCALARS.items()
         }
-        # One index tensor serves all the tensors that a group narrows.
-        self._rows: dict[int, _Offsets] = {}
         self._runs: dict[int, _Offsets] = {}
 
     def mix_(self, full: Tensor, sub: Tensor, dims: Mapping[int, Tensor]) -> bool:
@@ -61,8 +63,7 @@ class FusedMerge:
         Returns
         -------
         bool
-            False, with nothing touched, where numba is missing or the tensors are
-            not such.
+            False, with nothing touched, if the tensors are not such.
         """
         fits = (
             full.dtype in _SCALARS
@@ -70,46 +71,54 @@ class FusedMerge:
             and full.is_contiguous()
             and full.device.type == "cpu"
         )
-        kernel = _compiled() if fits else None
-        if kernel is None:
+        if not fits:
             return False
         if 1 in dims:
-            rows = self._rows_of(dims[0]) if 0 in dims else _count(len(full))
+            rows = _offsets(dims[0]) if 0 in dims else _count(len(full))
             runs = self._runs_of(dims[1])
             width = math.prod(full.shape[2:])
             pitch = full.shape[1] * width
         else:
             # Whole rows: the tensor is one row, of which stretches are kept.
-            rows, runs = _count(1), self._runs_of(dims[0])
+            rows, runs = _ONE_ROW, self._runs_of(dims[0])
             width, pitch = math.prod(full.shape[1:]), 0
         weights = self._weights[full.dtype]
-        kernel(_flat(full), _flat(sub), rows, runs, pitch, width, *weights)
+        self._kernels.mix(_flat(full), _flat(sub), rows, runs, pitch, width, *weights)
         return True
-
-    def _rows_of(self, kept: Tensor) -> _Offsets:
-        """Return kept positions as the kernel wants them; shape (kept,)."""
-        if id(kept) not in self._rows:
-            self._rows[id(kept)] = kept.numpy().astype(np.uintp)
-        return self._rows[id(kept)]
 
     def _runs_of(self, kept: Tensor) -> _Offsets:
         """Return start and length of each run of kept neighbours; shape (runs, 2)."""
+        # One index tensor serves all the tensors that a group narrows.
         if id(kept) not in self._runs:
-            positions = kept.numpy()
-            first = np.flatnonzero(np.diff(positions, prepend=-2) != 1)
-            lengths = np.diff(first, append=len(positions))
-            runs = np.stack([positions[first], lengths], axis=1)
-            self._runs[id(kept)] = runs.astype(np.uintp)
+            self._runs[id(kept)] = self._kernels.find_runs(_offsets(kept))
         return self._runs[id(kept)]
 
 
+def _offsets(kept: Tensor) -> _Offsets:
+    """View positions, none of which is negative, as the kernels want them."""
+    offsets: _Offsets = kept.numpy().view(np.uint64)
+    return offsets
+
+
 def _count(size: int) -> _Offsets:
-    return np.arange(size, dtype=np.uintp)
+    return np.arange(size, dtype=np.uint64)
 
 
 def _flat(tensor: Tensor) -> _Array:
     flat: _Array = tensor.detach().numpy().reshape(-1)
     return flat
+
+
+def _find_runs(positions: _Offsets) -> _Offsets:  # pragma: no cover  # runs compiled
+    """Return start and length of each run of neighbours; shape (runs, 2)."""
+    runs = np.empty((len(positions), 2), dtype=np.uint64)
+    count = 0
+    for place in range(len(positions)):
+        if place == 0 or positions[place] != positions[place - 1] + np.uint64(1):
+            runs[count, 0], runs[count, 1] = positions[place], 0
+            count += 1
+        runs[count - 1, 1] += np.uint64(1)
+    return runs[:count]
 
 
 def _mix(
@@ -129,7 +138,7 @@ def _mix(
     becomes vector instructions.
     """
     near = weight < 0.5
-    row_size, size, source = np.uintp(pitch), np.uintp(width), np.uintp(0)
+    row_size, size, source = np.uint64(pitch), np.uint64(width), np.uint64(0)
     for r in range(len(rows)):
         row = rows[r] * row_size
         for run in range(len(runs)):
@@ -145,9 +154,16 @@ def _mix(
             source += length
 
 
+class _Kernels(NamedTuple):
+    """The compiled functions."""
+
+    find_runs: Callable[[_Offsets], _Offsets]
+    mix: Callable[[_Array, _Array, _Offsets, _Offsets, int, int, Any, Any], None]
+
+
 @cache
-def _compiled() -> _Kernel | None:
-    """Compile the kernel at its first use; None without numba.
+def compiled() -> _Kernels | None:
+    """Compile the kernels at their first use; None without numba.
 
     Contraction to fused multiply-add is what ``torch.lerp`` does, too.
     """
@@ -156,5 +172,4 @@ def _compiled() -> _Kernel | None:
     except ImportError:
         return None
     compile_ = numba.njit(cache=True, nogil=True, fastmath={"contract"})
-    kernel: _Kernel = compile_(_mix)
-    return kernel
+    return _Kernels(compile_(_find_runs), compile_(_mix))

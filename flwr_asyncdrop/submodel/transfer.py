@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.fused import FusedMerge
+from flwr_asyncdrop.submodel.fused import FusedMerge, compiled
 from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State
@@ -99,7 +99,8 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
     """
     _check_indices(full, indices)
     _check_submodel(full, sub, indices)
-    fused = FusedMerge(weight) if weight < 1 else None
+    kernels = compiled() if weight < 1 else None
+    fused = None if kernels is None else FusedMerge(weight, kernels)
     for name, tensor in full.items():
         fresh = sub[name].detach().to(tensor.device).contiguous()
         dims = indices.get(name, _WHOLE)
