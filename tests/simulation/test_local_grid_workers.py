@@ -221,6 +221,8 @@ def task(action, number=0):
     return Message(content, 1000, "train." + action)
 
 if __name__ == "__main__":
+    # A process started in the background ignores interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.path.insert(0, {apps!r})
     grid = LocalGrid("grid_apps:app", num_nodes=1, workers=1)
     (reply,) = grid.send_and_receive([task("describe")])
