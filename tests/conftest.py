@@ -3,10 +3,15 @@
 from importlib.util import find_spec
 from types import ModuleType
 
+import hypothesis
 import pytest
 import torch
 
 from benchmarks import vision
+
+# How long an example takes says more about what else the machine does.
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)

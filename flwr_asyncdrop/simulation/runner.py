@@ -75,7 +75,7 @@ class InlineRunner(Runner):
         if not self._tasks:
             return []
         # S301: pickled above. The client must not share memory with the server.
-        task: Task = pickle.loads(self._tasks.popleft())  # noqa: S301
+        task: Task = pickle.loads(self._tasks.popleft())  # noqa: S301  # bytes of this grid
         return [answer(self._app, task)]
 
     def close(self) -> None:

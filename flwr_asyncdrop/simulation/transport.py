@@ -71,7 +71,7 @@ def decode(parts: Sequence[memoryview]) -> Any:
     """
     # S301: the parts come from a process that this package started, over memory that
     # only the two share.
-    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # bytes of this grid
 
 
 class Slot:

@@ -49,7 +49,7 @@ class _Sealed:
 
     def __call__(self) -> ClientApp:
         # S301: pickled by `seal` in the process that started this one.
-        factory: Callable[[], ClientApp] = pickle.loads(self.data)  # noqa: S301
+        factory: Callable[[], ClientApp] = pickle.loads(self.data)  # noqa: S301  # bytes of this grid
         return factory()
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ _DATA_DEPENDENT = (
 
 
 # The ignores here: torch leaves these methods of its modes untyped.
-class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
     """A dispatch mode: operations run as ever, and their outputs get labels.
 
     An operation without a rule freezes what goes into it: an unknown operation costs
@@ -48,7 +48,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __init__(self, space: LabelSpace) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
         self._space = space
         self._labels: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._conditions: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
