@@ -1,8 +1,6 @@
 """The ready app on Flower's own engine, and the same history on every engine."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -13,6 +11,7 @@ from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.history import read_history, without_wall
 from flwr_asyncdrop.server.app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
+from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
 NODES = 12
@@ -22,20 +21,16 @@ SETTINGS = {"num-rounds": 3, "in-flight": 4, "levels": 4, "local-steps": 5, "see
 def flwr_run(out_dir, nodes=NODES, **settings):
     values = {**SETTINGS, **settings, "out-dir": str(out_dir)}
     toml = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
-    return subprocess.run(
+    return run_engine(
         [
-            sys.executable,
-            str(ROOT / "scripts" / "flwr_run.py"),
-            str(ROOT),
+            "scripts/flwr_run.py",
+            ".",
             "--run-config",
             toml,
             "--federation-config",
             f"num-supernodes={nodes} client-resources-num-cpus=1",
         ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        cwd=ROOT,
     )
 
 

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.strategy import AsyncStrategy
+from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {
@@ -167,13 +168,6 @@ def test_the_command_of_the_readme():
     (command,) = blocks(folder, "bash")
     python, *words = shlex.split(command.replace("\\\n", ""))
     assert python == "python"
-    done = subprocess.run(
-        [sys.executable, *words, "--run-config", "num-server-rounds=2"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = run_engine([*words, "--run-config", "num-server-rounds=2"], cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "update 16/16" in done.stdout
