@@ -34,7 +34,9 @@ def run_environment(home: Path) -> dict[str, str]:
     """Return the environment of a run with a SuperLink of its own.
 
     Without runtime dependency installation Flower uses the environment that it is
-    started from, instead of building another one with PyTorch in it.
+    started from, instead of building another one with PyTorch in it. gRPC's fork
+    handlers are off: with a call under way, as the simulation always has one, they
+    crash some of the processes that Ray forks, and Ray then does not start.
     """
     http_port, control_port = free_ports(2)
     return {
@@ -45,6 +47,7 @@ def run_environment(home: Path) -> dict[str, str]:
         "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         _MARK: uuid.uuid4().hex,
     }

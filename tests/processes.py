@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-# Once in a few dozen starts Ray's node does not come up within its half minute.
-RAY_DID_NOT_START = "The current node timed out during startup"
+# Ray gives its own processes half a minute to come up, which a busy machine may exceed.
+RAY_DID_NOT_START = ("The current node timed out during startup", "gcs_server_port_")
 ATTEMPTS = 3
 
 
@@ -19,6 +19,7 @@ def run_engine(arguments, cwd):
             check=False,
             timeout=300,
         )
-        if RAY_DID_NOT_START not in done.stdout + done.stderr:
+        output = done.stdout + done.stderr
+        if not any(message in output for message in RAY_DID_NOT_START):
             break
     return done
