@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from flwr_asyncdrop.aggregation import WEIGHTINGS
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.data import DATASET_NAMES
 from flwr_asyncdrop.exceptions import ConfigError
@@ -28,6 +29,13 @@ class RunConfig:
     round_to: int = 1
     alpha: float = 0.5
     scope: Literal["all", "internal"] = "all"
+    weighting: str = ""
+    weighting_a: float = 0.5
+    weighting_b: float = 4.0
+    buffer_size: int = 0
+    server_lr: float = 1.0
+    server_momentum: float = 0.0
+    proximal_mu: float = 0.01
     num_rounds: int = 60
     in_flight: int = 8
     seed: int = 0
@@ -36,7 +44,9 @@ class RunConfig:
     data_dir: str = ""
     download: bool = False
     partition: str = "speed-level"
+    dirichlet_alpha: float = 0.5
     model: str = "cnn"
+    width: float = 1.0
     # How a client trains
     local_steps: int = 50
     batch_size: int = 16
@@ -44,6 +54,7 @@ class RunConfig:
     momentum: float = 0.9
     lr_milestones: str = "0.5,0.75"
     lr_gamma: float = 0.1
+    precision: str = "float32"
     threads: int = 1
     # The devices
     clock: str = "virtual"
@@ -51,6 +62,11 @@ class RunConfig:
     speed_ratio: float = 5.0
     step_seconds: float = 1.0
     bandwidth_mbps: float = 0.0
+    duration: str = "flops"
+    jitter: float = 0.0
+    dropout: float = 0.0
+    availability: float = 1.0
+    trace: str = ""
     selection: str = "stratified"
     # What comes out
     evaluate_every: int = 1
@@ -129,24 +145,38 @@ _RULES: dict[str, Rule] = {
     "round_to": _at_least(1),
     "alpha": (lambda alpha: 0 < alpha <= 1, "in (0, 1]"),
     "scope": _one_of("all", "internal"),
+    "weighting": _one_of("", *WEIGHTINGS),
+    "weighting_a": _at_least(0),
+    "weighting_b": _at_least(0),
+    "buffer_size": _at_least(0),
+    "server_lr": _more_than(0),
+    "server_momentum": (lambda momentum: 0 <= momentum < 1, "in [0, 1)"),
+    "proximal_mu": _at_least(0),
     "num_rounds": _at_least(1),
     "in_flight": _at_least(1),
     "seed": _at_least(0),
     "dataset": _one_of(*DATASET_NAMES),
-    "partition": _one_of("speed-level", "iid"),
+    "partition": _one_of("speed-level", "dirichlet", "iid"),
+    "dirichlet_alpha": _more_than(0),
     "model": _one_of(*MODEL_NAMES),
+    "width": _more_than(0),
     "local_steps": _at_least(1),
     "batch_size": _at_least(1),
     "lr": _more_than(0),
     "momentum": (lambda momentum: 0 <= momentum < 1, "in [0, 1)"),
     "lr_milestones": (_fractions, "ascending fractions in (0, 1), e.g. '0.5,0.75'"),
     "lr_gamma": (lambda gamma: 0 < gamma <= 1, "in (0, 1]"),
+    "precision": _one_of("float32", "bfloat16"),
     "threads": _at_least(1),
     "clock": _one_of("virtual", "wall"),
     "levels": _at_least(1),
     "speed_ratio": _at_least(1),
     "step_seconds": _more_than(0),
     "bandwidth_mbps": _at_least(0),
+    "duration": _one_of("flops", "paper"),
+    "jitter": _at_least(0),
+    "dropout": (lambda share: 0 <= share < 1, "in [0, 1)"),
+    "availability": (lambda share: 0 < share <= 1, "in (0, 1]"),
     "selection": _one_of("stratified", "uniform"),
     "evaluate_every": _at_least(1),
     "timeout": _more_than(0),

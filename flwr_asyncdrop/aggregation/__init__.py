@@ -2,5 +2,14 @@
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.mixing import Mixing, mix_
+from flwr_asyncdrop.aggregation.weighting import WEIGHTINGS, Weighting, weighting
 
-__all__ = ["Aggregator", "Mixing", "Update", "mix_"]
+__all__ = [
+    "WEIGHTINGS",
+    "Aggregator",
+    "Mixing",
+    "Update",
+    "Weighting",
+    "mix_",
+    "weighting",
+]

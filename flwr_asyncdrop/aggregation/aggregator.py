@@ -22,12 +22,19 @@ class Update:
         How many times the global model changed since the device was sent its task.
     num_examples : int
         How many examples the device trained on.
+    base : dict of str to Tensor, optional
+        The tensors that it was sent, of the same shapes; there for an aggregator
+        that `needs_base`.
+    capability : float
+        The device's speed over that of the fastest device, in (0, 1].
     """
 
     arrays: State
     indices: Indices
     staleness: int
     num_examples: int
+    base: State | None = None
+    capability: float = 1.0
 
 
 class Aggregator(ABC):

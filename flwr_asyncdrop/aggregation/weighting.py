@@ -1,0 +1,79 @@
+"""How much one update counts: by its staleness, or by its device's capability."""
+
+from collections.abc import Callable
+from functools import partial
+from types import MappingProxyType
+
+from flwr_asyncdrop.aggregation.aggregator import Update
+from flwr_asyncdrop.exceptions import ConfigError
+
+__all__ = [
+    "WEIGHTINGS",
+    "Weighting",
+    "capability",
+    "constant",
+    "hinge",
+    "polynomial",
+    "weighting",
+]
+
+Weighting = Callable[[Update], float]
+"""From an update to its weight, in [0, 1]."""
+
+
+def constant(update: Update, a: float = 0.0, b: float = 0.0) -> float:
+    """Weigh all updates alike: ``s(tau) = 1``."""
+    return 1.0
+
+
+def polynomial(update: Update, a: float = 0.5, b: float = 0.0) -> float:
+    """Weigh by ``s(tau) = (1 + tau)^-a``.
+
+    FedAsync's polynomial; with ``a = 0.5`` it is FedBuff's ``1 / sqrt(1 + tau)``.
+    """
+    return float((1 + update.staleness) ** -a)
+
+
+def hinge(update: Update, a: float = 10.0, b: float = 4.0) -> float:
+    """Weigh by FedAsync's hinge: 1 up to ``tau = b``, then ``1 / (a (tau - b) + 1)``."""
+    return 1.0 / (a * max(update.staleness - b, 0.0) + 1.0)
+
+
+def capability(update: Update, a: float = 0.0, b: float = 0.0) -> float:
+    """Weigh by the device's speed over that of the fastest device."""
+    return update.capability
+
+
+WEIGHTINGS = MappingProxyType(
+    {
+        "capability": capability,
+        "constant": constant,
+        "polynomial": polynomial,
+        "hinge": hinge,
+    }
+)
+"""The weightings by name."""
+
+
+def weighting(name: str, a: float = 0.5, b: float = 4.0) -> Weighting:
+    """Look a weighting up and set its parameters.
+
+    Parameters
+    ----------
+    name : str
+        One of `WEIGHTINGS`.
+    a, b : float
+        FedAsync's parameters, at least 0; those that do not need them ignore them.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or a parameter is negative.
+    """
+    if name not in WEIGHTINGS:
+        raise ConfigError(
+            f"weighting={name!r} is not known: choose one of {', '.join(WEIGHTINGS)}"
+        )
+    if not (a >= 0 and b >= 0):
+        raise ConfigError(f"a={a!r} and b={b!r} of a weighting must be at least 0")
+    return partial(WEIGHTINGS[name], a=a, b=b)
