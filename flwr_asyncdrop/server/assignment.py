@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from flwr_asyncdrop.submodel import (
     Keep,
     Plan,
     State,
+    UnitGroup,
     extract,
     narrow,
     silenced,
@@ -53,6 +54,8 @@ class Part:
         FLOPs of one step over those of the full model.
     masked : bool
         Whether the dropped units are zeroed instead of cut out.
+    kept : mapping of UnitGroup to Tensor
+        The unit numbers of each group that it trains; empty for the full model.
     """
 
     arrays: State
@@ -60,6 +63,7 @@ class Part:
     shapes: Mapping[str, tuple[int, ...]]
     compute: float
     masked: bool = False
+    kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
 
 
 class FullModels:
@@ -108,7 +112,8 @@ class Submodels:
         if sizes not in self._known:
             self._known[sizes] = self._compute(shapes)
         arrays = extract(state.arrays, indices)
-        return Part(arrays, indices, shapes, self._known[sizes])
+        kept = dict(zip(self._plan.groups, keep, strict=True))
+        return Part(arrays, indices, shapes, self._known[sizes], kept=kept)
 
 
 class MaskedModels:
@@ -134,7 +139,14 @@ class MaskedModels:
         keep = _choose(self._policy, self._plan, state, rank, num_ranks)
         indices = self._plan.indices(keep)
         arrays = silenced(state.arrays, indices)
-        return Part(arrays, indices, self._plan.shapes, compute=1.0, masked=True)
+        return Part(
+            arrays,
+            indices,
+            self._plan.shapes,
+            compute=1.0,
+            masked=True,
+            kept=dict(zip(self._plan.groups, keep, strict=True)),
+        )
 
 
 def compute_share(

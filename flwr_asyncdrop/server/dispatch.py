@@ -132,6 +132,7 @@ class Dispatcher:
             due=state.time,
             cost=TaskCost(part.compute, num_bytes, num_bytes),
             masked=part.masked,
+            kept=part.kept,
         )
         message = wire.make_task(
             record,

@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from torch import Tensor
+
 from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.submodel.plan import UnitGroup
 from flwr_asyncdrop.submodel.types import Indices, State
 
 __all__ = ["Order", "ServerState"]
@@ -38,6 +41,8 @@ class Order:
         What it asks of the device.
     masked : bool
         Whether full-size arrays were sent, with the dropped units zeroed.
+    kept : mapping of UnitGroup to Tensor
+        The unit numbers of each group that it trains; empty for the full model.
     """
 
     number: int
@@ -53,6 +58,7 @@ class Order:
     due: float
     cost: TaskCost
     masked: bool = False
+    kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
 
 
 @dataclass
