@@ -99,7 +99,9 @@ def _schedule(config: RunConfig) -> StepDecay:
     return StepDecay(milestones, config.lr_gamma)
 
 
-def run_experiment(grid: Grid, config: RunConfig) -> Path:
+def run_experiment(
+    grid: Grid, config: RunConfig, callbacks: Sequence[Callback] = ()
+) -> Path:
     """Run what `config` describes on the nodes of `grid`.
 
     Parameters
@@ -108,6 +110,8 @@ def run_experiment(grid: Grid, config: RunConfig) -> Path:
         Flower's grid, or a `LocalGrid` of the ready ClientApp.
     config : RunConfig
         The configuration, the same that the clients have.
+    callbacks : sequence of Callback
+        Told of everything that happens, after the history.
 
     Returns
     -------
@@ -121,7 +125,7 @@ def run_experiment(grid: Grid, config: RunConfig) -> Path:
         {"algorithm": config.algo, "config": _portable(config)},
         _machine(),
     )
-    strategy = build_strategy(config, [history])
+    strategy = build_strategy(config, [history, *callbacks])
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(initial_model(config).state_dict()),
