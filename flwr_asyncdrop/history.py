@@ -11,7 +11,11 @@ r"""The record of a run: one JSON object per line, in the same order every time.
                         ``metrics``
 ``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
                         ``reason``
-``evaluation``          ``source``, ``round``, ``update``, ``time``, ``metrics``
+``evaluation``          ``source``, ``round``, ``update``, ``time``,
+                        ``bytes_down``, ``bytes_up`` (of all tasks up to then, lost
+                        ones too), ``metrics``
+``units``               how often each rank trained each unit, see
+                        `UnitCounts.record`; absent if no submodel was trained
 ``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
                         ``failures``
 ======================  ==========================================================
@@ -25,6 +29,7 @@ and the seed, bit for bit.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,12 +37,23 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.unit_counts import UnitCounts
 
-__all__ = ["HistoryWriter", "read_history", "without_wall"]
+__all__ = ["SCHEMA", "HistoryWriter", "read_history", "without_wall"]
 
-SCHEMA = 1
+SCHEMA = 2
 _WALL_PREFIX = "wall-"
 _Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the line of an evaluation under way will stand, and what is known."""
+
+    source: str
+    round: int
+    bytes_down: int
+    bytes_up: int
 
 
 class HistoryWriter(Callback):
@@ -71,7 +87,8 @@ class HistoryWriter(Callback):
         self._timer = timer
         self._start = timer()
         self._file: TextIO | None = None
-        self._lines: list[_Record | tuple[str, int]] = []
+        self._lines: list[_Record | _Place] = []
+        self._units = UnitCounts()
 
     def on_start(self, state: ServerState) -> None:
         """Open the file and write the first line."""
@@ -93,6 +110,7 @@ class HistoryWriter(Callback):
     def on_update(self, state: ServerState, merged: Merged) -> None:
         """Write an ``update`` line."""
         order, cost = merged.order, merged.order.cost
+        self._units.add(order)
         metrics = wire.flat_metrics(merged.reply.metrics)
         self._add(
             {
@@ -131,13 +149,19 @@ class HistoryWriter(Callback):
 
     def on_evaluation_due(self, state: ServerState, source: str, number: int) -> None:
         """Keep the place of an ``evaluation`` line."""
-        self._lines.append((source, number))
+        place = _Place(source, number, state.bytes_down, state.bytes_up)
+        self._lines.append(place)
 
     def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
         """Fill the place that was kept."""
-        place = self._lines.index((evaluation.source, evaluation.round))
+        at, place = next(
+            (at, line)
+            for at, line in enumerate(self._lines)
+            if isinstance(line, _Place)
+            and (line.source, line.round) == (evaluation.source, evaluation.round)
+        )
         if evaluation.metrics is None:
-            del self._lines[place]
+            del self._lines[at]
         else:
             record = {
                 "event": "evaluation",
@@ -145,16 +169,20 @@ class HistoryWriter(Callback):
                 "round": evaluation.round,
                 "update": evaluation.update,
                 "time": evaluation.time,
+                "bytes_down": place.bytes_down,
+                "bytes_up": place.bytes_up,
             }
             metrics = dict(evaluation.metrics)
-            self._lines[place] = self._stamped(record, {}, metrics)
+            self._lines[at] = self._stamped(record, {}, metrics)
         self._flush()
 
     def on_end(self, state: ServerState) -> None:
-        """Write the last line and close the file."""
+        """Write the last lines and close the file."""
         if self._file is None:
             return
         self._lines = [line for line in self._lines if isinstance(line, dict)]
+        if (units := self._units.record()) is not None:
+            self._add({"event": "units", **units})
         self._add(
             {
                 "event": "end",

@@ -9,6 +9,7 @@ from flwr_asyncdrop.history import HistoryWriter, read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.submodel import UnitGroup
 from flwr_asyncdrop.wire import Reply
 
 
@@ -16,9 +17,9 @@ def state():
     return ServerState.start_from({"w": torch.zeros(10)}, seed=3)
 
 
-def order(number=0):
+def order(kept=None):
     return Order(
-        number=number,
+        number=0,
         device=4,
         node_id=1,
         rank=2,
@@ -30,6 +31,7 @@ def order(number=0):
         dispatched_at=1.5,
         due=2.5,
         cost=TaskCost(0.5, 100, 100),
+        kept=kept or {},
     )
 
 
@@ -66,7 +68,7 @@ def test_the_lines_of_a_small_run(tmp_path):
     first, update, failure, end = read_history(path)
     assert without_wall(first) == {
         "event": "run",
-        "schema": 1,
+        "schema": 2,
         "seed": 3,
         "devices": 0,
         "full_bytes": 168,
@@ -115,6 +117,48 @@ def test_a_late_evaluation_stands_where_it_was_asked_for(tmp_path):
         "update",
         "end",
     ]
+
+
+def test_an_evaluation_has_the_bytes_of_when_it_was_asked_for(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    run.bytes_down, run.bytes_up = 30, 20
+    writer.on_evaluation_due(run, "server", 1)
+    run.bytes_down, run.bytes_up = 70, 60
+    metrics = {"accuracy": 0.5, "level-accuracy": [0.25, 0.75]}
+    writer.on_evaluation(run, evaluation(1, metrics))
+    writer.on_end(run)
+    _, line, _ = read_history(path)
+    assert without_wall(line) == {
+        "event": "evaluation",
+        "source": "server",
+        "round": 1,
+        "update": 8,
+        "time": 2.0,
+        "bytes_down": 30,
+        "bytes_up": 20,
+        "metrics": metrics,
+    }
+
+
+def test_the_units_that_were_trained_stand_before_the_end(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    kept = {UnitGroup("hidden", 3, "internal"): torch.tensor([0, 2])}
+    reply = Reply({}, 7, RecordDict({"metrics": MetricRecord()}), num_bytes=120)
+    writer.on_update(run, Merged(order(kept), reply, staleness=0, round=1))
+    writer.on_end(run)
+    assert events(path) == ["run", "update", "units", "end"]
+    units = list(read_history(path))[2]
+    assert without_wall(units) == {
+        "event": "units",
+        "ranks": [2],
+        "updates": [1],
+        "bin": 1,
+        "groups": [{"name": "hidden", "size": 3, "counts": [[1, 0, 1]]}],
+    }
 
 
 def test_an_evaluation_that_measured_nothing_has_no_line(tmp_path):

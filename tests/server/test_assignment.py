@@ -52,6 +52,15 @@ def test_a_submodel_is_really_smaller_and_costs_less():
     assert torch.equal(part.arrays["0.bias"], state.arrays["0.bias"][rows])
 
 
+@pytest.mark.parametrize("assignment", [submodels, lambda p: MaskedModels(PLAN, p)])
+def test_a_part_says_which_units_it_has(assignment):
+    part = assignment(RandomMask(0.5)).assign(run_state(), 0, 8)
+    first, second = (part.kept[group] for group in PLAN.groups)
+    assert torch.equal(part.indices["0.weight"][0], first)
+    assert torch.equal(part.indices["4.weight"][1], second)
+    assert FullModels().assign(run_state(), 0, 8).kept == {}
+
+
 def test_dropping_nothing_costs_what_the_full_model_costs():
     for policy in (RandomMask(0.0), SmartPartition(0.0)):
         part = submodels(policy).assign(run_state(), 0, 8)

@@ -1,0 +1,78 @@
+"""How often each speed rank has trained each unit of the model."""
+
+import math
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.submodel import UnitGroup
+
+__all__ = ["UnitCounts"]
+
+
+class UnitCounts:
+    """Counts, per unit and speed rank, the updates that trained it.
+
+    Parameters
+    ----------
+    most_numbers : int
+        Counts that `record` gives at most, or one a group and rank; beyond that it
+        pools neighbouring units.
+    """
+
+    def __init__(self, most_numbers: int = 100_000) -> None:
+        self._most_numbers = most_numbers
+        self._updates: Counter[int] = Counter()
+        self._counts: defaultdict[UnitGroup, dict[int, NDArray[np.int64]]] = (
+            defaultdict(dict)
+        )
+
+    def add(self, order: Order) -> None:
+        """Count the update that answers `order`; full models do not count."""
+        if not order.kept:
+            return
+        self._updates[order.rank] += 1
+        for group, units in order.kept.items():
+            of_rank = self._counts[group]
+            if order.rank not in of_rank:
+                of_rank[order.rank] = np.zeros(group.size, dtype=np.int64)
+            of_rank[order.rank][units.numpy()] += 1
+
+    def record(self) -> dict[str, Any] | None:
+        """Return the counts as JSON values; None if no submodel was trained.
+
+        Returns
+        -------
+        dict or None
+            ``ranks`` that trained and their ``updates``; ``bin``, the number of
+            neighbouring units that each count sums up; and ``groups``, each with
+            ``name``, ``size`` and ``counts``, a list for each of the ranks.
+        """
+        if not self._updates:
+            return None
+        ranks = sorted(self._updates)
+        units = sum(group.size for group in self._counts)
+        width = math.ceil(units * len(ranks) / self._most_numbers)
+        return {
+            "ranks": ranks,
+            "updates": [self._updates[rank] for rank in ranks],
+            "bin": width,
+            "groups": [
+                {
+                    "name": group.name,
+                    "size": group.size,
+                    "counts": [_pooled(of_rank[rank], width) for rank in ranks],
+                }
+                for group, of_rank in self._counts.items()
+            ],
+        }
+
+
+def _pooled(counts: NDArray[np.int64], width: int) -> list[int]:
+    """Return the sums of `width` neighbours; the last sum may be of fewer."""
+    starts = np.arange(0, len(counts), width)
+    sums: list[int] = np.add.reduceat(counts, starts).tolist()
+    return sums
