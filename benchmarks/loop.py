@@ -36,7 +36,8 @@ def loop_figures() -> list[Figure]:
     config = RunConfig(num_rounds=ROUNDS)
     elapsed = _Elapsed()
     strategy = build_strategy(config, [elapsed])
-    strategy.aggregator = aggregator = _Timed(strategy.aggregator)
+    aggregator = _Timed(strategy.build_aggregator(config.in_flight))
+    strategy.build_aggregator = lambda _: aggregator
     arrays = ArrayRecord(initial_model(config).state_dict())
     with _TimedGrid("benchmarks.noop:client_app", num_nodes=NODES, workers=0) as grid:
         strategy.start(grid, arrays, num_rounds=ROUNDS)

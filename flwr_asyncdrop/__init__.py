@@ -9,23 +9,35 @@ A ServerApp swaps its strategy, and a ClientApp changes one line::
 from flwr_asyncdrop.client import load_submodel
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.simulation import DeviceProfile, LocalGrid, speed_levels
-from flwr_asyncdrop.strategy import (
+from flwr_asyncdrop.strategies import (
     AsyncDrop,
     AsyncFedAvg,
-    AsyncStrategy,
+    AsyncFedProx,
+    AsyncFjord,
+    AsyncWeighted,
+    FedBuff,
+    FedBuffWait,
     HeteroAsyncDrop,
     LayerwiseAsyncDrop,
+    SyncFedAvg,
 )
+from flwr_asyncdrop.strategy import AsyncStrategy
 
 __all__ = [
     "AsyncDrop",
     "AsyncFedAvg",
+    "AsyncFedProx",
+    "AsyncFjord",
     "AsyncStrategy",
+    "AsyncWeighted",
     "DeviceProfile",
+    "FedBuff",
+    "FedBuffWait",
     "HeteroAsyncDrop",
     "LayerwiseAsyncDrop",
     "LocalGrid",
     "StepDecay",
+    "SyncFedAvg",
     "load_submodel",
     "speed_levels",
 ]

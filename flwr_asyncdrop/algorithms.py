@@ -1,15 +1,22 @@
-"""The algorithms by name. A new one is a line here and a class in `strategy`."""
+"""The algorithms by name. A new one is a line here and a class in `strategies`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
-from flwr_asyncdrop.aggregation import Aggregator, Mixing
+from flwr_asyncdrop.aggregation import Aggregator, Buffered, Mixing, weighting
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.masks import MaskPolicy, RandomMask, SmartPartition
+from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
+from flwr_asyncdrop.masks import MaskPolicy, OrderedMask, RandomMask, SmartPartition
 
 __all__ = ["ALGORITHMS", "Algorithm", "algorithm"]
+
+AggregatorRule = Callable[[Hyperparameters, int], Aggregator]
+"""Builds an aggregator for so many devices in flight."""
+
+MaskRule = Callable[[Hyperparameters], MaskPolicy]
+LocalRule = Callable[[Hyperparameters], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -19,30 +26,132 @@ class Algorithm:
     Attributes
     ----------
     aggregator : callable
-        Builds the aggregator from the mixing rate ``alpha``.
+        Builds the aggregator from the hyperparameters and the number of devices that
+        can be in flight.
+    uses : frozenset of str
+        The hyperparameters that make a difference to it.
     mask : callable or None
-        Builds the mask policy from the drop rate and the multiple that widths are
-        rounded to; None if every device trains the full model.
+        Builds the mask policy from the hyperparameters; None if every device trains
+        the full model.
+    local : callable
+        What its local objective adds to the train config of every task.
     units : {"channels", "blocks"}
         What a mask leaves out: channels, neurons, heads and their like, or whole
         residual blocks.
     """
 
-    aggregator: Callable[[float], Aggregator]
-    mask: Callable[[float, int], MaskPolicy] | None
+    aggregator: AggregatorRule
+    uses: frozenset[str]
+    mask: MaskRule | None = None
+    local: LocalRule = lambda _: {}
     units: Literal["channels", "blocks"] = "channels"
 
+    def hyperparameters(self, name: str, values: Mapping[str, Any]) -> Hyperparameters:
+        """Return hyperparameters with these values, and defaults for the others.
+
+        Raises
+        ------
+        ConfigError
+            If one does not exist, or makes no difference to this algorithm.
+        """
+        for key in values:
+            if key not in self.uses:
+                problem = "does not use" if key in HYPERPARAMETERS else "has no"
+                used = ", ".join(sorted(self.uses)) or "none"
+                raise ConfigError(
+                    f"{name} {problem} hyperparameter {key!r}: leave it out; it uses "
+                    f"{used}"
+                )
+        return Hyperparameters(**values)
+
+
+def _mixing(hyper: Hyperparameters, _: int) -> Aggregator:
+    return Mixing(hyper.alpha)
+
+
+def _weighted_mixing(hyper: Hyperparameters, _: int) -> Aggregator:
+    name = hyper.weighting or "capability"
+    weigh = weighting(name, hyper.weighting_a, hyper.weighting_b)
+    return Mixing(hyper.alpha, weigh)
+
+
+def _fedbuff(hyper: Hyperparameters, cohort: int, *, waits: bool = False) -> Aggregator:
+    size = hyper.buffer_size or max(cohort // 2, 1)
+    if waits and size > cohort:
+        raise ConfigError(
+            f"buffer_size={size} is more than the {cohort} devices in flight, which "
+            "would wait for ever: lower it, or put more devices in flight"
+        )
+    name = hyper.weighting or "polynomial"
+    return Buffered(
+        size,
+        weighting=weighting(name, hyper.weighting_a, hyper.weighting_b),
+        server_lr=hyper.server_lr,
+        momentum=hyper.server_momentum,
+        waits=waits,
+    )
+
+
+def _fedbuff_waiting(hyper: Hyperparameters, cohort: int) -> Aggregator:
+    return _fedbuff(hyper, cohort, waits=True)
+
+
+def _fedavg(hyper: Hyperparameters, cohort: int) -> Aggregator:
+    return Buffered(
+        cohort,
+        normaliser="examples",
+        server_lr=hyper.server_lr,
+        momentum=hyper.server_momentum,
+        waits=True,
+    )
+
+
+def _random(hyper: Hyperparameters) -> MaskPolicy:
+    return RandomMask(hyper.drop_rate, hyper.round_to)
+
+
+def _smart(hyper: Hyperparameters) -> MaskPolicy:
+    return SmartPartition(hyper.drop_rate, hyper.round_to)
+
+
+def _ordered(hyper: Hyperparameters) -> MaskPolicy:
+    return OrderedMask(hyper.drop_rate, hyper.round_to)
+
+
+def _proximal(hyper: Hyperparameters) -> Mapping[str, float]:
+    return {"proximal-mu": hyper.proximal_mu}
+
+
+_SERVER = frozenset({"server_lr", "server_momentum"})
+_WEIGHTED = frozenset({"weighting", "weighting_a", "weighting_b"})
+_BUFFERED = _SERVER | _WEIGHTED | {"buffer_size"}
+_MIXED = frozenset({"alpha"})
+_DROPPED = _MIXED | {"drop_rate", "round_to"}
 
 ALGORITHMS = MappingProxyType(
     {
+        # Synchronous control: the mean of a cohort, weighted by examples
+        "fedavg": Algorithm(_fedavg, _SERVER),
         # Alg. 1: W <- (1 - alpha) W + alpha W_i
-        "async-fedavg": Algorithm(Mixing, mask=None),
-        # Alg. 2: the same on the coordinates of a random mask
-        "asyncdrop": Algorithm(Mixing, RandomMask),
+        "async-fedavg": Algorithm(_mixing, _MIXED),
+        # FedAsync: the same with alpha scaled by capability or staleness
+        "async-weighted": Algorithm(_weighted_mixing, _MIXED | _WEIGHTED),
+        # Alg. 1 with mu/2 ||w - w_dispatched||^2 in the local objective
+        "async-fedprox": Algorithm(_mixing, _MIXED | {"proximal_mu"}, local=_proximal),
+        # Alg. 2 with nested widths: the faster the device, the wider its submodel
+        "async-fjord": Algorithm(_mixing, _DROPPED, _ordered),
+        # FedBuff: a server step with the mean of K changes, weighted by staleness
+        "fedbuff": Algorithm(_fedbuff, _BUFFERED),
+        # As the paper compares with it: devices wait for the step they are part of
+        "fedbuff-wait": Algorithm(_fedbuff_waiting, _BUFFERED),
+        # Alg. 2: Alg. 1 on the coordinates of a random mask
+        "asyncdrop": Algorithm(_mixing, _DROPPED, _random),
         # Alg. 3: the same on those of the smart partition
-        "hetero-asyncdrop": Algorithm(Mixing, SmartPartition),
+        "hetero-asyncdrop": Algorithm(_mixing, _DROPPED, _smart),
         # The paper's ablation: Alg. 3 with whole residual blocks for units
-        "layerwise-asyncdrop": Algorithm(Mixing, SmartPartition, units="blocks"),
+        "layerwise-asyncdrop": Algorithm(
+            _mixing, _MIXED | {"drop_rate"}, _smart, units="blocks"
+        ),
     }
 )
 

@@ -11,6 +11,7 @@ from flwr_asyncdrop.aggregation import WEIGHTINGS
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.data import DATASET_NAMES
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS
 from flwr_asyncdrop.models import MODEL_NAMES
 
 __all__ = ["RunConfig"]
@@ -101,9 +102,17 @@ class RunConfig:
             if not allowed(value):
                 key = name.replace("_", "-")
                 raise ConfigError(f"{key}={value!r} must be {description}")
+        for name in HYPERPARAMETERS:
+            if name not in ALGORITHMS[self.algo].uses and _changed(self, name):
+                raise ConfigError(self._unused(name))
         for contradicts, message in _CONTRADICTIONS:
             if contradicts(self):
                 raise ConfigError(message.format(c=self))
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        """Those that the algorithm uses, by name."""
+        return {name: getattr(self, name) for name in ALGORITHMS[self.algo].uses}
 
     @cached_property
     def milestones(self) -> tuple[float, ...]:
@@ -114,6 +123,14 @@ class RunConfig:
     def data_path(self) -> Path | None:
         """`data_dir` as an absolute path; None if it is not set."""
         return Path(self.data_dir).expanduser().absolute() if self.data_dir else None
+
+    def _unused(self, name: str) -> str:
+        key, value = name.replace("_", "-"), getattr(self, name)
+        others = [algo for algo, rules in ALGORITHMS.items() if name in rules.uses]
+        return (
+            f"{key}={value!r} makes no difference to algo={self.algo!r}: leave it "
+            f"out, or choose one of {', '.join(others)}"
+        )
 
 
 Rule = tuple[Callable[[Any], bool], str]
@@ -190,21 +207,14 @@ def _changed(config: RunConfig, *names: str) -> bool:
 
 _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
     (
-        lambda c: (
-            ALGORITHMS[c.algo].mask is None
-            and _changed(c, "drop_rate", "round_to", "scope")
-        ),
-        "algo={c.algo!r} trains full models, which drop-rate={c.drop_rate}, "
-        "round-to={c.round_to} and scope={c.scope!r} contradict: leave them out, or "
-        "choose algo='asyncdrop'",
+        lambda c: ALGORITHMS[c.algo].mask is None and _changed(c, "scope"),
+        "algo={c.algo!r} trains full models, which scope={c.scope!r} contradicts: "
+        "leave it out, or choose algo='asyncdrop'",
     ),
     (
-        lambda c: (
-            ALGORITHMS[c.algo].units == "blocks" and _changed(c, "round_to", "scope")
-        ),
-        "algo={c.algo!r} leaves out whole blocks, which round-to={c.round_to} and "
-        "scope={c.scope!r} contradict: leave them out, or choose "
-        "algo='hetero-asyncdrop'",
+        lambda c: ALGORITHMS[c.algo].units == "blocks" and _changed(c, "scope"),
+        "algo={c.algo!r} leaves out whole blocks, which scope={c.scope!r} "
+        "contradicts: leave it out, or choose algo='hetero-asyncdrop'",
     ),
     (
         lambda c: c.dataset == "digits" and (bool(c.data_dir) or c.download),

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from types import MappingProxyType
+from functools import partial
 from typing import ClassVar, Literal
 
 from flwr.app import (
@@ -41,19 +41,12 @@ from flwr_asyncdrop.server.fleet import Selection, Stratified
 from flwr_asyncdrop.server.loop import AsyncLoop, Limits
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
-from flwr_asyncdrop.server.session import FleetBuilder, Session
+from flwr_asyncdrop.server.session import AggregatorBuilder, FleetBuilder, Session
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.submodel import Plan, plan_blocks, plan_submodels
 from flwr_asyncdrop.synchronous import SynchronousRounds
 
-__all__ = [
-    "STRATEGIES",
-    "AsyncDrop",
-    "AsyncFedAvg",
-    "AsyncStrategy",
-    "HeteroAsyncDrop",
-    "LayerwiseAsyncDrop",
-]
+__all__ = ["AsyncStrategy"]
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -73,12 +66,6 @@ class AsyncStrategy(SynchronousRounds):
         with `start`.
     example_inputs : Tensor or tuple, optional
         Inputs that the model runs on, e.g. ``torch.zeros(1, 3, 32, 32)``.
-    drop_rate : float
-        Share of the units of every group that a submodel leaves out, in ``[0, 1)``.
-    round_to : int
-        Make widths multiples of it, e.g. of 16, which suits most hardware.
-    alpha : float
-        Mixing rate ``alpha`` in ``[0, 1]``.
     scope : {"all", "internal"}
         ``"internal"`` drops only units that are made and consumed inside a block, as
         the paper does; ``"all"`` also those of residual streams, which saves more.
@@ -113,6 +100,8 @@ class AsyncStrategy(SynchronousRounds):
         Flower's ``(list of RecordDict, weighting key) -> MetricRecord``.
     callbacks : sequence of Callback
         Told of everything that happens.
+    **hyperparameters
+        Those of `Hyperparameters` that the algorithm uses, e.g. ``drop_rate=0.5``.
     """
 
     algorithm: ClassVar[str]
@@ -122,9 +111,6 @@ class AsyncStrategy(SynchronousRounds):
         model: nn.Module | None = None,
         example_inputs: ExampleInputs | None = None,
         *,
-        drop_rate: float = 0.25,
-        round_to: int = 1,
-        alpha: float = 0.5,
         scope: Literal["internal", "all"] = "all",
         mode: Literal["sliced", "masked"] = "sliced",
         plan: Plan | None = None,
@@ -140,6 +126,7 @@ class AsyncStrategy(SynchronousRounds):
         train_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         evaluate_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         callbacks: Sequence[Callback] = (),
+        **hyperparameters: float | str,
     ) -> None:
         _check("in_flight", in_flight, in_flight >= 1, "at least 1")
         _check("seed", seed, seed >= 0, "at least 0")
@@ -150,14 +137,16 @@ class AsyncStrategy(SynchronousRounds):
         enough = min_available_nodes >= 1
         _check("min_available_nodes", min_available_nodes, enough, "at least 1")
         rules = algorithm(self.algorithm)
-        self.aggregator = rules.aggregator(alpha)
+        hyper = rules.hyperparameters(self.algorithm, hyperparameters)
+        self.build_aggregator: AggregatorBuilder = partial(rules.aggregator, hyper)
+        self.build_aggregator(in_flight)
+        self._local = rules.local(hyper)
         self.plan: Plan | None = None
         self._assignment: Assignment = FullModels()
         if rules.mask is not None:
-            policy = rules.mask(drop_rate, round_to)
+            policy = rules.mask(hyper)
             if rules.units == "blocks":
                 _check("scope", scope, scope == "all", "'all': blocks go as a whole")
-                _check("round_to", round_to, round_to == 1, "1: blocks have no widths")
             self.plan = plan or self._discover(model, example_inputs, scope)
             if mode == "masked":
                 self._assignment = MaskedModels(self.plan, policy)
@@ -305,55 +294,15 @@ class AsyncStrategy(SynchronousRounds):
             build_fleet=self.fleet,
             selection=self.selection,
             assignment=self._assignment,
-            aggregator=self.aggregator,
+            build_aggregator=self.build_aggregator,
             settings=TrainSettings(
-                config={} if config is None else dict(config),
+                config={**(config or {}), **self._local},
                 schedule=self.schedule,
                 keys=self.keys,
                 ttl=timeout if self.fleet is None else max(timeout, DEFAULT_TTL),
             ),
         )
         return self._session
-
-
-class AsyncFedAvg(AsyncStrategy):
-    """Asynchronous FedAvg: full models, mixed on arrival (Alg. 1 of the paper)."""
-
-    algorithm = "async-fedavg"
-
-
-class AsyncDrop(AsyncStrategy):
-    """AsyncDrop: random submodels, mixed on arrival (Alg. 2 of the paper)."""
-
-    algorithm = "asyncdrop"
-
-
-class HeteroAsyncDrop(AsyncStrategy):
-    """Hetero AsyncDrop: submodels by smart partition (Alg. 3 of the paper).
-
-    The i-th fastest device leaves out the units that have moved i-th most from their
-    initial weights, so that all units converge at one rate.
-    """
-
-    algorithm = "hetero-asyncdrop"
-
-
-class LayerwiseAsyncDrop(AsyncStrategy):
-    """Hetero AsyncDrop with whole residual blocks for units (the paper's ablation).
-
-    A submodel has fewer blocks, each of its full width: the block's input passes on.
-    """
-
-    algorithm = "layerwise-asyncdrop"
-
-
-STRATEGIES = MappingProxyType(
-    {
-        cls.algorithm: cls
-        for cls in (AsyncFedAvg, AsyncDrop, HeteroAsyncDrop, LayerwiseAsyncDrop)
-    }
-)
-"""The strategies by the name of their algorithm."""
 
 
 def _check(name: str, value: object, valid: bool, range_: str) -> None:

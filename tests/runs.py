@@ -133,6 +133,7 @@ class Run:
     in_flight: int = 2
     rounds: int = 3
     alpha: float = 0.5
+    build_aggregator: object = None  # from the cohort; None = mixing with alpha
     patience: float = 100.0
     arrays: dict = field(default_factory=lambda: {"w": torch.zeros(2)})
     config: dict = field(default_factory=dict)
@@ -161,7 +162,7 @@ class Run:
             build_fleet=profiles and (lambda count: profiles[:count]),
             selection=Stratified(),
             assignment=self.assignment,
-            aggregator=Mixing(self.alpha),
+            build_aggregator=self.build_aggregator or (lambda _: Mixing(self.alpha)),
             settings=TrainSettings(self.config, self.schedule, KEYS, ttl=60),
         )
         return self.session

@@ -1,27 +1,101 @@
+from dataclasses import replace
+
 import pytest
 
-from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.algorithms import ALGORITHMS, algorithm
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.masks import RandomMask, SmartPartition
-from flwr_asyncdrop.strategy import STRATEGIES
+from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
+from flwr_asyncdrop.masks import OrderedMask, RandomMask, SmartPartition
+from flwr_asyncdrop.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize(
-    ("name", "mask"),
+    ("name", "aggregator", "mask", "waits"),
     [
-        ("async-fedavg", None),
-        ("asyncdrop", RandomMask),
-        ("hetero-asyncdrop", SmartPartition),
-        ("layerwise-asyncdrop", SmartPartition),
+        ("fedavg", Buffered, None, True),
+        ("async-fedavg", Mixing, None, False),
+        ("async-weighted", Mixing, None, False),
+        ("async-fedprox", Mixing, None, False),
+        ("async-fjord", Mixing, OrderedMask, False),
+        ("fedbuff", Buffered, None, False),
+        ("fedbuff-wait", Buffered, None, True),
+        ("asyncdrop", Mixing, RandomMask, False),
+        ("hetero-asyncdrop", Mixing, SmartPartition, False),
+        ("layerwise-asyncdrop", Mixing, SmartPartition, False),
     ],
 )
-def test_the_papers_algorithms(name, mask):
+def test_what_the_algorithms_are_made_of(name, aggregator, mask, waits):
     rules = algorithm(name)
-    assert isinstance(rules.aggregator(0.5), Mixing)
-    built = None if rules.mask is None else rules.mask(0.25)
-    assert built is mask is None or isinstance(built, mask)
+    built = rules.aggregator(Hyperparameters(), 8)
+    assert isinstance(built, aggregator)
+    assert built.waits == waits
+    policy = None if rules.mask is None else rules.mask(Hyperparameters())
+    assert policy is mask is None or isinstance(policy, mask)
     assert (rules.units == "blocks") == (name == "layerwise-asyncdrop")
+
+
+def test_a_buffer_holds_half_of_the_devices_unless_told_and_a_cohort_all():
+    sizes = {
+        (name, size): algorithm(name).aggregator(Hyperparameters(buffer_size=size), 9)
+        for name in ("fedbuff", "fedbuff-wait", "fedavg")
+        for size in (0, 3)
+    }
+    assert {key: built.size for key, built in sizes.items()} == {
+        ("fedbuff", 0): 4,
+        ("fedbuff", 3): 3,
+        ("fedbuff-wait", 0): 4,
+        ("fedbuff-wait", 3): 3,
+        ("fedavg", 0): 9,
+        ("fedavg", 3): 9,
+    }
+
+
+def test_devices_that_would_wait_for_ever_are_refused():
+    hyper = Hyperparameters(buffer_size=5)
+    assert algorithm("fedbuff").aggregator(hyper, 4).size == 5
+    with pytest.raises(ConfigError, match="buffer_size=5 is more than the 4 devices"):
+        algorithm("fedbuff-wait").aggregator(hyper, 4)
+
+
+def test_hyperparameters_that_make_no_difference_are_refused_by_name():
+    rules = algorithm("asyncdrop")
+    assert rules.hyperparameters("asyncdrop", {"drop_rate": 0.5}).drop_rate == 0.5
+    with pytest.raises(ConfigError, match="does not use hyperparameter 'server_lr'"):
+        rules.hyperparameters("asyncdrop", {"server_lr": 1.0})
+    with pytest.raises(ConfigError, match=r"has no hyperparameter 'drop_rat': .* alpha"):
+        rules.hyperparameters("asyncdrop", {"drop_rat": 0.5})
+
+
+def test_what_an_algorithm_does_not_use_makes_no_difference():
+    """A hyperparameter left out of `uses` must not change what is built."""
+    other = Hyperparameters(
+        alpha=0.3,
+        drop_rate=0.1,
+        round_to=2,
+        weighting="hinge",
+        weighting_a=0.9,
+        weighting_b=0.0,
+        buffer_size=2,
+        server_lr=0.5,
+        server_momentum=0.5,
+        proximal_mu=0.5,
+    )
+    for rules in ALGORITHMS.values():
+        for name in HYPERPARAMETERS:
+            changed = replace(Hyperparameters(), **{name: getattr(other, name)})
+            assert (name in rules.uses) == (
+                fingerprint(rules, changed) != fingerprint(rules, Hyperparameters())
+                or (
+                    name in ("weighting_a", "weighting_b") and "weighting" in rules.uses
+                )
+            ), (rules, name)
+
+
+def fingerprint(rules, hyper):
+    """Return everything that an algorithm builds, as comparable text."""
+    mask = None if rules.mask is None else vars(rules.mask(hyper))
+    return repr((vars(rules.aggregator(hyper, 8)), mask, rules.local(hyper)))
 
 
 def test_every_algorithm_has_a_strategy_of_its_name():

@@ -34,7 +34,7 @@ from flwr_asyncdrop.exceptions import (
 )
 from flwr_asyncdrop.seeding import derive_seed, torch_generator
 from flwr_asyncdrop.simulation.profiles import DeviceProfile, speed_levels
-from flwr_asyncdrop.strategy import STRATEGIES
+from flwr_asyncdrop.strategies import STRATEGIES
 from flwr_asyncdrop.submodel import merge_
 from tests.grids import HandlerGrid
 from tests.runs import (

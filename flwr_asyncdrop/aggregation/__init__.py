@@ -1,12 +1,14 @@
 """Aggregation: how updates change the global model."""
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.buffered import Buffered
 from flwr_asyncdrop.aggregation.mixing import Mixing, mix_
 from flwr_asyncdrop.aggregation.weighting import WEIGHTINGS, Weighting, weighting
 
 __all__ = [
     "WEIGHTINGS",
     "Aggregator",
+    "Buffered",
     "Mixing",
     "Update",
     "Weighting",

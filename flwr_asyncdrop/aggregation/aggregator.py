@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flwr_asyncdrop.submodel import Indices, State
 
@@ -38,7 +39,19 @@ class Update:
 
 
 class Aggregator(ABC):
-    """Takes updates into the global model, in the order of their arrival."""
+    """Takes updates into the global model, in the order of their arrival.
+
+    Attributes
+    ----------
+    needs_base : bool
+        Whether an update must come with what its device was sent.
+    waits : bool
+        Whether a device whose update has been collected gets no new task until the
+        global model has changed.
+    """
+
+    needs_base: ClassVar[bool] = False
+    waits: bool = False
 
     @abstractmethod
     def merge(self, state: State, update: Update) -> bool:

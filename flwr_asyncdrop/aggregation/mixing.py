@@ -1,6 +1,7 @@
 """Mixing: the global model moves a fixed share of the way to each update."""
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Indices, State, merge_
 
@@ -38,10 +39,15 @@ def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
 class Mixing(Aggregator):
     """Mix every update in as it arrives (Algorithms 1 and 2).
 
+    With a weighting it is FedAsync (Xie et al., 2019): the update's mixing rate is
+    ``alpha * s``, afresh for every update.
+
     Parameters
     ----------
     alpha : float
         The mixing rate, in [0, 1].
+    weighting : callable
+        ``s``, from an update to its weight in [0, 1]; 1 by default.
 
     Raises
     ------
@@ -49,12 +55,14 @@ class Mixing(Aggregator):
         If `alpha` lies elsewhere.
     """
 
-    def __init__(self, alpha: float = 0.5) -> None:
+    def __init__(self, alpha: float = 0.5, weighting: Weighting = constant) -> None:
         self._alpha = _checked(alpha)
+        self._weighting = weighting
 
     def merge(self, state: State, update: Update) -> bool:
         """Mix the update in; the global model changes every time."""
-        mix_(state, update.arrays, update.indices, self._alpha)
+        rate = self._alpha * self._weighting(update)
+        mix_(state, update.arrays, update.indices, rate)
         return True
 
 

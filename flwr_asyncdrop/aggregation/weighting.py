@@ -35,7 +35,7 @@ def polynomial(update: Update, a: float = 0.5, b: float = 0.0) -> float:
 
 
 def hinge(update: Update, a: float = 10.0, b: float = 4.0) -> float:
-    """Weigh by FedAsync's hinge: 1 up to ``tau = b``, then ``1 / (a (tau - b) + 1)``."""
+    """Weigh by FedAsync's hinge: 1 up to ``tau = b``, then ``1 / (a (tau-b) + 1)``."""
     return 1.0 / (a * max(update.staleness - b, 0.0) + 1.0)
 
 

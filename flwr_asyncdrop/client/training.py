@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["LocalSGD", "isolated_randomness"]
+__all__ = ["LocalSGD", "Proximal", "isolated_randomness"]
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,15 @@ class LocalSGD:
         Samples in each; fewer if the device has no more.
     lr, momentum : float
         Of the optimiser.
+    proximal_mu : float
+        ``mu`` of FedProx: ``mu / 2 ||w - w_dispatched||^2`` joins the loss.
     """
 
     steps: int
     batch_size: int
     lr: float
     momentum: float
+    proximal_mu: float = 0.0
 
     def train(
         self,
@@ -62,12 +65,15 @@ class LocalSGD:
         optimiser = torch.optim.SGD(
             model.parameters(), lr=self.lr, momentum=self.momentum
         )
+        pull = Proximal(model, self.proximal_mu) if self.proximal_mu else None
         total, seen = 0.0, 0
         for positions in self._positions(num_samples, generator):
             inputs, labels = batch(positions)
             optimiser.zero_grad()
             loss = F.cross_entropy(model(inputs), labels)
             loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+            if pull is not None:
+                pull.add_gradients()
             optimiser.step()
             total += loss.item() * len(positions)
             seen += len(positions)
@@ -86,6 +92,29 @@ class LocalSGD:
                 start = 0
             yield order[start : start + size]
             start += size
+
+
+class Proximal:
+    """FedProx's pull towards the weights that the device was sent.
+
+    Parameters
+    ----------
+    model : nn.Module
+        With the weights ``w_dispatched``.
+    mu : float
+        Strength of the pull.
+    """
+
+    def __init__(self, model: nn.Module, mu: float) -> None:
+        self._mu = mu
+        self._pairs = [(p, p.detach().clone()) for p in model.parameters()]
+
+    @torch.no_grad()
+    def add_gradients(self) -> None:
+        """Add ``mu (w - w_dispatched)``, the gradient of the proximal term."""
+        for parameter, start in self._pairs:
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter - start, alpha=self._mu)
 
 
 @contextmanager

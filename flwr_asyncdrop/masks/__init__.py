@@ -1,5 +1,6 @@
 """Mask policies: which units a device's submodel keeps."""
 
+from flwr_asyncdrop.masks.ordered import OrderedMask
 from flwr_asyncdrop.masks.policy import DropRate, FullMask, MaskPolicy
 from flwr_asyncdrop.masks.random_mask import RandomMask
 from flwr_asyncdrop.masks.scores import unit_scores
@@ -9,6 +10,7 @@ __all__ = [
     "DropRate",
     "FullMask",
     "MaskPolicy",
+    "OrderedMask",
     "RandomMask",
     "SmartPartition",
     "unit_scores",

@@ -26,7 +26,8 @@ from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.fleet import Stratified, Uniform
 from flwr_asyncdrop.simulation.profiles import speed_levels
-from flwr_asyncdrop.strategy import STRATEGIES, AsyncStrategy
+from flwr_asyncdrop.strategies import STRATEGIES
+from flwr_asyncdrop.strategy import AsyncStrategy
 
 __all__ = ["app", "build_strategy", "run_experiment"]
 
@@ -71,9 +72,6 @@ def build_strategy(
     return STRATEGIES[config.algo](
         initial_model(config),
         torch.zeros(1, *data.input_shape),
-        drop_rate=config.drop_rate,
-        round_to=config.round_to,
-        alpha=config.alpha,
         scope=config.scope,
         in_flight=config.in_flight,
         fleet=fleet if config.clock == "virtual" else None,
@@ -83,6 +81,7 @@ def build_strategy(
         min_available_nodes=1,
         evaluate_every=config.evaluate_every,
         callbacks=callbacks,
+        **config.hyperparameters,
     )
 
 

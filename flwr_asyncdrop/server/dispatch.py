@@ -14,6 +14,7 @@ from flwr_asyncdrop.server.assignment import Part
 from flwr_asyncdrop.server.fleet import Fleet, Selection
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.submodel.types import State
 
 __all__ = ["Assignment", "Dispatcher", "TrainSettings", "task_config"]
 
@@ -70,6 +71,8 @@ class Dispatcher:
         Which part of the model it trains.
     settings : TrainSettings
         What goes into every task.
+    keeps_base : bool
+        Whether an order keeps what was sent.
     """
 
     def __init__(
@@ -78,11 +81,15 @@ class Dispatcher:
         selection: Selection,
         assignment: Assignment,
         settings: TrainSettings,
+        *,
+        keeps_base: bool = False,
     ) -> None:
         self.fleet = fleet
         self.settings = settings
         self._selection = selection
         self._assignment = assignment
+        self._keeps_base = keeps_base
+        self._snapshot: tuple[int, State, State] | None = None
 
     def next_task(
         self, state: ServerState, server_round: int
@@ -91,7 +98,7 @@ class Dispatcher:
 
         The order has no due time yet, the message no id: both come with sending.
         """
-        orders = state.in_flight.values()
+        orders = state.orders
         idle = self.fleet.idle({order.device for order in orders})
         if len(idle) == 0:
             return None
@@ -133,6 +140,7 @@ class Dispatcher:
             cost=TaskCost(part.compute, num_bytes, num_bytes),
             masked=part.masked,
             kept=part.kept,
+            base=self._base(state, part) if self._keeps_base else None,
         )
         message = wire.make_task(
             record,
@@ -148,6 +156,18 @@ class Dispatcher:
             keys=self.settings.keys,
         )
         return order, message
+
+    def _base(self, state: ServerState, part: Part) -> State:
+        """Return what is sent, as it is now; one copy of the full model a version."""
+        if part.arrays is not state.arrays:
+            return part.arrays
+        if self._snapshot is not None:
+            version, source, base = self._snapshot
+            if version == state.version and source is state.arrays:
+                return base
+        base = {name: tensor.clone() for name, tensor in state.arrays.items()}
+        self._snapshot = state.version, state.arrays, base
+        return base
 
 
 def task_config(

@@ -90,6 +90,11 @@ class Fleet:
             self._ranks = places * self.num_ranks // max(len(order), 1)
         return self._ranks
 
+    def capability(self, device: int) -> float:
+        """Return a device's speed over that of the fastest; 1 while it is unknown."""
+        seconds = self._seconds[device]
+        return 1.0 if seconds == np.inf else min(self._seconds) / seconds
+
     def idle(self, busy: Collection[int]) -> NDArray[np.int64]:
         """Return the connected devices that are not in `busy`, ascending."""
         free = self._present.difference(busy)

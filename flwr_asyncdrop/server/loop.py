@@ -128,7 +128,7 @@ class AsyncLoop:
         """Dispatch until every slot is taken, or no more updates are needed."""
         state, limits = self.state, self._limits
         left = limits.num_updates - state.updates
-        while len(state.in_flight) < min(limits.slots, left):
+        while len(state.in_flight) < min(limits.slots - len(state.waiting), left):
             if self._dispatch():
                 continue
             if state.in_flight:

@@ -27,9 +27,12 @@ from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 from flwr_asyncdrop.submodel import State, extract
 
-__all__ = ["FleetBuilder", "Session"]
+__all__ = ["AggregatorBuilder", "FleetBuilder", "Session"]
 
 logger = logging.getLogger("flwr.asyncdrop")
+
+AggregatorBuilder = Callable[[int], Aggregator]
+"""The aggregator of a run from the number of devices that can be in flight."""
 
 FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""
@@ -69,17 +72,25 @@ class Session:
         build_fleet: FleetBuilder | None,
         selection: Selection,
         assignment: Assignment,
-        aggregator: Aggregator,
+        build_aggregator: AggregatorBuilder,
         settings: TrainSettings,
     ) -> "Session":
         """Put a run together on the nodes that are connected.
 
         A simulated fleet keeps the devices that it starts with, so it can never have
-        more in flight than those; on a real one others may still come.
+        more in flight than those; on a real one others may still come, unless devices
+        wait for each other, which takes a fixed number of them.
+
+        Raises
+        ------
+        ConfigError
+            If devices wait for more updates than can be in flight.
         """
         profiles = None if build_fleet is None else build_fleet(len(node_ids))
         possible = min(in_flight, len(node_ids))
-        slots = in_flight if profiles is None else possible
+        aggregator = build_aggregator(possible)
+        grows = profiles is None and not aggregator.waits
+        slots = in_flight if grows else possible
         fleet = Fleet(slots, profiles)
         fleet.refresh(node_ids)
         state.num_devices = len(fleet)
@@ -92,7 +103,13 @@ class Session:
                 in_flight,
                 possible,
             )
-        dispatcher = Dispatcher(fleet, selection, assignment, settings)
+        dispatcher = Dispatcher(
+            fleet,
+            selection,
+            assignment,
+            settings,
+            keeps_base=aggregator.needs_base,
+        )
         return cls(state, dispatcher, aggregator, slots, possible)
 
     def resume(
@@ -152,14 +169,27 @@ class Session:
         """
         state, keys = self.state, self.dispatcher.settings.keys
         reply = wire.read_reply(message, order.shapes, keys)
-        arrays = reply.arrays
+        arrays, base = reply.arrays, order.base
         if order.masked:
             arrays = extract(arrays, order.indices)
-        update = Update(arrays, order.indices, staleness, reply.num_examples)
+            base = None if base is None else extract(base, order.indices)
+        update = Update(
+            arrays,
+            order.indices,
+            staleness,
+            reply.num_examples,
+            base,
+            self.dispatcher.fleet.capability(order.device),
+        )
         try:
-            state.version += self.aggregator.merge(state.arrays, update)
+            changed = self.aggregator.merge(state.arrays, update)
         except ShapeError as error:
             raise ReplyError("arrays", str(error)) from error
+        if changed:
+            state.version += 1
+            state.waiting.clear()
+        elif self.aggregator.waits:
+            state.waiting.append(order)
         state.updates += 1
         state.fastest_updates += order.rank == 0
         return reply
@@ -168,6 +198,7 @@ class Session:
         """Dispatch one task to as many devices as a round has updates."""
         messages: list[Message] = []
         self.state.in_flight.clear()
+        self.state.waiting.clear()
         for _ in range(self.updates_per_round):
             task = self.dispatcher.next_task(self.state, server_round)
             if task is None:

@@ -43,6 +43,9 @@ class Order:
         Whether full-size arrays were sent, with the dropped units zeroed.
     kept : mapping of UnitGroup to Tensor
         The unit numbers of each group that it trains; empty for the full model.
+    base : dict of str to Tensor, optional
+        What was sent, if the aggregator needs it; orders of the full model share it
+        with those of the same version.
     """
 
     number: int
@@ -59,6 +62,7 @@ class Order:
     cost: TaskCost
     masked: bool = False
     kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
+    base: State | None = None
 
 
 @dataclass
@@ -91,6 +95,8 @@ class ServerState:
         The devices whose tasks were lost since the last update, one entry a task.
     in_flight : dict of str to Order
         Orders by message id.
+    waiting : list of Order
+        Orders whose devices wait until their updates change the global model.
     """
 
     seed: int
@@ -107,6 +113,12 @@ class ServerState:
     failures: dict[str, int] = field(default_factory=dict)
     lost_in_a_row: list[int] = field(default_factory=list)
     in_flight: dict[str, Order] = field(default_factory=dict)
+    waiting: list[Order] = field(default_factory=list)
+
+    @property
+    def orders(self) -> list[Order]:
+        """All orders whose devices are taken: those in flight and those that wait."""
+        return [*self.in_flight.values(), *self.waiting]
 
     @classmethod
     def start_from(cls, arrays: State, seed: int) -> Self:

@@ -20,7 +20,8 @@ from flwr_asyncdrop.submodel.savings import (
     savings,
     savings_table,
 )
-from flwr_asyncdrop.submodel.transfer import extract, merge_, silenced
+from flwr_asyncdrop.submodel.scatter import add_
+from flwr_asyncdrop.submodel.transfer import check_fits, extract, merge_, silenced
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "Scope",
     "State",
     "UnitGroup",
+    "add_",
+    "check_fits",
     "declare_plan",
     "droppable_share",
     "extract",

@@ -11,7 +11,7 @@ from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State
 
-__all__ = ["extract", "merge_", "silenced"]
+__all__ = ["check_fits", "extract", "merge_", "silenced"]
 
 _WHOLE: Mapping[int, Tensor] = {}
 
@@ -97,8 +97,7 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
     ShapeError
         If names, shapes or dtypes do not fit; nothing has been touched then.
     """
-    _check_indices(full, indices)
-    _check_submodel(full, sub, indices)
+    check_fits(full, sub, indices)
     kernels = compiled() if weight < 1 else None
     fused = None if kernels is None else FusedMerge(weight, kernels)
     for name, tensor in full.items():
@@ -106,6 +105,20 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
         dims = indices.get(name, _WHOLE)
         if not (dims and fused is not None and fused.mix_(tensor, fresh, dims)):
             _merge_(tensor, fresh, dims, weight)
+
+
+def check_fits(full: State, sub: State, indices: Indices) -> None:
+    """Raise ShapeError unless `sub` looks as if extracted from `full`.
+
+    Parameters
+    ----------
+    full, sub : dict of str to Tensor
+        The tensors of the full model and of the submodel; only read.
+    indices : dict of str to dict of int to Tensor
+        The kept positions, as for :func:`extract`.
+    """
+    _check_indices(full, indices)
+    _check_submodel(full, sub, indices)
 
 
 def _extract(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
