@@ -29,7 +29,7 @@ from flwr_asyncdrop.simulation.profiles import speed_levels
 from flwr_asyncdrop.strategies import STRATEGIES
 from flwr_asyncdrop.strategy import AsyncStrategy
 
-__all__ = ["app", "build_strategy", "run_experiment"]
+__all__ = ["app", "build_strategy", "output_dir", "run_experiment"]
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -118,7 +118,7 @@ def run_experiment(
         The folder with ``history.jsonl``, ``model.safetensors`` and ``run.png``.
     """
     torch.set_num_threads(config.threads)
-    out = _output_dir(config)
+    out = output_dir(config)
     history = HistoryWriter(
         out / "history.jsonl",
         {"algorithm": config.algo, "config": _portable(config)},
@@ -160,7 +160,7 @@ def _evaluate_fn(config: RunConfig) -> EvaluateFn:
     return evaluate
 
 
-def _output_dir(config: RunConfig) -> Path:
+def output_dir(config: RunConfig) -> Path:
     """Return the absolute folder of the run's files, made if need be.
 
     The app runs from Flower's own copy of it, so only absolute paths hold.
