@@ -9,6 +9,7 @@ from torch import nn
 
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.data import Dataset, by_speed_level, iid, load_dataset
+from flwr_asyncdrop.data.partitions import level_pools
 from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
@@ -16,6 +17,7 @@ from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
 __all__ = [
     "best_device",
     "initial_model",
+    "level_mixes",
     "load_data",
     "partitions",
     "trained_model",
@@ -74,3 +76,26 @@ def partitions(config: RunConfig, num_devices: int) -> list[NDArray[np.int64]]:
     if config.partition == "iid":
         return iid(len(data.train_y), num_devices, generator=generator)
     return by_speed_level(data.train_y, num_devices, config.levels, generator=generator)
+
+
+def level_mixes(config: RunConfig, num_devices: int) -> NDArray[np.float64]:
+    """Return which labels the devices of each speed level have.
+
+    For ``partition='speed-level'``, which ties labels to speed.
+
+    Returns
+    -------
+    ndarray of float64
+        Share of each label in the pool of each level, the fastest first, of shape
+        ``(levels, num_classes)``; rows sum to 1.
+    """
+    data = load_data(config)
+    pools = level_pools(
+        data.train_y,
+        min(config.levels, num_devices),
+        # As in `partitions`, where it deals the pools out before anything else.
+        generator=numpy_generator(config.seed, "partition"),
+    )
+    labels = data.train_y.numpy()
+    counts = [np.bincount(labels[p], minlength=data.num_classes) for p in pools]
+    return np.array([count / count.sum() for count in counts])

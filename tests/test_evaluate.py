@@ -26,18 +26,22 @@ def network():
 @pytest.mark.parametrize("count", [1, 499, 500, 501, 1203])
 def test_batches_together_are_the_whole_test_set(count):
     test_set, model = data(count), network()
-    accuracy, loss = evaluate.accuracy_and_loss(model, test_set)
+    scores = evaluate.score(model, test_set)
     inputs = (test_set.test_x.float() / 255 - 0.5) / 0.25
     with torch.no_grad():
         logits = model[2](inputs.flatten(1))
-    right = (logits.argmax(1) == test_set.test_y).double().mean().item()
-    assert accuracy == pytest.approx(right)
+    right = (logits.argmax(1) == test_set.test_y).double()
+    assert scores.accuracy == pytest.approx(right.mean().item())
+    for label, accuracy in enumerate(scores.class_accuracy):
+        of_class = right[test_set.test_y == label]
+        expected = of_class.mean().item() if len(of_class) else 0.0
+        assert accuracy == pytest.approx(expected)
     expected = F.cross_entropy(logits, test_set.test_y).item()
-    assert loss == pytest.approx(expected, rel=1e-5)
+    assert scores.loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_no_gradients_are_kept():
     model = network()
-    evaluate.accuracy_and_loss(model, data(5))
+    evaluate.score(model, data(5))
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())

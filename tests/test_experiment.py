@@ -4,7 +4,12 @@ import torch
 
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.experiment import initial_model, load_data, partitions
+from flwr_asyncdrop.experiment import (
+    initial_model,
+    level_mixes,
+    load_data,
+    partitions,
+)
 
 
 def same(one, other):
@@ -52,6 +57,17 @@ def test_by_speed_level_the_devices_of_a_level_share_their_labels():
     for level in range(4):
         assert len(set.union(*kinds[4 * level : 4 * level + 4])) < 8
     assert len(parts) == 16
+
+
+def test_label_mixes_are_those_that_the_devices_of_a_level_hold():
+    config = RunConfig(levels=4)
+    labels = load_data(config).train_y.numpy()
+    parts, mixes = partitions(config, 400), level_mixes(config, 400)
+    assert mixes.shape == (4, 10)
+    for level in range(4):
+        held = np.unique(np.concatenate(parts[100 * level : 100 * (level + 1)]))
+        counts = np.bincount(labels[held], minlength=10)
+        np.testing.assert_allclose(mixes[level], counts / counts.sum())
 
 
 def test_iid_devices_see_all_labels_and_share_no_sample():

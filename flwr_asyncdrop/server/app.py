@@ -10,20 +10,19 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.evaluate import accuracy_and_loss
 from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.history import HistoryWriter, read_history
 from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.evaluation import EvaluateFn
+from flwr_asyncdrop.server.central_test import CentralTest
 from flwr_asyncdrop.server.fleet import Stratified, Uniform
 from flwr_asyncdrop.simulation.profiles import speed_levels
 from flwr_asyncdrop.strategies import STRATEGIES
@@ -124,14 +123,15 @@ def run_experiment(
         {"algorithm": config.algo, "config": _portable(config)},
         _machine(),
     )
-    strategy = build_strategy(config, [history, *callbacks])
+    test = CentralTest(config)
+    strategy = build_strategy(config, [history, test, *callbacks])
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(initial_model(config).state_dict()),
         num_rounds=config.num_rounds,
         timeout=config.timeout,
         train_config=ConfigRecord({"lr": config.lr}),
-        evaluate_fn=_evaluate_fn(config),
+        evaluate_fn=test,
     )
     model = out / "model.safetensors"
     trained = trained_model(config, wire.from_record(result.arrays))
@@ -146,18 +146,6 @@ def run_experiment(
     ):
         logger.info("%-8s %s", label, path)
     return out
-
-
-def _evaluate_fn(config: RunConfig) -> EvaluateFn:
-    data = load_data(config)
-
-    def evaluate(_: int, arrays: ArrayRecord) -> MetricRecord:
-        torch.set_num_threads(config.threads)  # which each thread has of its own
-        model = trained_model(config, wire.from_record(arrays))
-        accuracy, loss = accuracy_and_loss(model, data)
-        return MetricRecord({"accuracy": accuracy, "loss": loss})
-
-    return evaluate
 
 
 def output_dir(config: RunConfig) -> Path:
