@@ -6,6 +6,7 @@ when it is due, on the wall clock it is given up then.
 """
 
 import heapq
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class Arrival:
     message_id : str
         Id of the message that carried the task out.
     message : Message or None
-        The reply; None if none came in time.
+        The reply; None if none came in time, or if the device lost the task.
     """
 
     message_id: str
@@ -67,13 +68,24 @@ class Clock(ABC):
         """
 
     @abstractmethod
-    def next(self) -> Arrival:
+    def next(self, until: float = math.inf) -> Arrival | None:
         """Wait for the next task to end, and advance to that moment.
+
+        Parameters
+        ----------
+        until : float
+            When to look again at the latest, in seconds on this clock; only a
+            simulated device says beforehand when it comes.
+
+        Returns
+        -------
+        Arrival or None
+            None if no task has ended by `until`; that is what time it is then.
 
         Raises
         ------
         IndexError
-            If no task is in flight.
+            If no task is in flight, and there is nothing else to wait for.
         """
 
     def add(self, message_id: str, order: Order) -> None:
@@ -92,6 +104,7 @@ class VirtualClock(Clock):
     def __init__(self, mailbox: Mailbox, patience: float) -> None:
         super().__init__(mailbox, patience)
         self._now = 0.0
+        self._lost: set[str] = set()
 
     @property
     def now(self) -> float:
@@ -102,10 +115,23 @@ class VirtualClock(Clock):
         """Return the virtual time of arrival."""
         return self._now + duration
 
-    def next(self) -> Arrival:
+    def add(self, message_id: str, order: Order) -> None:
+        """Put a task that has left in flight; nobody computes one that gets lost."""
+        super().add(message_id, order)
+        if order.lost:
+            self._lost.add(message_id)
+
+    def next(self, until: float = math.inf) -> Arrival | None:
         """Advance to the earliest arrival and wait for its reply to be computed."""
+        if until < math.inf and (not self._tasks or until < self._tasks[0][0]):
+            self._now = until
+            return None
         due, _, message_id = heapq.heappop(self._tasks)
-        message = self._mailbox.wait([message_id], self._patience)
+        message = None
+        if message_id in self._lost:
+            self._lost.remove(message_id)
+        else:
+            message = self._mailbox.wait([message_id], self._patience)
         self._now = due
         return Arrival(message_id, message)
 
@@ -142,7 +168,7 @@ class WallClock(Clock):
         """Return when a task that leaves now is given up."""
         return self.now + self._patience
 
-    def next(self) -> Arrival:
+    def next(self, until: float = math.inf) -> Arrival | None:
         """Wait for the first reply, or for the first task to run out of time."""
         due, _, earliest = self._tasks[0]
         waiting = {message_id: None for _, _, message_id in self._tasks}

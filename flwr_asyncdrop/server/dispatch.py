@@ -1,7 +1,7 @@
 """From an idle device to a task in flight."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -92,14 +92,24 @@ class Dispatcher:
         self._snapshot: tuple[int, State, State] | None = None
 
     def next_task(
-        self, state: ServerState, server_round: int
+        self, state: ServerState, server_round: int, *, time: float | None = None
     ) -> tuple[Order, Message] | None:
         """Return the next order and its message, or None if no device is idle.
 
         The order has no due time yet, the message no id: both come with sending.
+
+        Parameters
+        ----------
+        state : ServerState
+            The state of the run.
+        server_round : int
+            The round, from 1.
+        time : float, optional
+            Seconds on the loop's clock. Simulated devices come and go by it, and lose
+            tasks; without it they are all there and reliable.
         """
         orders = state.orders
-        idle = self.fleet.idle({order.device for order in orders})
+        idle = self.fleet.idle(_devices(orders), time)
         if len(idle) == 0:
             return None
         # One broken device must not take every task: the others first.
@@ -110,13 +120,36 @@ class Dispatcher:
             (order.rank for order in orders),
             numpy_generator(state.seed, "device", state.dispatched),
         )
-        return self._task(state, device, server_round)
+        order, message = self._task(state, device, server_round)
+        if time is not None:
+            order = replace(order, lost=self._loses(state, order))
+        return order, message
 
-    def duration(self, order: Order) -> float:
+    def next_return(self, state: ServerState) -> float:
+        """Return when the first free device of a simulated fleet is there again.
+
+        In seconds on the virtual clock; infinity if there is none that comes back.
+        """
+        return self.fleet.next_return(_devices(state.orders), state.time)
+
+    def duration(self, state: ServerState, order: Order) -> float:
         """Return the virtual seconds that an order takes; 0 on a real fleet."""
         if self.fleet.profiles is None:
             return 0.0
-        return self.fleet.profiles[order.device].duration(order.cost)
+        profile = self.fleet.profiles[order.device]
+        if profile.jitter == 0:
+            return profile.duration(order.cost)
+        generator = numpy_generator(state.seed, "jitter", order.number)
+        return profile.duration(order.cost, generator.standard_normal())
+
+    def _loses(self, state: ServerState, order: Order) -> bool:
+        if self.fleet.profiles is None:
+            return False
+        dropout = self.fleet.profiles[order.device].dropout
+        if dropout == 0:
+            return False
+        generator = numpy_generator(state.seed, "dropout", order.number)
+        return bool(generator.random() < dropout)
 
     def _task(
         self, state: ServerState, device: int, server_round: int
@@ -168,6 +201,10 @@ class Dispatcher:
         base = {name: tensor.clone() for name, tensor in state.arrays.items()}
         self._snapshot = state.version, state.arrays, base
         return base
+
+
+def _devices(orders: Iterable[Order]) -> set[int]:
+    return {order.device for order in orders}
 
 
 def task_config(

@@ -1,5 +1,6 @@
 """The devices seen so far: who they are, how fast, and who trains next."""
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -36,6 +37,7 @@ class Fleet:
         self._seconds: list[float] = []
         self._present: set[int] = set()
         self._ranks: NDArray[np.int64] | None = None
+        self._come_and_go = any(p.availability is not None for p in profiles or ())
 
     def __len__(self) -> int:
         """Return the number of devices ever seen."""
@@ -93,12 +95,44 @@ class Fleet:
     def capability(self, device: int) -> float:
         """Return a device's speed over that of the fastest; 1 while it is unknown."""
         seconds = self._seconds[device]
-        return 1.0 if seconds == np.inf else min(self._seconds) / seconds
+        unknown = seconds in (0, np.inf)  # 0: too fast for the timer
+        return 1.0 if unknown else min(self._seconds) / seconds
 
-    def idle(self, busy: Collection[int]) -> NDArray[np.int64]:
-        """Return the connected devices that are not in `busy`, ascending."""
+    def idle(
+        self, busy: Collection[int], time: float | None = None
+    ) -> NDArray[np.int64]:
+        """Return the connected devices that are not in `busy`, ascending.
+
+        Parameters
+        ----------
+        busy : collection of int
+            Those that are taken.
+        time : float, optional
+            Seconds on a virtual clock at which a simulated device must be there, by
+            its profile; None does not ask.
+        """
+        free = sorted(self._present.difference(busy))
+        if time is not None and self._come_and_go:
+            free = [device for device in free if self._there_from(device, time) == time]
+        return np.array(free, dtype=np.int64)
+
+    def next_return(self, busy: Collection[int], time: float) -> float:
+        """Return when the first device that is not in `busy` is there, from `time` on.
+
+        Infinity if there is none that comes back.
+        """
+        if not self._come_and_go:
+            return math.inf
         free = self._present.difference(busy)
-        return np.array(sorted(free), dtype=np.int64)
+        return min(
+            (self._there_from(device, time) for device in free), default=math.inf
+        )
+
+    def _there_from(self, device: int, time: float) -> float:
+        availability = None
+        if self.profiles is not None:
+            availability = self.profiles[device].availability
+        return time if availability is None else availability.earliest(time)
 
 
 class Selection(ABC):

@@ -1,5 +1,6 @@
 """The event loop: every reply is merged on arrival."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -114,8 +115,9 @@ class AsyncLoop:
                 callback.on_start(self.state)
             self._evaluate(0)
             while self.state.updates < self._limits.num_updates:
-                self._fill()
-                self._handle(self._clock.next())
+                arrival = self._clock.next(until=self._fill())
+                if arrival is not None:
+                    self._handle(arrival)
                 self._collect(finish=False)
             self._collect(finish=True)
         finally:
@@ -124,30 +126,41 @@ class AsyncLoop:
             for callback in self._callbacks:
                 callback.on_end(self.state)
 
-    def _fill(self) -> None:
-        """Dispatch until every slot is taken, or no more updates are needed."""
+    def _fill(self) -> float:
+        """Dispatch until every slot is taken, or no more updates are needed.
+
+        Returns
+        -------
+        float
+            When a device comes for a slot that is still free, in seconds on the
+            clock; infinity if none is free or nobody comes.
+        """
         state, limits = self.state, self._limits
         left = limits.num_updates - state.updates
         while len(state.in_flight) < min(limits.slots - len(state.waiting), left):
             if self._dispatch():
                 continue
-            if state.in_flight:
-                return
+            returns_at = self._dispatcher.next_return(state)
+            if state.in_flight or returns_at < math.inf:
+                return returns_at
             self._wait_for_a_device()
+        return math.inf
 
     def _dispatch(self) -> bool:
         """Send one task; return whether a device was idle."""
         state = self.state
         state.time = self._clock.now
         server_round = self._limits.round_of(state.updates)
-        task = self._dispatcher.next_task(state, server_round)
+        task = self._dispatcher.next_task(state, server_round, time=state.time)
         if task is None:
             return False
         order, message = task
-        due = self._clock.due(self._dispatcher.duration(order))
+        due = self._clock.due(self._dispatcher.duration(state, order))
         order = replace(order, due=due)
         state.dispatched += 1
-        message_id = self._mailbox.push(message)
+        # Nobody needs to compute what never comes back.
+        lost_id = f"lost-{order.number}" if order.lost else None
+        message_id = lost_id or self._mailbox.push(message)
         if message_id is None:
             self._fail(order, "not-sent", "the grid did not take the message")
             return True
@@ -171,6 +184,9 @@ class AsyncLoop:
         state = self.state
         state.time = self._clock.now
         order = state.in_flight.pop(arrival.message_id)
+        if order.lost:
+            self._lose(order, "dropout", "the simulated device dropped out")
+            return
         if arrival.message is None:
             patience = self._limits.patience
             self._fail(order, "no-reply", f"no reply within {patience:g} s")
@@ -209,20 +225,25 @@ class AsyncLoop:
         self.state.num_devices = len(fleet)
 
     def _fail(self, order: Order, kind: str, reason: str) -> None:
-        """Count a lost task; end the run when nothing but failures comes in."""
+        """Note a failure; end the run when nothing but failures comes in."""
         state = self.state
-        state.failures[kind] = state.failures.get(kind, 0) + 1
         state.lost_in_a_row.append(order.device)
         # A task is mostly lost with its node: do not send it the next one.
         self._refresh(self._nodes.ids())
-        for callback in self._callbacks:
-            callback.on_failure(state, order, kind, reason)
+        self._lose(order, kind, reason)
         lost = len(state.lost_in_a_row)
         if lost >= _FAILURES_PER_SLOT * self._limits.slots:
             raise RunError(
                 f"the last {lost} tasks all failed, the last one on device "
                 f"{order.device}: {reason}"
             )
+
+    def _lose(self, order: Order, kind: str, reason: str) -> None:
+        """Count a lost task."""
+        state = self.state
+        state.failures[kind] = state.failures.get(kind, 0) + 1
+        for callback in self._callbacks:
+            callback.on_failure(state, order, kind, reason)
 
     def _evaluate(self, number: int) -> None:
         for evaluator in self._evaluators:

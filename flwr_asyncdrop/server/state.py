@@ -41,6 +41,9 @@ class Order:
         What it asks of the device.
     masked : bool
         Whether full-size arrays were sent, with the dropped units zeroed.
+    lost : bool
+        Whether the simulated device will lose the task: then nothing is sent, and it
+        fails when it is due.
     kept : mapping of UnitGroup to Tensor
         The unit numbers of each group that it trains; empty for the full model.
     base : dict of str to Tensor, optional
@@ -61,6 +64,7 @@ class Order:
     due: float
     cost: TaskCost
     masked: bool = False
+    lost: bool = False
     kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
     base: State | None = None
 

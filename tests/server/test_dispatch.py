@@ -36,7 +36,7 @@ def run_state():
     return ServerState.start_from({"w": torch.arange(4.0)}, seed=5)
 
 
-VIRTUAL = [DeviceProfile(2.0, bytes_per_second=100.0), DeviceProfile(4.0)]
+VIRTUAL = [DeviceProfile(2.0, 100.0, 100.0), DeviceProfile(4.0)]
 
 
 def test_an_order_says_all_about_its_task():
@@ -70,8 +70,8 @@ def test_the_duration_is_compute_and_transfer():
     sender = dispatcher(VIRTUAL)
     order, _ = sender.next_task(run_state(), 1)
     transfer = 2 * order.cost.bytes_down / 100.0
-    assert sender.duration(order) == 2.0 * 0.25 + transfer
-    assert dispatcher().duration(order) == 0.0
+    assert sender.duration(run_state(), order) == 2.0 * 0.25 + transfer
+    assert dispatcher().duration(run_state(), order) == 0.0
 
 
 def test_every_task_has_a_seed_of_its_own():
