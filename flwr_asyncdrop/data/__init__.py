@@ -5,13 +5,19 @@ Everything here is numpy and torch, without Flower: a data set is a
 """
 
 from flwr_asyncdrop.data.dataset import Dataset
-from flwr_asyncdrop.data.datasets import DATASET_NAMES, load_dataset
-from flwr_asyncdrop.data.partitions import by_speed_level, iid, speed_level
+from flwr_asyncdrop.data.datasets import DATASET_NAMES, TEXT_DATASETS, load_dataset
+from flwr_asyncdrop.data.images import ImageDataset
+from flwr_asyncdrop.data.partitions import by_speed_level, dirichlet, iid, speed_level
+from flwr_asyncdrop.data.text import TextDataset
 
 __all__ = [
     "DATASET_NAMES",
+    "TEXT_DATASETS",
     "Dataset",
+    "ImageDataset",
+    "TextDataset",
     "by_speed_level",
+    "dirichlet",
     "iid",
     "load_dataset",
     "speed_level",

@@ -1,7 +1,8 @@
-"""A data set in memory: images as bytes, made into floats a batch at a time."""
+"""A data set in memory, compact, and made into a model's inputs a batch at a time."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,33 +13,34 @@ Split = Literal["train", "test"]
 
 
 class Arrays(NamedTuple):
-    """What a file format's reader returns: NCHW ``uint8`` images, ``int64`` labels."""
+    """What a file format's reader returns: compact inputs and ``int64`` labels.
 
-    train_x: npt.NDArray[np.uint8]
+    Images are ``uint8`` of shape (N, C, H, W), texts are ``int16`` token ids of shape
+    (N, T).
+    """
+
+    train_x: npt.NDArray[Any]
     train_y: npt.NDArray[np.int64]
-    test_x: npt.NDArray[np.uint8]
+    test_x: npt.NDArray[Any]
     test_y: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
-    """Labelled images for classification, shared by all users of a process.
+class Dataset(ABC):
+    """Labelled samples for classification, shared by all users of a process.
 
-    The images stay bytes, a quarter of their size as floats; :meth:`batch` makes
-    normalised floats of the few that are asked for.
+    A subclass says how compact samples become what a model takes.
 
     Parameters
     ----------
     name : str
         The name that :func:`~flwr_asyncdrop.data.load_dataset` knows it by.
     train_x, test_x : Tensor
-        Images, ``uint8`` of shape (N, C, H, W). Do not write to them.
+        Inputs in their compact form, of shape (N, ...). Do not write to them.
     train_y, test_y : Tensor
         Labels, ``int64`` of shape (N,), from 0 to ``num_classes - 1``.
     num_classes : int
         How many classes there are.
-    mean, std : tuple of float
-        Of each channel over the training images, as fractions of 255.
     """
 
     name: str
@@ -47,14 +49,16 @@ class Dataset:
     test_x: Tensor
     test_y: Tensor
     num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one image."""
-        channels, height, width = self.train_x.shape[1:]
-        return channels, height, width
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input: (C, H, W) of an image, (T,) of a text."""
+        return tuple(self.train_x.shape[1:])
+
+    @property
+    def vocabulary(self) -> int | None:
+        """How many token ids there are; None if the inputs are not token ids."""
+        return None
 
     def batch(
         self,
@@ -62,7 +66,7 @@ class Dataset:
         indices: Tensor | npt.NDArray[np.int64] | slice,
         device: torch.device | str = "cpu",
     ) -> tuple[Tensor, Tensor]:
-        """Take some samples, normalised to zero mean and unit variance a channel.
+        """Take some samples, ready for a model.
 
         Parameters
         ----------
@@ -71,21 +75,25 @@ class Dataset:
         indices : Tensor, ndarray of int64, or slice
             The samples wanted, in the order wanted.
         device : torch.device or str
-            Where to put them. The bytes travel, and become floats there.
+            Where to put them. The compact form travels, and is unfolded there.
 
         Returns
         -------
         tuple of Tensor
-            ``float32`` images of shape (n, C, H, W) and ``int64`` labels of
-            shape (n,).
+            Inputs of shape (n, *input_shape), ``float32`` images or ``int64`` token
+            ids, and ``int64`` labels of shape (n,).
         """
-        images, labels = {
+        inputs, labels = {
             "train": (self.train_x, self.train_y),
             "test": (self.test_x, self.test_y),
         }[split]
-        return self._normalise(images[indices].to(device)), labels[indices].to(device)
+        return self._unfold(inputs[indices].to(device)), labels[indices].to(device)
 
-    def _normalise(self, images: Tensor) -> Tensor:
-        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
-        return images.to(torch.float32).div_(255).sub_(mean).div_(std)
+    def example_inputs(self) -> Tensor:
+        """Take the inputs of one training sample, to plan a model's submodels with."""
+        inputs, _ = self.batch("train", slice(0, 1))
+        return inputs
+
+    @abstractmethod
+    def _unfold(self, compact: Tensor) -> Tensor:
+        """Make a model's inputs of compact ones, on their device."""

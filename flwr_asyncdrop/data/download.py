@@ -24,6 +24,9 @@ def download(layout: Layout, data_dir: Path) -> Path:
     DataError
         torchvision is missing or unusable, or the download failed.
     """
+    if layout.torchvision is None:
+        msg = f"torchvision has no {layout.folder}: put it in {data_dir} by hand"
+        raise DataError(msg)
     try:
         datasets = importlib.import_module("torchvision.datasets")
     except ModuleNotFoundError as error:

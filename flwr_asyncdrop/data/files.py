@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -10,27 +11,28 @@ from flwr_asyncdrop.exceptions import DataError
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of one data set, as torchvision lays them out.
+    """The files of one data set, in one of the ways in which it comes.
 
     Parameters
     ----------
     folder : str
-        The folder of the files under torchvision's root, with forward slashes.
+        The folder of the files under data-dir, with forward slashes.
     files : tuple of str
-        Their names. Each may also lie there gzip'd, with ``.gz`` added.
-    torchvision : str
-        The class of ``torchvision.datasets`` that downloads them.
+        Their names, or those of folders of files. A file may also lie there gzip'd,
+        with ``.gz`` added.
+    torchvision : str, optional
+        The class of ``torchvision.datasets`` that downloads them into this layout.
     """
 
     folder: str
     files: tuple[str, ...]
-    torchvision: str
+    torchvision: str | None = None
 
     def locate(self, data_dir: Path) -> Path:
         """Choose the folder that holds most of the files.
 
-        ``data_dir`` is torchvision's root, the data set's own folder, or one
-        between the two. If none holds any, it is taken for torchvision's root.
+        ``data_dir`` is the root that holds :attr:`folder`, that folder itself, or one
+        between the two. If none holds any, it is taken for the root.
         """
         parts = PurePosixPath(self.folder).parts
         candidates = (data_dir.joinpath(*parts[i:]) for i in range(len(parts) + 1))
@@ -40,11 +42,16 @@ class Layout:
         """Name the files that ``folder`` lacks."""
         return tuple(f for f in self.files if find_file(folder, f) is None)
 
+    def paths(self, folder: Path) -> Iterator[Path]:
+        """List all files that are there, those inside folders too, in a fixed order."""
+        for path in filter(None, (find_file(folder, name) for name in self.files)):
+            yield from sorted(path.iterdir()) if path.is_dir() else (path,)
+
 
 def find_file(folder: Path, name: str) -> Path | None:
     """Find ``name`` in ``folder``, plain or else gzip'd."""
     choices = (folder / name, folder / f"{name}.gz")
-    return next((path for path in choices if path.is_file()), None)
+    return next((path for path in choices if path.exists()), None)
 
 
 def read_file(folder: Path, name: str) -> bytes:

@@ -128,6 +128,96 @@ def iid(
     return [np.sort(hand) for hand in hands]
 
 
+def dirichlet(
+    labels: npt.ArrayLike,
+    num_devices: int,
+    concentration: float,
+    *,
+    generator: np.random.Generator,
+) -> list[Indices]:
+    """Deal samples out so that every device has a mix of labels of its own.
+
+    After Hsu, Qi and Brown (2019): a device's mix is drawn from Dir(alpha p), with p
+    the shares of the labels in all samples, and its samples follow the mix, without
+    replacement. All devices have as many samples; labels that are used up are left
+    out of the mixes, so the last devices take what is left.
+
+    Parameters
+    ----------
+    labels : array_like
+        One label a sample, of shape (N,).
+    num_devices : int
+        At least 1.
+    concentration : float
+        ``alpha``, more than 0: a small one leaves a device one label, a large one
+        makes all devices alike.
+    generator : numpy.random.Generator
+        The only source of chance.
+
+    Returns
+    -------
+    list of ndarray of int64
+        The samples of each device, ascending: disjoint, together all samples, and
+        of sizes that differ by one at most.
+
+    Raises
+    ------
+    ConfigError
+        ``num_devices`` is below 1, or ``concentration`` is not positive.
+    DataError
+        There are fewer samples than devices.
+    """
+    _check_counts(num_devices=num_devices)
+    if not concentration > 0:
+        msg = f"dirichlet-alpha must be more than 0, not {concentration}"
+        raise ConfigError(msg)
+    _, kinds, totals = np.unique(labels, return_inverse=True, return_counts=True)
+    _check_enough(len(kinds), num_devices, "devices")
+    pools = [
+        generator.permutation(np.flatnonzero(kinds == kind))
+        for kind in range(len(totals))
+    ]
+    parts, used = [], np.zeros_like(totals)
+    for hand in np.array_split(np.arange(len(kinds)), num_devices):
+        mix = generator.dirichlet(concentration * totals / len(kinds))
+        taken = _draw_counts(len(hand), mix, totals - used, generator)
+        chosen = [
+            pool[start : start + count]
+            for pool, start, count in zip(pools, used, taken, strict=True)
+        ]
+        parts.append(np.sort(np.concatenate(chosen)))
+        used += taken
+    return parts
+
+
+def _draw_counts(
+    size: int,
+    mix: npt.NDArray[np.float64],
+    left: Indices,
+    generator: np.random.Generator,
+) -> Indices:
+    """Draw how many samples of each label to take, never more than are left.
+
+    Parameters
+    ----------
+    size : int
+        How many samples to take, at most ``left.sum()``.
+    mix : ndarray of float64
+        The share of each label that is aimed at.
+    left : ndarray of int64
+        How many samples of each label there are.
+    """
+    taken = np.zeros_like(left)
+    while (wanted := size - taken.sum()) > 0:
+        available = left - taken
+        shares = np.where(available > 0, mix, 0.0)
+        if not shares.sum() > 0:  # all that the mix asks for is used up
+            shares = available.astype(np.float64)
+        drawn = generator.multinomial(wanted, shares / shares.sum())
+        taken += np.minimum(drawn, available)
+    return taken
+
+
 def _random_half(pool: Indices, generator: np.random.Generator) -> Indices:
     # Rounded up, so that the only sample of a pool is not lost.
     size = (len(pool) + 1) // 2
