@@ -1,0 +1,1 @@
+"""The command line: runs on a simulated fleet, comparisons, reports."""

@@ -1,0 +1,154 @@
+"""``asyncdrop compare``: algorithms and seeds side by side on all cores."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.cli.ablations import ABLATIONS
+from flwr_asyncdrop.cli.display import make_display
+from flwr_asyncdrop.cli.events import Progress
+from flwr_asyncdrop.cli.flags import Value, add_flags, given
+from flwr_asyncdrop.cli.lists import names, seeds, values
+from flwr_asyncdrop.cli.options import add_task, at_least
+from flwr_asyncdrop.cli.pool import RunPool, Started, cores, share_out
+from flwr_asyncdrop.cli.runs import Run, all_runs, is_complete
+from flwr_asyncdrop.cli.table import table
+from flwr_asyncdrop.cli.tasks import TASKS
+from flwr_asyncdrop.cli.variants import build_variants
+from flwr_asyncdrop.cli.worker import Failed
+
+__all__ = ["add_parser", "compare"]
+
+_FAILED = 1
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "compare",
+        help="algorithms and seeds side by side",
+        description="Compare algorithms on a simulated fleet. A comparison that was "
+        "interrupted goes on where it was: the same command does what is missing.",
+        allow_abbrev=False,
+    )
+    add_task(parser)
+    parser.add_argument(
+        "--algos",
+        type=names,
+        metavar="NAME,...",
+        help="algorithms (default: those of the ablation; else all but those that "
+        "leave out whole blocks, which many models do not have)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=seeds,
+        default=[0, 1, 2],
+        metavar="INT,...",
+        help="seeds, e.g. 0,1,5 or 0-2 (default: 0-2)",
+    )
+    parser.add_argument(
+        "--vary",
+        type=values,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,...",
+        help="run every algorithm with each of these values of a key; may be repeated "
+        "for all combinations",
+    )
+    parser.add_argument(
+        "--ablation",
+        choices=tuple(ABLATIONS),
+        help="the algorithms and values of one of the paper's ablations",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=at_least(1),
+        default=cores(),
+        metavar="INT",
+        help="cores to use (default: all)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder of the comparison: a run goes to DIR/ALGORITHM/seed-N",
+    )
+    add_flags(parser, without=("algo", "seed", "out-dir"))
+    parser.set_defaults(command=_main)
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    algorithms, vary = _what(arguments)
+    variants = build_variants(algorithms, TASKS[arguments.task], given(arguments), vary)
+    out = arguments.out.expanduser().absolute()
+    runs = all_runs(variants, arguments.seeds, arguments.devices, out)
+    return compare(runs, arguments.jobs, Console())
+
+
+def _what(
+    arguments: argparse.Namespace,
+) -> tuple[Sequence[str], Mapping[str, Sequence[Value]]]:
+    """Return the algorithms, and the keys that vary with their values."""
+    algorithms: Sequence[str] = [
+        name for name, rules in ALGORITHMS.items() if rules.units == "channels"
+    ]
+    vary: dict[str, Sequence[Value]] = {}
+    if arguments.ablation:
+        ablation = ABLATIONS[arguments.ablation]
+        algorithms, vary = ablation.algorithms, dict(ablation.vary)
+    return arguments.algos or algorithms, {**vary, **dict(arguments.vary)}
+
+
+def compare(runs: Sequence[Run], jobs: int, console: Console) -> int:
+    """Do the runs that are missing, and show what all of them came to.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        What is compared.
+    jobs : int
+        Cores to use.
+    console : Console
+        Where to show it.
+
+    Returns
+    -------
+    int
+        The exit status: 0, or 1 if a run failed.
+
+    Raises
+    ------
+    ConfigError
+        If there is a complete run of another configuration in a run's folder.
+    """
+    missing = [run for run in runs if not is_complete(run)]
+    num_complete = len(runs) - len(missing)
+    failed = 0
+    with make_display(console, len(runs), num_complete) as display:
+        if num_complete:
+            display.say(f"{num_complete} of {len(runs)} runs are complete already")
+        try:
+            with RunPool(*share_out(jobs, len(missing))) as pool:
+                for run, event in pool.do(missing):
+                    match event:
+                        case Started():
+                            display.start(run)
+                        case Progress():
+                            display.advance(run, event)
+                        case _:
+                            display.end(run, event)
+                            failed += isinstance(event, Failed)
+        except KeyboardInterrupt:
+            display.say("interrupted: the same command goes on with what is missing")
+            raise
+    for line in table(run.folder for run in runs):
+        display.say(line)
+    if failed:
+        display.say(
+            f"{failed} of {len(runs)} runs failed; the same command tries again"
+        )
+    return _FAILED if failed else 0

@@ -1,0 +1,71 @@
+"""What each run-config key means, for ``--help``."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["DESCRIPTIONS"]
+
+DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "What is run": {
+            "algo": "async-fedavg | asyncdrop | hetero-asyncdrop | layerwise-asyncdrop",
+            "drop-rate": "share of the units that a submodel leaves out, in [0, 1)",
+            "round-to": "make the widths multiples of it, e.g. of 16",
+            "alpha": "mixing rate: W <- (1 - alpha) W + alpha W_i, in (0, 1]",
+            "scope": "all | internal (only units inside a block, as the paper)",
+            "weighting": "capability | constant | polynomial | hinge; "
+            '"" = the algorithm\'s own',
+            "weighting-a": "FedAsync's a: polynomial (1 + s)^-a, "
+            "hinge 1 / (a (s - b) + 1)",
+            "weighting-b": "FedAsync's b: staleness up to which a hinge has no effect",
+            "buffer-size": "updates that fedbuff collects; 0 = half of in-flight",
+            "server-lr": "learning rate of the server's step in buffered algorithms",
+            "server-momentum": "and its momentum, in [0, 1)",
+            "proximal-mu": "async-fedprox adds mu/2 ||w - w_dispatched||^2 to the loss",
+            "num-rounds": "a round is as many updates as devices in flight",
+            "in-flight": "devices that train at any moment",
+            "seed": "of everything random",
+        },
+        "On what": {
+            "dataset": "digits (embedded) | fashion-mnist | cifar10 | cifar100",
+            "data-dir": "folder of the data sets in torchvision's layout",
+            "download": "let torchvision download into data-dir what is absent",
+            "partition": "speed-level (labels skewed by speed, as the paper) "
+            "| dirichlet | iid",
+            "dirichlet-alpha": "of partition='dirichlet': the smaller, the more skewed",
+            "model": "mlp | cnn | resnet18 | resnet34",
+            "width": "factor of all hidden widths of the model",
+        },
+        "How a client trains": {
+            "local-steps": "mini-batches per task",
+            "batch-size": "samples in a mini-batch",
+            "lr": "initial learning rate of SGD",
+            "momentum": "momentum of SGD",
+            "lr-milestones": "when to decay it, as shares of the fastest device's "
+            "updates",
+            "lr-gamma": "factor of each decay",
+            "precision": "float32 | bfloat16 (autocast, for GPUs)",
+            "threads": "CPU threads of each process, also of the evaluation",
+        },
+        "The devices": {
+            "clock": "virtual (simulated devices) | wall (real ones)",
+            "levels": "speed levels of the simulated fleet",
+            "speed-ratio": "delay of the slowest level over that of the fastest",
+            "step-seconds": "virtual seconds of one full-model step on the fastest",
+            "bandwidth-mbps": "of the fastest level, others in proportion; "
+            "0 = infinite",
+            "duration": "of a task: flops and bytes | paper (x (1 - drop rate))",
+            "jitter": "sigma of a log-normal factor on every task's duration",
+            "dropout": "share of the tasks that are lost on the device",
+            "availability": "share of the time that a device is there",
+            "trace": "file with a profile for every device, instead of levels",
+            "selection": "stratified (one of each level in flight) | uniform",
+        },
+        "What comes out": {
+            "evaluate-every": "rounds from one evaluation to the next",
+            "timeout": "real seconds to wait for a reply, and for nodes",
+            "out-dir": "where the files go; default ./runs/<time>-<algo>",
+        },
+    }
+)
+"""Section, then key, then its comment in pyproject's ``[tool.flwr.app.config]``."""

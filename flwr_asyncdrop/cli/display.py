@@ -1,0 +1,152 @@
+"""How far the runs are: bars on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Callable
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.progress import Progress as Bars
+
+from flwr_asyncdrop.cli.events import Progress
+from flwr_asyncdrop.cli.runs import LOG, Run
+from flwr_asyncdrop.cli.worker import Ended, Failed
+
+__all__ = ["BarDisplay", "LineDisplay", "make_display"]
+
+
+class LineDisplay:
+    """Prints a line when a run starts and ends, and now and then in between.
+
+    Parameters
+    ----------
+    console : Console
+        Where the lines go.
+    num_runs, num_complete : int
+        Runs there will be, and those that are there already.
+    seconds : float
+        Least real seconds between two lines of a run that goes on.
+    timer : callable
+        Source of monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        num_runs: int = 1,
+        num_complete: int = 0,
+        *,
+        seconds: float = 30.0,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.console = console
+        self._num_runs = num_runs
+        self._num_ended = num_complete
+        self._seconds = seconds
+        self._timer = timer
+        self._started: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def start(self, run: Run) -> None:
+        """Show that a run has begun."""
+        self._started[run.name] = self._last[run.name] = self._timer()
+        self.say(f"started  {run.name}")
+
+    def advance(self, run: Run, progress: Progress) -> None:
+        """Show how far a run is."""
+        now = self._timer()
+        if now - self._last[run.name] >= self._seconds:
+            self._last[run.name] = now
+            self.say(f"running  {run.name}: {_so_far(run, progress)}")
+
+    def end(self, run: Run, how: Ended | Failed) -> None:
+        """Show how a run has ended."""
+        self._num_ended += 1
+        count = f"[{self._num_ended}/{self._num_runs}]"
+        if isinstance(how, Failed):
+            self.say(f"FAILED   {run.name} {count}: {how.reason}")
+            self.say(f"         the whole story: {run.folder / LOG}")
+        else:
+            seconds = self._timer() - self._started[run.name]
+            so_far = _so_far(run, how.progress)
+            self.say(f"complete {run.name} {count}: {so_far} in {seconds:,.0f} s")
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class BarDisplay(LineDisplay):
+    """Shows a bar for every run that goes on, and one for all; as `LineDisplay`."""
+
+    def __init__(
+        self, console: Console, num_runs: int = 1, num_complete: int = 0
+    ) -> None:
+        super().__init__(console, num_runs, num_complete)
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[progress]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._bar_of: dict[str, TaskID] = {}
+        self._all: TaskID | None = None
+        if num_runs > 1:
+            self._all = self._bars.add_task(
+                "all runs", total=num_runs, completed=num_complete, progress=""
+            )
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def start(self, run: Run) -> None:
+        """Give a run its bar."""
+        self._started[run.name] = self._timer()
+        self._bar_of[run.name] = self._bars.add_task(
+            escape(run.name), total=run.num_updates, progress=""
+        )
+
+    def advance(self, run: Run, progress: Progress) -> None:
+        """Move the run's bar."""
+        self._bars.update(
+            self._bar_of[run.name], completed=progress.updates, progress=str(progress)
+        )
+
+    def end(self, run: Run, how: Ended | Failed) -> None:
+        """Take the run's bar away, and leave a line."""
+        self._bars.remove_task(self._bar_of.pop(run.name))
+        if self._all is not None:
+            self._bars.advance(self._all)
+        super().end(run, how)
+
+
+def make_display(
+    console: Console, num_runs: int = 1, num_complete: int = 0
+) -> LineDisplay:
+    """Return the display that suits the console."""
+    kind = BarDisplay if console.is_terminal else LineDisplay
+    return kind(console, num_runs, num_complete)
+
+
+def _so_far(run: Run, progress: Progress) -> str:
+    return f"{progress.updates}/{run.num_updates} updates, {progress}"

@@ -1,0 +1,89 @@
+"""What a run says of itself while it goes on."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from flwr_asyncdrop.readable import headline
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.state import ServerState
+
+__all__ = ["Progress", "Reporter"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes
+    ----------
+    updates : int
+        Replies merged.
+    time : float
+        Seconds on the run's clock.
+    metric : tuple of str and float, or None
+        Name and value of the last evaluation's headline metric; None before it.
+    lost : int
+        Tasks lost.
+    """
+
+    updates: int = 0
+    time: float = 0.0
+    metric: tuple[str, float] | None = None
+    lost: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"t {self.time:,.0f} s"]
+        if self.metric is not None:
+            parts.append(f"{self.metric[0]} {self.metric[1]:.3f}")
+        if self.lost:
+            parts.append(f"{self.lost} lost")
+        return ", ".join(parts)
+
+
+class Reporter(Callback):
+    """Says how far the run is, a few times a second at most.
+
+    Parameters
+    ----------
+    say : callable
+        Gets the progress; after the last update always.
+    seconds : float
+        Least real seconds between two calls.
+    timer : callable
+        Source of monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[Progress], None],
+        *,
+        seconds: float = 0.2,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say = say
+        self._seconds = seconds
+        self._timer = timer
+        self._last = -inf
+        self._metric: tuple[str, float] | None = None
+
+    def on_update(self, state: ServerState, merged: Merged) -> None:
+        """Say it, if it is time."""
+        now = self._timer()
+        if now - self._last >= self._seconds:
+            self._last = now
+            self._say(self._progress(state))
+
+    def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
+        """Keep the metric."""
+        if evaluation.metrics:
+            self._metric = headline(evaluation.metrics)
+
+    def on_end(self, state: ServerState) -> None:
+        """Say it for the last time."""
+        self._say(self._progress(state))
+
+    def _progress(self, state: ServerState) -> Progress:
+        lost = sum(state.failures.values())
+        return Progress(state.updates, state.time, self._metric, lost)

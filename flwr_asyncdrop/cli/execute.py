@@ -1,0 +1,49 @@
+"""One run, on a LocalGrid."""
+
+from collections.abc import Callable
+
+from flwr_asyncdrop.cli.events import Progress, Reporter
+from flwr_asyncdrop.cli.runs import HISTORY, Run
+from flwr_asyncdrop.server.app import run_experiment
+from flwr_asyncdrop.simulation import LocalGrid
+
+__all__ = ["execute"]
+
+_CLIENT_APP = "flwr_asyncdrop.client.app:app"
+
+
+def execute(run: Run, workers: int, say: Callable[[Progress], None]) -> None:
+    """Run to the end, and write the run's files.
+
+    Whether there are worker processes, and how many, makes no difference to them.
+
+    Parameters
+    ----------
+    run : Run
+        What is run.
+    workers : int
+        Worker processes; with 0 the devices train in this process.
+    say : callable
+        Told how far it is.
+
+    Raises
+    ------
+    AsyncDropError
+        If the run cannot go on. Its history is then ``history.failed.jsonl``, since
+        only complete runs have a ``history.jsonl`` with a last line.
+    """
+    config = run.config
+    try:
+        with LocalGrid(
+            _CLIENT_APP,
+            num_nodes=run.devices,
+            workers=workers,
+            run_config=run.settings,
+            threads_per_worker=config.threads,
+        ) as grid:
+            run_experiment(grid, config, callbacks=[Reporter(say)])
+    except BaseException:
+        history = run.folder / HISTORY
+        if history.exists():
+            history.replace(history.with_suffix(".failed.jsonl"))
+        raise

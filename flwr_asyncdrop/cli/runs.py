@@ -1,0 +1,115 @@
+"""The runs of a comparison, and which of them are already there."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flwr_asyncdrop.cli.flags import DEFAULTS, Value
+from flwr_asyncdrop.cli.variants import Variant
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.history import read_history
+
+__all__ = ["HISTORY", "LOG", "Run", "all_runs", "is_complete"]
+
+HISTORY = "history.jsonl"
+LOG = "run.log"
+
+_MISSING = "nothing"
+# What depends on the machine, or ends a run and does not change it.
+_IRRELEVANT = frozenset({"data-dir", "download", "out-dir", "timeout"})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes
+    ----------
+    name : str
+        For people: label and seed.
+    folder : Path
+        Where its files go.
+    settings : dict of str to value
+        Its run-config, with the seed and the folder.
+    devices : int
+        Size of the simulated fleet.
+    """
+
+    name: str
+    folder: Path
+    settings: dict[str, Value]
+    devices: int
+
+    @property
+    def config(self) -> RunConfig:
+        """Its run-config, parsed."""
+        return RunConfig.parse(self.settings)
+
+    @property
+    def num_updates(self) -> int:
+        """Updates in the whole run."""
+        config = self.config
+        return config.num_rounds * min(config.in_flight, self.devices)
+
+
+def all_runs(
+    variants: Iterable[Variant], seeds: Sequence[int], devices: int, out: Path
+) -> list[Run]:
+    """Return every variant with every seed, the first seed's first.
+
+    Raises
+    ------
+    ConfigError
+        If a configuration is contradictory, or two have the same name.
+    """
+    runs = []
+    for seed in seeds:
+        for variant in variants:
+            folder = out / variant.label / f"seed-{seed}"
+            settings = {**variant.settings, "seed": seed, "out-dir": str(folder)}
+            RunConfig.parse(settings)
+            runs.append(Run(f"{variant.label} seed {seed}", folder, settings, devices))
+    names = [run.name for run in runs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"{twice[0]} is asked for more than once: name each algorithm, value and "
+            "seed once"
+        )
+    return runs
+
+
+def is_complete(run: Run) -> bool:
+    """Return whether the run's folder already has what it would give.
+
+    Raises
+    ------
+    ConfigError
+        If it has a complete run of another configuration.
+    """
+    path = run.folder / HISTORY
+    if not path.exists():
+        return False
+    records = list(read_history(path))
+    if not records or records[-1]["event"] != "end":
+        return False
+    recorded = {"devices": records[0].get("devices"), **records[0].get("config", {})}
+    if differences := _differences(recorded, run):
+        raise ConfigError(
+            f"{run.folder} has a complete run with another configuration "
+            f"({'; '.join(differences)}): choose another --out, or delete that folder"
+        )
+    return True
+
+
+def _differences(recorded: dict[str, object], run: Run) -> list[str]:
+    wanted: dict[str, object] = {"devices": run.devices}
+    for name, value in asdict(run.config).items():
+        wanted[name.replace("_", "-")] = value
+    return [
+        f"{key} {was!r}, now {value!r}"
+        for key, value in wanted.items()
+        if key not in _IRRELEVANT
+        # A key that is younger than the history had its default.
+        and (was := recorded.get(key, DEFAULTS.get(key, _MISSING))) != value
+    ]

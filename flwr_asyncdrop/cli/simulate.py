@@ -1,0 +1,86 @@
+"""``asyncdrop simulate``: one run, on this machine, by the virtual clock."""
+
+import argparse
+
+from rich.console import Console
+
+from flwr_asyncdrop.cli.display import make_display
+from flwr_asyncdrop.cli.events import Progress
+from flwr_asyncdrop.cli.execute import execute
+from flwr_asyncdrop.cli.flags import add_flags, given
+from flwr_asyncdrop.cli.logs import warnings_to
+from flwr_asyncdrop.cli.options import add_task, at_least
+from flwr_asyncdrop.cli.runs import HISTORY, Run
+from flwr_asyncdrop.cli.tasks import TASKS
+from flwr_asyncdrop.cli.variants import task_settings
+from flwr_asyncdrop.cli.worker import Ended
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.report import summarise
+from flwr_asyncdrop.server.app import output_dir
+
+__all__ = ["add_parser", "simulate"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "simulate",
+        help="one run of one algorithm",
+        description="Train with one algorithm on a simulated fleet.",
+        allow_abbrev=False,
+    )
+    add_task(parser)
+    parser.add_argument(
+        "--workers",
+        type=at_least(0),
+        default=0,
+        metavar="INT",
+        help="worker processes: they make it faster, and nothing else different "
+        "(default: 0, train in this process)",
+    )
+    add_flags(parser)
+    parser.set_defaults(command=_main)
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    settings = task_settings(TASKS[arguments.task], given(arguments))
+    config = RunConfig.parse(settings)
+    folder = output_dir(config)
+    run = Run(
+        f"{config.algo} seed {config.seed}",
+        folder,
+        {**settings, "out-dir": str(folder)},
+        arguments.devices,
+    )
+    simulate(run, arguments.workers, Console())
+    return 0
+
+
+def simulate(run: Run, workers: int, console: Console) -> None:
+    """Run; show how far it is, what it came to, and where its files are.
+
+    Parameters
+    ----------
+    run : Run
+        What is run.
+    workers : int
+        Worker processes.
+    console : Console
+        Where to show it.
+    """
+    last = Progress()
+    with make_display(console) as display, warnings_to(display.say):
+        display.start(run)
+
+        def say(progress: Progress) -> None:
+            nonlocal last
+            last = progress
+            display.advance(run, progress)
+
+        execute(run, workers, say)
+        display.end(run, Ended(last))
+    for line in summarise(read_history(run.folder / HISTORY)).text().splitlines():
+        display.say(line)
+    for path in sorted(run.folder.iterdir()):
+        display.say(str(path))
