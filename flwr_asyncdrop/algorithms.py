@@ -114,6 +114,10 @@ def _smart(hyper: Hyperparameters) -> MaskPolicy:
     return SmartPartition(hyper.drop_rate, hyper.round_to)
 
 
+def _smart_blocks(hyper: Hyperparameters) -> MaskPolicy:
+    return SmartPartition(hyper.drop_rate)
+
+
 def _ordered(hyper: Hyperparameters) -> MaskPolicy:
     return OrderedMask(hyper.drop_rate, hyper.round_to)
 
@@ -150,7 +154,7 @@ ALGORITHMS = MappingProxyType(
         "hetero-asyncdrop": Algorithm(_mixing, _DROPPED, _smart),
         # The paper's ablation: Alg. 3 with whole residual blocks for units
         "layerwise-asyncdrop": Algorithm(
-            _mixing, _MIXED | {"drop_rate"}, _smart, units="blocks"
+            _mixing, _MIXED | {"drop_rate"}, _smart_blocks, units="blocks"
         ),
     }
 )

@@ -63,7 +63,9 @@ def test_hyperparameters_that_make_no_difference_are_refused_by_name():
     assert rules.hyperparameters("asyncdrop", {"drop_rate": 0.5}).drop_rate == 0.5
     with pytest.raises(ConfigError, match="does not use hyperparameter 'server_lr'"):
         rules.hyperparameters("asyncdrop", {"server_lr": 1.0})
-    with pytest.raises(ConfigError, match=r"has no hyperparameter 'drop_rat': .* alpha"):
+    with pytest.raises(
+        ConfigError, match="has no hyperparameter 'drop_rat'"
+    ):
         rules.hyperparameters("asyncdrop", {"drop_rat": 0.5})
 
 

@@ -51,7 +51,7 @@ def test_values_are_taken_and_integers_do_for_floats():
         ({"num-rounds": True}, "num-rounds=True must be a number"),
         ({"download": 1}, "download=1 must be true or false"),
         ({"algo": 3}, "algo=3 must be a string in quotes"),
-        ({"algo": "hetero"}, "algo='hetero' must be one of async-fedavg, asyncdrop"),
+        ({"algo": "hetero"}, "algo='hetero' must be one of fedavg, async-fedavg"),
         ({"drop-rate": 1.0}, "drop-rate=1.0 must be in [0, 1)"),
         ({"drop-rate": -0.1}, "drop-rate=-0.1 must be in [0, 1)"),
         ({"drop-rate": float("nan")}, "drop-rate=nan must be in [0, 1)"),
@@ -79,7 +79,10 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
 @pytest.mark.parametrize(
     ("run_config", "names"),
     [
-        ({"algo": "async-fedavg", "drop-rate": 0.5}, ["algo", "drop-rate"]),
+        ({"algo": "async-fedavg", "drop-rate": 0.5}, ["algo", "drop-rate=0.5"]),
+        ({"algo": "asyncdrop", "buffer-size": 4}, ["algo", "buffer-size=4", "fedbuff"]),
+        ({"algo": "fedavg", "proximal-mu": 1.0}, ["proximal-mu=1.0", "async-fedprox"]),
+        ({"algo": "fedbuff", "scope": "internal"}, ["algo", "scope='internal'"]),
         ({"algo": "async-fedavg", "scope": "internal"}, ["algo", "scope"]),
         ({"algo": "layerwise-asyncdrop", "round-to": 16}, ["algo", "round-to=16"]),
         ({"algo": "layerwise-asyncdrop", "scope": "internal"}, ["algo", "scope"]),

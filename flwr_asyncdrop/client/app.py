@@ -34,10 +34,14 @@ def train(message: Message, context: Context) -> Message:
     started = time.perf_counter()
     task = _Task.open(message, context)
     config, seed = task.config, task.seed
-    rate = wire.read_config(message).get("lr", config.lr)
-    if not isinstance(rate, float | int):
-        raise ConfigError(f"lr={rate!r} must be a number")
-    sgd = LocalSGD(config.local_steps, config.batch_size, float(rate), config.momentum)
+    sent = wire.read_config(message)
+    sgd = LocalSGD(
+        config.local_steps,
+        config.batch_size,
+        _number(sent, "lr", config.lr),
+        config.momentum,
+        _number(sent, "proximal-mu", 0.0),
+    )
     with isolated_randomness(seed):
         loss = sgd.train(
             task.model, task.batch, len(task.samples), torch_generator(seed, "order")
@@ -116,6 +120,14 @@ def _samples(
     if not 0 <= device < count:
         raise DataError(f"partition-id={device} must lie in [0, {count})")
     return partitions(config, count)[device]
+
+
+def _number(sent: Mapping[str, object], key: str, default: float) -> float:
+    """Return a number that the server sent, or the default if it did not."""
+    value = sent.get(key, default)
+    if not isinstance(value, float | int):
+        raise ConfigError(f"{key}={value!r} must be a number")
+    return float(value)
 
 
 def _reply(

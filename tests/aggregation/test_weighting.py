@@ -1,0 +1,74 @@
+"""The weightings by hand, with the parameters of the FedAsync and FedBuff papers."""
+
+import math
+
+import pytest
+import torch
+
+from flwr_asyncdrop.aggregation import WEIGHTINGS, Mixing, Update, weighting
+from flwr_asyncdrop.exceptions import ConfigError
+
+
+def update(staleness, capability=1.0, value=6.0):
+    arrays = {"w": torch.tensor([value])}
+    return Update(arrays, {}, staleness, 1, capability=capability)
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b", "staleness", "expected"),
+    [
+        ("constant", 0.5, 4, 100, 1.0),
+        # (1 + s)^-a; with a = 1/2 it is FedBuff's 1 / sqrt(1 + s)
+        ("polynomial", 0.5, 4, 0, 1.0),
+        ("polynomial", 0.5, 4, 3, 0.5),
+        ("polynomial", 0.5, 4, 8, 1 / 3),
+        ("polynomial", 2.0, 4, 1, 0.25),
+        ("polynomial", 0.0, 4, 9, 1.0),
+        # 1 up to b, then 1 / (a (s - b) + 1)
+        ("hinge", 10.0, 4, 4, 1.0),
+        ("hinge", 10.0, 4, 5, 1 / 11),
+        ("hinge", 0.5, 4, 6, 0.5),
+    ],
+)
+def test_by_hand(name, a, b, staleness, expected):
+    weigh = weighting(name, a, b)
+    assert weigh(update(staleness)) == pytest.approx(expected, rel=1e-15)
+
+
+def test_fedbuffs_is_not_one_over_one_plus_root():
+    assert weighting("polynomial")(update(1)) == pytest.approx(1 / math.sqrt(2))
+
+
+def test_capability_is_the_devices():
+    assert weighting("capability")(update(7, capability=0.2)) == 0.2
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+@pytest.mark.parametrize("staleness", [0, 1, 5, 1000])
+def test_weights_lie_in_the_unit_interval_and_fall_with_staleness(name, staleness):
+    weigh = weighting(name)
+    assert 0 < weigh(update(staleness)) <= 1
+    assert weigh(update(staleness + 1)) <= weigh(update(staleness))
+
+
+def test_a_stale_update_does_not_lower_the_rate_of_those_after_it():
+    """FedAsync: alpha_t = alpha * s(tau), afresh each time and never multiplied up."""
+    mixing = Mixing(0.5, weighting("polynomial", 1.0))
+    state = {"w": torch.tensor([2.0])}
+    mixing.merge(state, update(staleness=1, value=6.0))
+    assert state["w"].item() == 3.0  # 2 + 1/4 of the way to 6
+    mixing.merge(state, update(staleness=0, value=7.0))
+    assert state["w"].item() == 5.0  # half-way, not less
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("linear",), "weighting='linear' is not known: choose one of capability"),
+        (("hinge", -1.0), "a=-1.0"),
+        (("hinge", 1.0, float("nan")), "b=nan"),
+    ],
+)
+def test_refusals(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        weighting(*arguments)

@@ -1,0 +1,50 @@
+"""Ordered dropout by hand."""
+
+import pytest
+import torch
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.masks import OrderedMask
+from flwr_asyncdrop.masks.ordered import graded_rate
+from flwr_asyncdrop.submodel import UnitGroup
+
+GROUPS = (UnitGroup("a", 16, "internal"), UnitGroup("b", 5, "internal"))
+
+
+def widths(mask, ranks=8):
+    generator = torch.Generator().manual_seed(0)
+    kept = [mask.assign(GROUPS, None, rank, ranks, generator) for rank in range(ranks)]
+    for keep in kept:
+        assert all(k.tolist() == list(range(len(k))) for k in keep), "not the first"
+    return [tuple(len(k) for k in keep) for keep in kept]
+
+
+def test_by_hand():
+    # rates 0, 1/14, ..., 7/14: of 16 units int(16 rate) go, of 5 units int(5 rate)
+    assert widths(OrderedMask(0.25)) == [
+        (16, 5), (15, 5), (14, 5), (13, 4), (12, 4), (11, 4), (10, 3), (8, 3),
+    ]  # fmt: skip
+
+
+def test_the_faster_the_wider_and_each_within_the_next():
+    got = widths(OrderedMask(0.4))
+    assert got == sorted(got, reverse=True)
+    assert got[0] == (16, 5)
+    assert min(got[-1]) >= 1
+
+
+def test_the_mean_rate_is_the_drop_rate():
+    rates = [graded_rate(0.3, rank, 8) for rank in range(8)]
+    assert sum(rates) / 8 == pytest.approx(0.3)
+    assert (rates[0], rates[-1]) == (0.0, pytest.approx(0.6))
+    assert graded_rate(0.3, 0, 1) == 0.3
+
+
+def test_dropping_nothing_keeps_all():
+    assert widths(OrderedMask(0.0)) == [(16, 5)] * 8
+
+
+@pytest.mark.parametrize("rate", [-0.1, 0.5, float("nan")])
+def test_a_rate_that_would_leave_the_slowest_nothing_is_refused(rate):
+    with pytest.raises(ConfigError, match=f"drop_rate={rate}"):
+        OrderedMask(rate)
