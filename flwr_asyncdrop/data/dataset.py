@@ -87,7 +87,8 @@ class Dataset(ABC):
             "train": (self.train_x, self.train_y),
             "test": (self.test_x, self.test_y),
         }[split]
-        return self._unfold(inputs[indices].to(device)), labels[indices].to(device)
+        compact = _take(inputs, indices).to(device)
+        return self._unfold(compact), _take(labels, indices).to(device)
 
     def example_inputs(self) -> Tensor:
         """Take the inputs of one training sample, to plan a model's submodels with."""
@@ -97,3 +98,10 @@ class Dataset(ABC):
     @abstractmethod
     def _unfold(self, compact: Tensor) -> Tensor:
         """Make a model's inputs of compact ones, on their device."""
+
+
+def _take(values: Tensor, indices: Tensor | npt.NDArray[np.int64] | slice) -> Tensor:
+    if isinstance(indices, slice):
+        return values[indices]
+    # Ten times as fast as `values[indices]` for a batch of images.
+    return values.index_select(0, torch.as_tensor(indices))
