@@ -17,7 +17,7 @@ from flwr_asyncdrop.report.timeline import draw_timeline, stack, window
 DURATIONS = (1.0, 2.5, 4.0)
 RUN = {
     "event": "run",
-    "schema": 1,
+    "schema": 2,
     "seed": 0,
     "full_bytes": 1_000_000,
     "algorithm": "asyncdrop",
@@ -68,6 +68,8 @@ def evaluations(values, name="accuracy"):
             "round": number,
             "update": number,
             "time": float(number),
+            "bytes_down": 600_000 * number,
+            "bytes_up": 600_000 * number,
             "metrics": {name: value},
             "wall": {"seconds": 0.0},
         }

@@ -13,7 +13,7 @@ def wall(seconds):
 
 RUN = {
     "event": "run",
-    "schema": 1,
+    "schema": 2,
     "seed": 0,
     "full_bytes": 1_000_000,
     "algorithm": "hetero-asyncdrop",
@@ -50,6 +50,8 @@ def evaluation(number, metrics, source="server"):
         "round": number,
         "update": 8 * number,
         "time": 80.0 * number,
+        "bytes_down": 30 * number,
+        "bytes_up": 20 * number,
         "metrics": metrics,
         **wall(1.0),
     }
@@ -127,8 +129,8 @@ def test_figures_by_hand():
     assert (summary.updates, summary.rounds) == (3, 2)
     assert (summary.time, summary.wall_seconds) == (170.0, 6.0)
     assert summary.updates_per_second == 0.5
-    assert summary.best == Point(0.9, 80.0, 8)
-    assert summary.final == Point(0.7, 160.0, 16)
+    assert summary.best == Point(0.9, 80.0, 8, 50)
+    assert summary.final == Point(0.7, 160.0, 16, 100)
     assert (summary.bytes_down, summary.bytes_up) == (9, 8)
     assert summary.bytes_full == 6_000_000
     assert summary.share_saved == pytest.approx(0.4)
@@ -141,13 +143,13 @@ def test_best_loss_is_the_least():
     losses = [evaluation(n, {"loss": loss}) for n, loss in enumerate([2.0, 0.5, 1.0])]
     summary = summarise([RUN, *losses])
     assert summary.metric == "loss"
-    assert summary.best == Point(0.5, 80.0, 8)
-    assert summary.final == Point(1.0, 160.0, 16)
+    assert summary.best == Point(0.5, 80.0, 8, 50)
+    assert summary.final == Point(1.0, 160.0, 16, 100)
 
 
 def test_first_of_equally_good_evaluations_is_the_best():
     same = [evaluation(n, {"accuracy": 0.5}) for n in range(3)]
-    assert summarise([RUN, *same]).best == Point(0.5, 0.0, 0)
+    assert summarise([RUN, *same]).best == Point(0.5, 0.0, 0, 0)
 
 
 def test_server_evaluation_goes_before_the_clients():
@@ -155,8 +157,8 @@ def test_server_evaluation_goes_before_the_clients():
         evaluation(0, {"accuracy": 0.25}, source="clients"),
         evaluation(0, {"accuracy": 0.75}, source="server"),
     ]
-    assert summarise([RUN, *lines]).final == Point(0.75, 0.0, 0)
-    assert summarise([RUN, lines[0]]).final == Point(0.25, 0.0, 0)
+    assert summarise([RUN, *lines]).final == Point(0.75, 0.0, 0, 0)
+    assert summarise([RUN, lines[0]]).final == Point(0.25, 0.0, 0, 0)
 
 
 def test_evaluation_that_diverged_is_left_out():
@@ -165,7 +167,7 @@ def test_evaluation_that_diverged_is_left_out():
         evaluation(1, {"accuracy": float("nan")}),
         evaluation(2, {}),
     ]
-    assert summarise([RUN, *lines]).final == Point(0.5, 0.0, 0)
+    assert summarise([RUN, *lines]).final == Point(0.5, 0.0, 0, 0)
 
 
 def test_run_without_updates_and_evaluations():
@@ -189,7 +191,7 @@ def test_run_that_was_cut_off_is_summed_from_its_lines():
     assert "cut off" in summary.text().splitlines()[-1]
 
 
-BARE = {"event": "run", "schema": 1, "seed": 0, "full_bytes": 1, **wall(0.0)}
+BARE = {"event": "run", "schema": 2, "seed": 0, "full_bytes": 1, **wall(0.0)}
 
 
 def test_history_that_says_little_about_the_run():
@@ -210,6 +212,11 @@ def test_facts_may_stand_in_the_configuration():
 def test_more_bytes_than_full_models_are_not_called_a_saving():
     text = summarise([RUN, update(1, num_bytes=1_100_000)]).text()
     assert "2.00 MB for the same updates: 10.0% more sent" in text
+
+
+def test_history_of_another_version_is_refused():
+    with pytest.raises(DataError, match="has schema 1, but this version reads 2"):
+        summarise([{**RUN, "schema": 1}])
 
 
 @pytest.mark.parametrize("records", [[], [update(1)]])

@@ -1,5 +1,6 @@
 """The records of a history file, sorted by what they tell."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.history import SCHEMA
 from flwr_asyncdrop.readable import headline, lower_is_better
 
 __all__ = ["Curve", "Point", "Record", "RunLog", "column"]
@@ -28,11 +30,15 @@ class Point:
         Seconds on the run's clock.
     update : int
         Updates merged by then.
+    num_bytes : int
+        Bytes sent and received by then, those of lost tasks and of tasks in flight
+        included.
     """
 
     value: float
     time: float
     update: int
+    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,8 @@ class RunLog:
         The first line.
     updates, failures, evaluations : tuple of dict
         The lines of each sort, in the file's order.
+    units : dict or None
+        Which units each rank trained; None if the history does not say.
     end : dict or None
         The last line; None if the run was cut off.
     wall_seconds : float
@@ -85,6 +93,7 @@ class RunLog:
     updates: tuple[Record, ...]
     failures: tuple[Record, ...]
     evaluations: tuple[Record, ...]
+    units: Record | None
     end: Record | None
     wall_seconds: float
 
@@ -95,24 +104,31 @@ class RunLog:
         Raises
         ------
         DataError
-            If there is no ``run`` record.
+            If there is no ``run`` record, or it has another schema.
         """
-        by_event: dict[str, list[Record]] = {}
+        by_event: defaultdict[str, list[Record]] = defaultdict(list)
         seconds = 0.0
         for record in records:
-            by_event.setdefault(record["event"], []).append(record)
+            by_event[record["event"]].append(record)
             seconds = max(seconds, record["wall"]["seconds"])
-        if "run" not in by_event:
+        run = next(iter(by_event["run"]), None)
+        if run is None:
             raise DataError(
                 "the history has no 'run' record, which is its first line: the file is "
                 "empty or its beginning is missing"
             )
+        if run["schema"] != SCHEMA:
+            raise DataError(
+                f"the history has schema {run['schema']}, but this version reads "
+                f"{SCHEMA}: do the run again, or read it with the version that wrote it"
+            )
         return cls(
-            run=by_event["run"][0],
-            updates=tuple(by_event.get("update", ())),
-            failures=tuple(by_event.get("failure", ())),
-            evaluations=tuple(by_event.get("evaluation", ())),
-            end=by_event["end"][0] if "end" in by_event else None,
+            run=run,
+            updates=tuple(by_event["update"]),
+            failures=tuple(by_event["failure"]),
+            evaluations=tuple(by_event["evaluation"]),
+            units=next(iter(by_event["units"]), None),
+            end=next(iter(by_event["end"]), None),
             wall_seconds=seconds,
         )
 
@@ -172,7 +188,8 @@ def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:
     for line in evaluations:
         metric = headline({name: line["metrics"].get(name)})
         if metric is not None:
-            points.append(Point(metric[1], line["time"], line["update"]))
+            sent = line["bytes_down"] + line["bytes_up"]
+            points.append(Point(metric[1], line["time"], line["update"], sent))
     return tuple(points)
 
 
