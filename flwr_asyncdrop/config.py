@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 
 from flwr_asyncdrop.aggregation import WEIGHTINGS
 from flwr_asyncdrop.algorithms import ALGORITHMS
-from flwr_asyncdrop.data import DATASET_NAMES
+from flwr_asyncdrop.data import DATASET_NAMES, TEXT_DATASETS
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS
-from flwr_asyncdrop.models import MODEL_NAMES
+from flwr_asyncdrop.models import MODEL_NAMES, TEXT_MODELS
 
 __all__ = ["RunConfig"]
 
@@ -63,7 +63,7 @@ class RunConfig:
     speed_ratio: float = 5.0
     step_seconds: float = 1.0
     bandwidth_mbps: float = 0.0
-    duration: str = "flops"
+    duration: Literal["flops", "paper"] = "flops"
     jitter: float = 0.0
     dropout: float = 0.0
     availability: float = 1.0
@@ -191,7 +191,7 @@ _RULES: dict[str, Rule] = {
     "step_seconds": _more_than(0),
     "bandwidth_mbps": _at_least(0),
     "duration": _one_of("flops", "paper"),
-    "jitter": _at_least(0),
+    "jitter": (lambda sigma: 0 <= sigma <= 10, "in [0, 10]"),
     "dropout": (lambda share: 0 <= share < 1, "in [0, 1)"),
     "availability": (lambda share: 0 < share <= 1, "in (0, 1]"),
     "selection": _one_of("stratified", "uniform"),
@@ -205,6 +205,17 @@ def _changed(config: RunConfig, *names: str) -> bool:
     return any(getattr(config, name) != getattr(RunConfig, name) for name in names)
 
 
+_LEVELS = (
+    "levels",
+    "speed_ratio",
+    "step_seconds",
+    "bandwidth_mbps",
+    "jitter",
+    "dropout",
+    "availability",
+)
+_KEYS_OF_LEVELS = ", ".join(_LEVELS).replace("_", "-")
+
 _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
     (
         lambda c: ALGORITHMS[c.algo].mask is None and _changed(c, "scope"),
@@ -217,6 +228,22 @@ _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
         "contradicts: leave it out, or choose algo='hetero-asyncdrop'",
     ),
     (
+        lambda c: c.dataset in TEXT_DATASETS and c.model not in TEXT_MODELS,
+        "dataset={c.dataset!r} is text, which model={c.model!r} cannot read: choose "
+        f"model={TEXT_MODELS[0]!r}",
+    ),
+    (
+        lambda c: c.model in TEXT_MODELS and c.dataset not in TEXT_DATASETS,
+        "model={c.model!r} reads text, which dataset={c.dataset!r} is not: choose "
+        f"dataset={TEXT_DATASETS[0]!r}",
+    ),
+    (
+        lambda c: c.partition != "dirichlet" and _changed(c, "dirichlet_alpha"),
+        "partition={c.partition!r} draws nothing from a Dirichlet distribution, which "
+        "dirichlet-alpha={c.dirichlet_alpha} contradicts: leave it out, or choose "
+        "partition='dirichlet'",
+    ),
+    (
         lambda c: c.dataset == "digits" and (bool(c.data_dir) or c.download),
         "dataset='digits' is embedded, which data-dir and download contradict: leave "
         "them out, or choose another dataset",
@@ -226,12 +253,14 @@ _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
         "download=true needs a place: set data-dir to an absolute path",
     ),
     (
-        lambda c: (
-            c.clock == "wall"
-            and _changed(c, "levels", "speed_ratio", "step_seconds", "bandwidth_mbps")
-        ),
-        "clock='wall' runs real devices, whose speed is measured: levels, "
-        "speed-ratio, step-seconds and bandwidth-mbps contradict it",
+        lambda c: c.clock == "wall" and _changed(c, *_LEVELS, "trace", "duration"),
+        "clock='wall' runs real devices, whose speed is measured: trace, duration, "
+        f"{_KEYS_OF_LEVELS} contradict it",
+    ),
+    (
+        lambda c: bool(c.trace) and _changed(c, *_LEVELS),
+        "trace={c.trace!r} says what every device is like, which "
+        f"{_KEYS_OF_LEVELS} contradict: leave them out, or the trace",
     ),
 )
 

@@ -22,6 +22,7 @@ from flwr_asyncdrop.progress import Progress
 from flwr_asyncdrop.results import MetricsFn, ResultCollector
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.server.assignment import (
+    DurationRule,
     ExampleInputs,
     FullModels,
     MaskedModels,
@@ -43,7 +44,8 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.session import AggregatorBuilder, FleetBuilder, Session
 from flwr_asyncdrop.server.state import ServerState
-from flwr_asyncdrop.submodel import Plan, plan_blocks, plan_submodels
+from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.submodel import Plan, State, plan_blocks, plan_submodels
 from flwr_asyncdrop.synchronous import SynchronousRounds
 
 __all__ = ["AsyncStrategy"]
@@ -81,6 +83,9 @@ class AsyncStrategy(SynchronousRounds):
         Builds the profiles of a simulated fleet from the number of nodes, e.g.
         `speed_levels`. With it the run goes by a virtual clock and depends on the
         seed alone. Without it devices are real and the wall clock rules.
+    duration : {"flops", "paper"}
+        What a simulated device computes of the full model's work: a submodel's share
+        of the FLOPs, or of the units (``1 - drop rate``), as in the paper's tables.
     selection : Selection, optional
         Chooses the next device; `Stratified` by default.
     schedule : StepDecay
@@ -116,6 +121,7 @@ class AsyncStrategy(SynchronousRounds):
         plan: Plan | None = None,
         in_flight: int = 8,
         fleet: FleetBuilder | None = None,
+        duration: DurationRule = "flops",
         selection: Selection | None = None,
         schedule: StepDecay = StepDecay(),  # noqa: B008  # frozen
         seed: int = 0,
@@ -134,6 +140,8 @@ class AsyncStrategy(SynchronousRounds):
         in_range = 0 <= fraction_evaluate <= 1
         _check("fraction_evaluate", fraction_evaluate, in_range, "in [0, 1]")
         _check("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'")
+        known = duration in ("flops", "paper")
+        _check("duration", duration, known, "'flops' or 'paper'")
         enough = min_available_nodes >= 1
         _check("min_available_nodes", min_available_nodes, enough, "at least 1")
         rules = algorithm(self.algorithm)
@@ -151,7 +159,7 @@ class AsyncStrategy(SynchronousRounds):
             if mode == "masked":
                 self._assignment = MaskedModels(self.plan, policy)
             else:
-                compute = compute_share(self.plan, model, example_inputs)
+                compute = compute_share(self.plan, model, example_inputs, duration)
                 self._assignment = Submodels(self.plan, policy, compute)
         self.in_flight = in_flight
         self.fleet = fleet
@@ -192,6 +200,22 @@ class AsyncStrategy(SynchronousRounds):
         else:
             groups, units = len(self.plan.groups), self.plan.num_units
             logger.info("\t└── Submodels: %d units in %d groups", units, groups)
+
+    def task_costs(self, initial: State) -> list[TaskCost]:
+        """Return what the first task of each speed rank asks of its device.
+
+        Parameters
+        ----------
+        initial : dict of str to Tensor
+            The initial global model.
+        """
+        state = ServerState.start_from(initial, self.seed)
+        costs: list[TaskCost] = []
+        for rank in range(self.in_flight):
+            part = self._assignment.assign(state, rank, self.in_flight)
+            size = sum(tensor.nbytes for tensor in part.arrays.values())
+            costs.append(TaskCost(part.compute, size, size))
+        return costs
 
     def start(
         self,

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,11 +19,11 @@ from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.history import HistoryWriter, read_history
 from flwr_asyncdrop.report import draw_run, summarise
-from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.central_test import CentralTest
 from flwr_asyncdrop.server.fleet import Stratified, Uniform
-from flwr_asyncdrop.simulation.profiles import speed_levels
+from flwr_asyncdrop.server.pace import expected_schedule
+from flwr_asyncdrop.simulation.fleets import build_fleet
 from flwr_asyncdrop.strategies import STRATEGIES
 from flwr_asyncdrop.strategy import AsyncStrategy
 
@@ -33,7 +32,6 @@ __all__ = ["app", "build_strategy", "output_dir", "run_experiment"]
 logger = logging.getLogger("flwr.asyncdrop")
 
 _SELECTIONS = {"stratified": Stratified, "uniform": Uniform}
-_BYTES_PER_MEGABIT = 125_000
 
 app = ServerApp()
 
@@ -60,41 +58,24 @@ def build_strategy(
     callbacks : sequence of Callback
         Told of everything that happens.
     """
-    fleet = partial(
-        speed_levels,
-        num_levels=config.levels,
-        slowest_over_fastest=config.speed_ratio,
-        seconds_per_task=config.step_seconds * config.local_steps,
-        bytes_per_second=config.bandwidth_mbps * _BYTES_PER_MEGABIT or float("inf"),
-    )
-    data = load_data(config)
-    return STRATEGIES[config.algo](
-        initial_model(config),
-        torch.zeros(1, *data.input_shape),
+    fleet = build_fleet(config)
+    data, model = load_data(config), initial_model(config)
+    strategy = STRATEGIES[config.algo](
+        model,
+        data.example_inputs(),
         scope=config.scope,
         in_flight=config.in_flight,
         fleet=fleet if config.clock == "virtual" else None,
+        duration=config.duration,
         selection=_SELECTIONS[config.selection](),
-        schedule=_schedule(config),
         seed=config.seed,
         min_available_nodes=1,
         evaluate_every=config.evaluate_every,
         callbacks=callbacks,
         **config.hyperparameters,
     )
-
-
-def _schedule(config: RunConfig) -> StepDecay:
-    """Place the milestones on the updates that the fastest rank will do.
-
-    With one device of each of the evenly spaced speed levels in flight, a level's
-    share of all updates is that of its speed in the sum of the speeds.
-    """
-    levels = speed_levels(config.in_flight, slowest_over_fastest=config.speed_ratio)
-    speeds = [1 / profile.seconds_per_task for profile in levels]
-    updates = config.num_rounds * config.in_flight * speeds[0] / sum(speeds)
-    milestones = tuple(round(part * updates) for part in config.milestones)
-    return StepDecay(milestones, config.lr_gamma)
+    strategy.schedule = expected_schedule(config, strategy, model.state_dict())
+    return strategy
 
 
 def run_experiment(
@@ -168,7 +149,7 @@ def _portable(config: RunConfig) -> dict[str, object]:
         name.replace("_", "-"): value
         for name, value in asdict(config).items()
         if name not in ("data_dir", "out_dir", "download")
-    }
+    } | {"trace": Path(config.trace).name}
 
 
 def _machine() -> dict[str, object]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -23,6 +24,7 @@ from flwr_asyncdrop.submodel import (
 
 __all__ = [
     "ComputeShare",
+    "DurationRule",
     "ExampleInputs",
     "FullModels",
     "MaskedModels",
@@ -34,8 +36,11 @@ __all__ = [
 ExampleInputs = Tensor | tuple[object, ...]
 """What a module runs on: one tensor, or its positional arguments."""
 
-ComputeShare = Callable[[Mapping[str, tuple[int, ...]]], float]
-"""From a submodel's shapes to its FLOPs over those of the full model."""
+ComputeShare = Callable[[Keep, Mapping[str, tuple[int, ...]]], float]
+"""From a submodel's units and shapes to its compute over that of the full model."""
+
+DurationRule = Literal["flops", "paper"]
+"""What compute is measured in: FLOPs, or units as the paper has it."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,8 @@ class Submodels:
     policy : MaskPolicy
         Which of them to keep.
     compute : callable
-        Returns the FLOPs of a step of the model with the given shapes, over those
-        of the full model; called once per set of shapes.
+        Returns the compute of a step of the model with the given units and shapes,
+        over that of the full model; called once per set of shapes.
     """
 
     def __init__(self, plan: Plan, policy: MaskPolicy, compute: ComputeShare) -> None:
@@ -110,7 +115,7 @@ class Submodels:
         shapes = self._plan.shapes_of(indices)
         sizes = tuple(shapes.values())
         if sizes not in self._known:
-            self._known[sizes] = self._compute(shapes)
+            self._known[sizes] = self._compute(keep, shapes)
         arrays = extract(state.arrays, indices)
         kept = dict(zip(self._plan.groups, keep, strict=True))
         return Part(arrays, indices, shapes, self._known[sizes], kept=kept)
@@ -150,18 +155,25 @@ class MaskedModels:
 
 
 def compute_share(
-    plan: Plan, model: nn.Module | None, example_inputs: ExampleInputs | None
+    plan: Plan,
+    model: nn.Module | None,
+    example_inputs: ExampleInputs | None,
+    rule: DurationRule = "flops",
 ) -> ComputeShare:
     """Return how to compare a submodel's compute with that of the full model.
 
     By FLOPs where there is a module to count them on. Else by the number of weights,
-    which is the same for fully connected layers and all that is known.
+    which is the same for fully connected layers and all that is known. The rule
+    ``"paper"`` takes ``1 - drop rate`` instead, as the paper's simulation does: the
+    share of the units that are kept.
     """
+    if rule == "paper":
+        return lambda keep, _: sum(len(units) for units in keep) / plan.num_units
     if model is None or example_inputs is None:
         elements = _elements(plan.shapes)
-        return lambda shapes: _elements(shapes) / elements
+        return lambda _, shapes: _elements(shapes) / elements
     flops = step_flops(model, example_inputs)
-    return lambda shapes: step_flops(narrow(model, shapes), example_inputs) / flops
+    return lambda _, shapes: step_flops(narrow(model, shapes), example_inputs) / flops
 
 
 def _choose(

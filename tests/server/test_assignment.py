@@ -110,7 +110,7 @@ def test_the_smart_partition_goes_by_what_has_moved():
 def test_flops_are_counted_once_per_width():
     counted = []
 
-    def share(shapes):
+    def share(keep, shapes):
         counted.append(shapes["0.weight"][0])
         return 0.5
 
@@ -125,9 +125,17 @@ def test_flops_are_counted_once_per_width():
 def test_without_a_module_the_share_of_the_weights_stands_in():
     biases = 6 + 5 + 3
     share = compute_share(PLAN, None, None)
-    assert share(PLAN.shapes) == 1.0
+    assert share((), PLAN.shapes) == 1.0
     halved = submodels(RandomMask(0.5)).assign(run_state(), 0, 8).shapes
-    assert share(halved) == (12 + 9 + 9 + 3 + 3 + 3) / (FULL + biases)
+    assert share((), halved) == (12 + 9 + 9 + 3 + 3 + 3) / (FULL + biases)
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(0.0, 11), (0.2, 9), (0.4, 7)])
+def test_by_the_papers_rule_a_submodel_costs_the_share_of_its_units(rate, kept):
+    # int(0.2 * 6) + int(0.2 * 5) = 2 and int(0.4 * 6) + int(0.4 * 5) = 4 of 11 go.
+    share = compute_share(PLAN, mlp(), INPUTS, "paper")
+    assignment = Submodels(PLAN, RandomMask(rate), share)
+    assert assignment.assign(run_state(), 0, 8).compute == kept / 11
 
 
 class Widths(nn.Module):
@@ -173,7 +181,7 @@ def test_without_a_module_empty_blocks_weigh_nothing():
     share = compute_share(plan, None, None)
     sent = plan.shapes_of(plan.indices((torch.tensor([1, 2]),)))
     weights = (4 + 1) * 6 + (6 + 1) * 3
-    assert share(sent) == (weights + 2 * 42) / (weights + 5 * 42)
+    assert share((), sent) == (weights + 2 * 42) / (weights + 5 * 42)
 
 
 @pytest.mark.parametrize("policy", [RandomMask(0.5), SmartPartition(0.5)])
