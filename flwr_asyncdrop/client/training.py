@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["LocalSGD", "Proximal", "isolated_randomness"]
+from flwr_asyncdrop.client.objectives import LossFn, Proximal
+
+__all__ = ["LocalSGD", "isolated_randomness"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class LocalSGD:
         batch: Callable[[Tensor], tuple[Tensor, Tensor]],
         num_samples: int,
         generator: torch.Generator,
+        loss_fn: LossFn = F.cross_entropy,
     ) -> float:
         """Train in place.
 
@@ -55,6 +58,8 @@ class LocalSGD:
             Samples that the device holds, at least 1.
         generator : torch.Generator
             Decides the order of the samples.
+        loss_fn : callable
+            From logits and labels to the mean loss of a mini-batch.
 
         Returns
         -------
@@ -70,7 +75,7 @@ class LocalSGD:
         for positions in self._positions(num_samples, generator):
             inputs, labels = batch(positions)
             optimiser.zero_grad()
-            loss = F.cross_entropy(model(inputs), labels)
+            loss = loss_fn(model(inputs), labels)
             loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
             if pull is not None:
                 pull.add_gradients()
@@ -92,29 +97,6 @@ class LocalSGD:
                 start = 0
             yield order[start : start + size]
             start += size
-
-
-class Proximal:
-    """FedProx's pull towards the weights that the device was sent.
-
-    Parameters
-    ----------
-    model : nn.Module
-        With the weights ``w_dispatched``.
-    mu : float
-        Strength of the pull.
-    """
-
-    def __init__(self, model: nn.Module, mu: float) -> None:
-        self._mu = mu
-        self._pairs = [(p, p.detach().clone()) for p in model.parameters()]
-
-    @torch.no_grad()
-    def add_gradients(self) -> None:
-        """Add ``mu (w - w_dispatched)``, the gradient of the proximal term."""
-        for parameter, start in self._pairs:
-            if parameter.grad is not None:
-                parameter.grad.add_(parameter - start, alpha=self._mu)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from flwr_asyncdrop.client.training import LocalSGD, Proximal, isolated_randomness
+from flwr_asyncdrop.client.training import LocalSGD, isolated_randomness
 
 
 def sgd(steps=10, batch_size=4, lr=0.1, momentum=0.9, proximal_mu=0.0):
@@ -145,44 +145,6 @@ class TestIsolatedRandomness:
             with isolated_randomness(9):
                 results.append(trained(network=with_dropout))
         assert results[0] == results[1]
-
-
-def test_the_proximal_term_by_hand():
-    """As above with mu = 2: its gradient is 0 at the start, then 2 (w1 - w0) = 1.
-
-    v1 = -0.5, w1 = 0.5; v2 = 0.5 v1 + s(0.5) + 2 * 0.5 = 0.372459, w2 = 0.127541.
-    """
-    model = nn.Linear(1, 2, bias=False)
-    with torch.no_grad():
-        model.weight.zero_()
-    pull = Proximal(model, mu=2.0)
-    weight, velocity = model.weight, 0.0
-    for expected in (0.5, 0.127541):
-        weight.grad = torch.tensor([[-1 / (1 + weight[0].exp().item())], [0.0]])
-        pull.add_gradients()
-        velocity = 0.5 * velocity + weight.grad
-        with torch.no_grad():
-            weight -= velocity
-        assert weight[0].item() == pytest.approx(expected, abs=1e-6)
-        assert weight[1].item() == 0.0
-
-
-def test_the_proximal_gradient_is_that_of_the_term_in_the_loss():
-    (x, y), model, other = data(), network(), network()
-    start = [p.detach().clone() for p in model.parameters()]
-    pull, mu = Proximal(model, mu=0.3), 0.3
-    with torch.no_grad():
-        for p, q in zip(model.parameters(), other.parameters(), strict=True):
-            p.add_(0.5)
-            q.copy_(p)
-    F.cross_entropy(model(x), y).backward()
-    pull.add_gradients()
-    distance = sum(
-        ((q - s) ** 2).sum() for q, s in zip(other.parameters(), start, strict=True)
-    )
-    (F.cross_entropy(other(x), y) + mu / 2 * distance).backward()
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad)
 
 
 def test_mu_zero_is_no_proximal_term_bit_for_bit():

@@ -1,0 +1,107 @@
+"""Local objectives by hand."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flwr_asyncdrop.client.objectives import LogitAdjustedLoss, Proximal
+from flwr_asyncdrop.exceptions import ConfigError
+
+
+def network():
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+
+
+def data(count=12):
+    x = torch.randn(count, 4, generator=torch.Generator().manual_seed(7))
+    return x, (x.sum(1) > 0).long()
+
+
+def test_the_proximal_term_by_hand():
+    """As above with mu = 2: its gradient is 0 at the start, then 2 (w1 - w0) = 1.
+
+    v1 = -0.5, w1 = 0.5; v2 = 0.5 v1 + s(0.5) + 2 * 0.5 = 0.372459, w2 = 0.127541.
+    """
+    model = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    pull = Proximal(model, mu=2.0)
+    weight, velocity = model.weight, 0.0
+    for expected in (0.5, 0.127541):
+        weight.grad = torch.tensor([[-1 / (1 + weight[0].exp().item())], [0.0]])
+        pull.add_gradients()
+        velocity = 0.5 * velocity + weight.grad
+        with torch.no_grad():
+            weight -= velocity
+        assert weight[0].item() == pytest.approx(expected, abs=1e-6)
+        assert weight[1].item() == 0.0
+
+
+def test_the_proximal_gradient_is_that_of_the_term_in_the_loss():
+    (x, y), model, other = data(), network(), network()
+    start = [p.detach().clone() for p in model.parameters()]
+    pull, mu = Proximal(model, mu=0.3), 0.3
+    with torch.no_grad():
+        for p, q in zip(model.parameters(), other.parameters(), strict=True):
+            p.add_(0.5)
+            q.copy_(p)
+    F.cross_entropy(model(x), y).backward()
+    pull.add_gradients()
+    distance = sum(
+        ((q - s) ** 2).sum() for q, s in zip(other.parameters(), start, strict=True)
+    )
+    (F.cross_entropy(other(x), y) + mu / 2 * distance).backward()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+class TestLogitAdjustment:
+    def test_by_hand(self):
+        """Shares 3/4, 1/4, 0 smoothed by 0.12: 0.7, 0.26, 0.04."""
+        loss = LogitAdjustedLoss(torch.tensor([0, 0, 0, 1]), 3, tau=0.5, smoothing=0.12)
+        shares = (0.7, 0.26, 0.04)
+        expected = [0.5 * math.log(share) for share in shares]
+        assert loss.offsets.tolist() == pytest.approx(expected)
+        # Of equal logits: -log(sqrt p_y / sum sqrt p)
+        roots = [math.sqrt(share) for share in shares]
+        found = loss(torch.zeros(1, 3), torch.tensor([1])).item()
+        assert found == pytest.approx(-math.log(roots[1] / sum(roots)))
+
+    def test_none_is_plain_cross_entropy(self):
+        x, y = data()
+        plain = F.cross_entropy(network()(x), y)
+        assert LogitAdjustedLoss(y, 2, tau=0.0)(network()(x), y).item() == plain.item()
+
+    def test_a_class_that_the_device_never_sees_is_hardly_pushed_down(self):
+        labels = torch.tensor([0, 1] * 4)
+        push = {}
+        for tau in (0.0, 1.0):
+            logits = torch.zeros(8, 3, requires_grad=True)
+            LogitAdjustedLoss(labels, 3, tau)(logits, labels).backward()
+            push[tau] = logits.grad[:, 2].sum().item()
+        assert push[0.0] == pytest.approx(1 / 3)
+        assert 0 < push[1.0] < 0.01
+
+    def test_a_device_of_one_class_has_finite_small_gradients(self):
+        labels = torch.zeros(8, dtype=torch.int64)
+        logits = torch.zeros(8, 2, requires_grad=True)
+        LogitAdjustedLoss(labels, 2, tau=1.0)(logits, labels).backward()
+        assert torch.isfinite(logits.grad).all()
+        assert 0 < logits.grad.abs().sum() < 0.02
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"tau": -0.1}, "logit_adjustment=-0.1"),
+            ({"tau": float("nan")}, "logit_adjustment=nan"),
+            ({"tau": 1.0, "smoothing": 0.0}, "smoothing=0.0"),
+        ],
+    )
+    def test_refusals(self, arguments, message):
+        with pytest.raises(ConfigError, match=message):
+            LogitAdjustedLoss(torch.tensor([0]), 2, **arguments)
