@@ -1,0 +1,214 @@
+"""Algorithms side by side: the paper's table, from the curves of their runs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Self
+
+from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.report.runlog import Curve, Point
+from flwr_asyncdrop.report.series import Series
+from flwr_asyncdrop.report.target import Target, choose_target
+
+__all__ = ["Comparison", "Outcome", "Row", "Spread", "compare"]
+
+_PREFERRED = "hetero-asyncdrop"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds, and how far the seeds lie apart.
+
+    Attributes
+    ----------
+    mean, std : float
+        Mean and sample standard deviation (over ``n - 1``; 0 of one seed).
+    count : int
+        Number of seeds.
+    """
+
+    mean: float
+    std: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Self | None:
+        """Return the spread of some values; None if there are none."""
+        listed = list(values)
+        if not listed:
+            return None
+        std = stdev(listed) if len(listed) > 1 else 0.0
+        return cls(fmean(listed), std, len(listed))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to.
+
+    Attributes
+    ----------
+    best, final : float
+        Highest and last accuracy.
+    arrival : Point or None
+        The first evaluation at or above the target; None if there is none.
+    """
+
+    best: float
+    final: float
+    arrival: Point | None
+
+    @classmethod
+    def of(cls, curve: Curve, target: float) -> Self:
+        """Return what a curve came to."""
+        reached = (point for point in curve.points if point.value >= target)
+        return cls(curve.best.value, curve.final.value, next(reached, None))
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one algorithm or variant came to.
+
+    Attributes
+    ----------
+    label, algorithm : str
+        Its name, and that of its algorithm.
+    outcomes : mapping of int to Outcome
+        Its complete runs by seed.
+    incomplete : tuple of int
+        Seeds of its other runs, which count nowhere.
+    time_overhead, byte_overhead : float or None
+        Time and bytes to the target over those of the reference, minus 1, on the
+        seeds with which both reached it; None if there are none.
+    """
+
+    label: str
+    algorithm: str
+    outcomes: Mapping[int, Outcome]
+    incomplete: tuple[int, ...]
+    time_overhead: float | None = None
+    byte_overhead: float | None = None
+
+    @property
+    def best(self) -> Spread | None:
+        """The maximum accuracy of the seeds."""
+        return Spread.of(outcome.best for outcome in self.outcomes.values())
+
+    @property
+    def final(self) -> Spread | None:
+        """The final accuracy of the seeds."""
+        return Spread.of(outcome.final for outcome in self.outcomes.values())
+
+    @property
+    def arrivals(self) -> dict[int, Point]:
+        """When each seed reached the target, of those that did."""
+        outcomes = self.outcomes.items()
+        return {seed: o.arrival for seed, o in outcomes if o.arrival is not None}
+
+    @property
+    def seconds(self) -> Spread | None:
+        """Seconds on the run's clock to the target, of the seeds that reached it."""
+        return Spread.of(point.time for point in self.arrivals.values())
+
+    @property
+    def num_bytes(self) -> Spread | None:
+        """Bytes both ways to the target, of the seeds that reached it."""
+        return Spread.of(point.num_bytes for point in self.arrivals.values())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The table.
+
+    Attributes
+    ----------
+    target : Target
+        The accuracy to which time and bytes are counted.
+    reference : str or None
+        The label that overheads are relative to; None if nobody reached the target.
+    rows : tuple of Row
+        One a label.
+    """
+
+    target: Target
+    reference: str | None
+    rows: tuple[Row, ...]
+
+
+def compare(
+    series: Sequence[Series],
+    target: str | float = "auto",
+    reference: str | None = None,
+) -> Comparison:
+    """Compare algorithms.
+
+    Parameters
+    ----------
+    series : sequence of Series
+        Their runs.
+    target : str or float
+        See `choose_target`.
+    reference : str, optional
+        The label that overheads are relative to: by default ``hetero-asyncdrop``, as
+        in the paper, or the first to reach the target if that was not run.
+
+    Raises
+    ------
+    DataError
+        If no run is complete.
+    ConfigError
+        If the target makes no sense, or the reference is none of the labels.
+    """
+    if not any(one.runs for one in series):
+        raise DataError("no run has come to its end: there is nothing to compare yet")
+    goal = choose_target(series, target)
+    rows = [
+        Row(
+            label=one.label,
+            algorithm=one.algorithm,
+            outcomes={
+                seed: Outcome.of(curve, goal.accuracy)
+                for seed, curve in one.curves.items()
+            },
+            incomplete=tuple(one.incomplete),
+        )
+        for one in series
+    ]
+    base = _reference(rows, reference)
+    if base is None:
+        return Comparison(goal, None, tuple(rows))
+    return Comparison(goal, base.label, tuple(_with_overheads(r, base) for r in rows))
+
+
+def _reference(rows: Sequence[Row], wish: str | None) -> Row | None:
+    by_label = {row.label: row for row in rows}
+    if wish is not None and wish not in by_label:
+        labels = ", ".join(by_label)
+        raise ConfigError(f"reference={wish!r} was not run: choose one of {labels}")
+    if wish is not None or _PREFERRED in by_label:
+        return by_label[wish or _PREFERRED]
+    return min((row for row in rows if row.arrivals), key=_lateness, default=None)
+
+
+def _lateness(row: Row) -> tuple[float, float]:
+    """Return what is least for the row of which most seeds arrive, and soonest."""
+    share = len(row.arrivals) / len(row.outcomes)
+    return -share, fmean(point.time for point in row.arrivals.values())
+
+
+def _with_overheads(row: Row, base: Row) -> Row:
+    return Row(
+        label=row.label,
+        algorithm=row.algorithm,
+        outcomes=row.outcomes,
+        incomplete=row.incomplete,
+        time_overhead=_overhead(row, base, lambda point: point.time),
+        byte_overhead=_overhead(row, base, lambda point: point.num_bytes),
+    )
+
+
+def _overhead(row: Row, base: Row, cost: Callable[[Point], float]) -> float | None:
+    both = row.arrivals.keys() & base.arrivals.keys()
+    needed = sum(cost(base.arrivals[seed]) for seed in both)
+    if needed == 0:
+        return None
+    return sum(cost(row.arrivals[seed]) for seed in both) / needed - 1

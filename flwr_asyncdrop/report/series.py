@@ -1,0 +1,128 @@
+"""The runs of a folder, put together by what was run."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.readable import lower_is_better
+from flwr_asyncdrop.report.runlog import Curve, RunLog
+
+__all__ = ["Series", "read_series"]
+
+_HISTORY = "history.jsonl"
+_SEED = "seed-"
+
+
+@dataclass(frozen=True)
+class Series:
+    """The runs of one algorithm, or of one variant of it, that differ in their seed.
+
+    Attributes
+    ----------
+    label : str
+        Name of the algorithm, or ``algorithm,key=value``.
+    algorithm : str
+        Name of the algorithm.
+    runs : mapping of int to RunLog
+        The complete runs by seed: those that ended and were evaluated.
+    incomplete : mapping of int to RunLog
+        The other ones.
+    """
+
+    label: str
+    algorithm: str
+    runs: Mapping[int, RunLog]
+    incomplete: Mapping[int, RunLog]
+
+    @property
+    def curves(self) -> dict[int, Curve]:
+        """The accuracy of the complete runs by seed."""
+        return {seed: log.curve for seed, log in self.runs.items() if log.curve}
+
+
+def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
+    """Read every history below some folders.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Folders with ``LABEL/seed-N/history.jsonl`` at any depth. The history of a
+        folder of another name goes by its algorithm.
+
+    Returns
+    -------
+    tuple of Series
+        In the order of `ALGORITHMS`, those of other names last.
+
+    Raises
+    ------
+    DataError
+        If there is no history or one cannot be read, if two are of the same label
+        and seed, if the runs are on different data sets, or if their headline metric
+        is not one that grows.
+    """
+    logs: dict[str, dict[int, RunLog]] = {}
+    for path in _histories(folders):
+        log = RunLog.from_records(read_history(path))
+        label = _label(path, log)
+        of_label, seed = logs.setdefault(label, {}), int(log.run["seed"])
+        if seed in of_label:
+            raise DataError(
+                f"{path} is a second run of {label} with seed {seed}: report one "
+                "folder of results at a time"
+            )
+        of_label[seed] = log
+    _check_comparable(log for of_label in logs.values() for log in of_label.values())
+    return tuple(_series(label, logs[label]) for label in sorted(logs, key=_order))
+
+
+def _histories(folders: Iterable[Path]) -> list[Path]:
+    paths = {path.resolve() for folder in folders for path in folder.rglob(_HISTORY)}
+    if not paths:
+        names = ", ".join(map(str, folders)) or "no folder"
+        raise DataError(f"there is no {_HISTORY} in {names}: do some runs first")
+    return sorted(paths)
+
+
+def _label(path: Path, log: RunLog) -> str:
+    folder = path.parent
+    if folder.name.startswith(_SEED):
+        return folder.parent.name
+    return str(log.fact("algorithm") or folder.name)
+
+
+def _series(label: str, logs: Mapping[int, RunLog]) -> Series:
+    algorithm = next(log.fact("algorithm") for log in logs.values())
+    whole = {seed for seed, log in logs.items() if log.end and log.curve}
+    return Series(
+        label=label,
+        algorithm=str(algorithm or label.partition(",")[0]),
+        runs={seed: logs[seed] for seed in sorted(whole)},
+        incomplete={seed: logs[seed] for seed in sorted(logs.keys() - whole)},
+    )
+
+
+def _order(label: str) -> tuple[int, str]:
+    names, algorithm = list(ALGORITHMS), label.partition(",")[0]
+    place = names.index(algorithm) if algorithm in names else len(names)
+    return place, label
+
+
+def _check_comparable(logs: Iterator[RunLog]) -> None:
+    datasets, metrics = set(), set()
+    for log in logs:
+        datasets.add(str(log.fact("dataset")))
+        metrics |= {log.curve.name} if log.curve else set()
+    if len(datasets) > 1:
+        raise DataError(
+            f"the runs are on different data sets, {', '.join(sorted(datasets))}: "
+            "report them one by one"
+        )
+    if len(metrics) > 1 or any(lower_is_better(name) for name in metrics):
+        raise DataError(
+            f"runs are compared by one metric that grows, such as accuracy, not by "
+            f"{', '.join(sorted(metrics))}"
+        )

@@ -1,0 +1,111 @@
+import pytest
+
+from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.report.comparison import Spread, compare
+from flwr_asyncdrop.report.target import choose_target
+from tests.report.histories import series
+
+# Accuracy after 10, 20, 30 s, by seed; 1 MB is sent in every second.
+FJORD = series("async-fjord", {0: [0.1, 0.2, 0.3], 1: [0.1, 0.2, 0.1]})
+PLAIN = series("async-fedavg", {0: [0.1, 0.3, 0.6], 1: [0.2, 0.4, 0.3]})
+BUFFER = series("fedbuff", {0: [0.2, 0.5, 0.7], 1: [0.3, 0.6, 0.6]})
+SYNC = series("fedavg", {0: [0.0, 0.1, 0.1]})
+HETERO = series("hetero-asyncdrop", {0: [0.1, 0.5, 0.6], 1: [0.5, 0.4, 0.8]})
+ALL = [SYNC, FJORD, PLAIN, BUFFER, HETERO]
+
+
+def rows(comparison):
+    return {row.label: row for row in comparison.rows}
+
+
+def test_the_papers_target_is_the_second_lowest_maximum_of_the_baselines():
+    # Means of the maxima: FjORD 0.25, plain (0.6 + 0.4) / 2, FedBuff 0.65. The
+    # control is lower than all, ours higher, and neither counts.
+    target = choose_target(ALL)
+    assert target.accuracy == pytest.approx(0.5)
+    assert target.rule == "the second-lowest maximum of the baselines, async-fedavg's"
+
+
+def test_the_other_targets():
+    # Final means: FjORD 0.2, plain 0.45, FedBuff 0.65.
+    target = choose_target(ALL, "0.8best")
+    assert target.accuracy == pytest.approx(0.52)
+    assert "fedbuff" in target.rule
+    assert choose_target(ALL, 0.4).accuracy == 0.4
+    assert choose_target(ALL, "0.4").accuracy == 0.4
+
+
+def test_without_baselines_all_algorithms_stand_in_for_them():
+    assert choose_target([SYNC, HETERO]).accuracy == pytest.approx(0.7)
+    assert choose_target([PLAIN, HETERO]).rule == (
+        "the only maximum of the baselines, async-fedavg's"
+    )
+
+
+@pytest.mark.parametrize("wish", ["best", "high", "0best", 0.0, 1.5, "-1"])
+def test_a_target_that_makes_no_sense_is_refused(wish):
+    with pytest.raises(ConfigError, match="must be 'auto', an accuracy in"):
+        choose_target(ALL, wish)
+
+
+def test_the_table_by_hand():
+    table = compare(ALL)
+    assert table.reference == "hetero-asyncdrop"
+    hetero, plain = rows(table)["hetero-asyncdrop"], rows(table)["async-fedavg"]
+    assert hetero.best == Spread(pytest.approx(0.7), pytest.approx(0.1414214), 2)
+    assert hetero.final == Spread(pytest.approx(0.7), pytest.approx(0.1414214), 2)
+    # To 0.5: seed 0 at 20 s, seed 1 at 10 s, though it fell below again.
+    assert hetero.seconds == Spread(15.0, pytest.approx(7.0710678), 2)
+    assert hetero.num_bytes.mean == 15e6
+    assert (hetero.time_overhead, hetero.byte_overhead) == (0.0, 0.0)
+    # Only seed 0 of async-fedavg comes to 0.5, at 30 s: 20 s of hetero's seed 0.
+    assert plain.seconds == Spread(30.0, 0.0, 1)
+    assert plain.time_overhead == pytest.approx(0.5)
+    assert plain.byte_overhead == pytest.approx(0.5)
+    # FedBuff: 20 s and 20 s, against 20 s and 10 s.
+    assert rows(table)["fedbuff"].time_overhead == pytest.approx(1 / 3)
+
+
+def test_who_never_reaches_the_target_has_no_time():
+    fjord = rows(compare(ALL))["async-fjord"]
+    assert fjord.seconds is None
+    assert fjord.num_bytes is None
+    assert fjord.time_overhead is None
+
+
+def test_bytes_are_those_of_the_evaluation_that_reached_the_target():
+    cheap = series("asyncdrop", {0: [0.1, 0.5, 0.6]}, megabytes_per_second=0.25)
+    table = compare([cheap, HETERO], target=0.5)
+    row = rows(table)["asyncdrop"]
+    assert row.num_bytes.mean == 5e6
+    assert row.byte_overhead == -0.75
+    assert row.time_overhead == 0.0
+
+
+def test_overheads_are_relative_to_the_label_that_is_named():
+    table = compare(ALL, reference="fedbuff")
+    assert table.reference == "fedbuff"
+    assert rows(table)["hetero-asyncdrop"].time_overhead == pytest.approx(-0.25)
+
+
+def test_without_the_papers_reference_it_is_who_gets_there_first_and_most_often():
+    early = series("async-weighted", {0: [0.9, 0.9, 0.9], 1: [0.0, 0.0, 0.0]})
+    assert compare([PLAIN, early, BUFFER], 0.5).reference == "fedbuff"
+    assert compare([PLAIN, FJORD], 0.9).reference is None
+
+
+def test_a_reference_that_was_not_run_is_refused():
+    with pytest.raises(ConfigError, match="reference='x' was not run: choose one of"):
+        compare(ALL, reference="x")
+
+
+def test_incomplete_runs_are_counted_and_left_out():
+    runs = {0: [0.1, 0.5, 0.6], 1: [0.9, 0.9, 0.9]}
+    row = rows(compare([series("fedbuff", runs, cut_off=[1])]))["fedbuff"]
+    assert row.best == Spread(0.6, 0.0, 1)
+    assert row.incomplete == (1,)
+
+
+def test_nothing_complete_is_nothing_to_compare():
+    with pytest.raises(DataError, match="no run has come to its end"):
+        compare([series("fedbuff", {0: [0.1]}, cut_off=[0])])

@@ -1,0 +1,71 @@
+import pytest
+
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.report.series import read_series
+from tests.report.histories import history, write
+
+
+def run(out, label, seed=0, accuracies=(0.5,), **kwargs):
+    write(out / label / f"seed-{seed}", history(label, seed, accuracies, **kwargs))
+
+
+def test_runs_are_put_together_by_label_in_the_order_of_the_algorithms(tmp_path):
+    for label in ("my-own", "hetero-asyncdrop", "asyncdrop,drop-rate=0.5", "fedavg"):
+        run(tmp_path, label)
+    run(tmp_path, "fedavg", seed=2, accuracies=[0.25])
+    series = read_series([tmp_path])
+    assert [(one.label, one.algorithm) for one in series] == [
+        ("fedavg", "fedavg"),
+        ("asyncdrop,drop-rate=0.5", "asyncdrop"),
+        ("hetero-asyncdrop", "hetero-asyncdrop"),
+        ("my-own", "my-own"),
+    ]
+    finals = {seed: curve.final.value for seed, curve in series[0].curves.items()}
+    assert finals == {0: 0.5, 2: 0.25}
+
+
+def test_runs_without_an_end_or_without_an_accuracy_are_incomplete(tmp_path):
+    run(tmp_path, "fedavg", seed=0)
+    run(tmp_path, "fedavg", seed=1, ended=False)
+    run(tmp_path, "fedavg", seed=2, accuracies=())
+    (series,) = read_series([tmp_path])
+    assert list(series.runs) == [0]
+    assert list(series.incomplete) == [1, 2]
+
+
+def test_a_folder_of_another_name_goes_by_its_algorithm(tmp_path):
+    write(tmp_path / "20260101-fedbuff", history("fedbuff", 0, [0.5]))
+    (series,) = read_series([tmp_path])
+    assert series.label == "fedbuff"
+
+
+def test_a_folder_that_is_named_twice_is_read_once(tmp_path):
+    run(tmp_path, "fedavg")
+    assert len(read_series([tmp_path, tmp_path / "fedavg"])) == 1
+
+
+def test_no_history_is_said(tmp_path):
+    with pytest.raises(DataError, match=r"there is no history\.jsonl in .*none"):
+        read_series([tmp_path / "none"])
+
+
+def test_two_runs_of_one_seed_are_refused(tmp_path):
+    for out in (tmp_path / "a", tmp_path / "b"):
+        run(out, "fedavg")
+    with pytest.raises(DataError, match="a second run of fedavg with seed 0"):
+        read_series([tmp_path])
+
+
+def test_different_data_sets_are_refused(tmp_path):
+    run(tmp_path, "fedavg", dataset="cifar10")
+    run(tmp_path, "fedbuff", dataset="imdb")
+    with pytest.raises(DataError, match="different data sets, cifar10, imdb"):
+        read_series([tmp_path])
+
+
+def test_a_metric_that_falls_is_refused(tmp_path):
+    records = history("fedavg", 0, [0.5])
+    del records[1]["metrics"]["accuracy"]
+    write(tmp_path / "fedavg" / "seed-0", records)
+    with pytest.raises(DataError, match=r"by one metric that grows.*not by loss"):
+        read_series([tmp_path])

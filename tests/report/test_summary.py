@@ -1,0 +1,237 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.report import summarise
+from flwr_asyncdrop.report.runlog import Point
+
+
+def wall(seconds):
+    return {"wall": {"seconds": seconds}}
+
+
+RUN = {
+    "event": "run",
+    "schema": 2,
+    "seed": 0,
+    "full_bytes": 1_000_000,
+    "algorithm": "hetero-asyncdrop",
+    "devices": 104,
+    "in_flight": 8,
+    **wall(0.0),
+}
+
+
+def update(number, *, rank=0, staleness=0, time=None, num_bytes=600_000):
+    return {
+        "event": "update",
+        "update": number,
+        "round": (number + 7) // 8,
+        "time": 10.0 * number if time is None else time,
+        "device": 13 * rank,
+        "rank": rank,
+        "dispatched_at": 0.0,
+        "staleness": staleness,
+        "version": number,
+        "bytes_down": num_bytes,
+        "bytes_up": num_bytes,
+        "compute": 0.5,
+        "in_flight": 7,
+        "metrics": {},
+        **wall(0.1 * number),
+    }
+
+
+def evaluation(number, metrics, source="server"):
+    return {
+        "event": "evaluation",
+        "source": source,
+        "round": number,
+        "update": 8 * number,
+        "time": 80.0 * number,
+        "bytes_down": 30 * number,
+        "bytes_up": 20 * number,
+        "metrics": metrics,
+        **wall(1.0),
+    }
+
+
+def failure(reason, time=5.0):
+    return {
+        "event": "failure",
+        "time": time,
+        "device": 3,
+        "rank": 0,
+        "dispatched_at": 1.0,
+        "kind": reason,
+        "reason": reason,
+        **wall(0.5),
+    }
+
+
+def end(**fields):
+    return {
+        "event": "end",
+        "updates": 0,
+        "time": 0.0,
+        "bytes_down": 0,
+        "bytes_up": 0,
+        "failures": {},
+        **wall(2.0),
+        **fields,
+    }
+
+
+GOLDEN = """\
+algorithm       hetero-asyncdrop
+fleet           104 devices, 8 in flight
+updates         1 in 1 rounds, 0.5 per real second
+time            12.5 s, 2.0 s real
+final accuracy  0.1250 at update 0, 0.0 s
+best accuracy   0.1250 at update 0, 0.0 s
+bytes           1.20 MB down, 600 kB up
+full models     2.00 MB for the same updates: 40.0% saved
+staleness       mean 3.0, max 3 versions
+by rank         1 updates, fastest first
+tasks lost      1 no-reply, 2 shape"""
+
+
+def test_golden_text_of_four_lines():
+    records = [
+        RUN,
+        evaluation(0, {"loss": 2.3, "accuracy": 0.125}),
+        update(1, staleness=3),
+        end(
+            updates=1,
+            time=12.5,
+            bytes_down=1_200_000,
+            bytes_up=600_000,
+            failures={"no-reply": 1, "shape": 2},
+        ),
+    ]
+    assert summarise(records).text() == GOLDEN
+
+
+def test_figures_by_hand():
+    summary = summarise(
+        [
+            RUN,
+            evaluation(0, {"accuracy": 0.1}),
+            update(1, rank=0, staleness=0),
+            update(2, rank=3, staleness=1),
+            update(9, rank=0, staleness=5),
+            evaluation(1, {"accuracy": 0.9}),
+            evaluation(2, {"accuracy": 0.7}),
+            end(updates=3, time=170.0, bytes_down=9, bytes_up=8, wall={"seconds": 6.0}),
+        ]
+    )
+    assert (summary.updates, summary.rounds) == (3, 2)
+    assert (summary.time, summary.wall_seconds) == (170.0, 6.0)
+    assert summary.updates_per_second == 0.5
+    assert summary.best == Point(0.9, 80.0, 8, 50)
+    assert summary.final == Point(0.7, 160.0, 16, 100)
+    assert (summary.bytes_down, summary.bytes_up) == (9, 8)
+    assert summary.bytes_full == 6_000_000
+    assert summary.share_saved == pytest.approx(0.4)
+    assert (summary.mean_staleness, summary.max_staleness) == (2.0, 5)
+    assert summary.updates_by_rank == {0: 2, 3: 1}
+    assert summary.complete
+
+
+def test_best_loss_is_the_least():
+    losses = [evaluation(n, {"loss": loss}) for n, loss in enumerate([2.0, 0.5, 1.0])]
+    summary = summarise([RUN, *losses])
+    assert summary.metric == "loss"
+    assert summary.best == Point(0.5, 80.0, 8, 50)
+    assert summary.final == Point(1.0, 160.0, 16, 100)
+
+
+def test_first_of_equally_good_evaluations_is_the_best():
+    same = [evaluation(n, {"accuracy": 0.5}) for n in range(3)]
+    assert summarise([RUN, *same]).best == Point(0.5, 0.0, 0, 0)
+
+
+def test_server_evaluation_goes_before_the_clients():
+    lines = [
+        evaluation(0, {"accuracy": 0.25}, source="clients"),
+        evaluation(0, {"accuracy": 0.75}, source="server"),
+    ]
+    assert summarise([RUN, *lines]).final == Point(0.75, 0.0, 0, 0)
+    assert summarise([RUN, lines[0]]).final == Point(0.25, 0.0, 0, 0)
+
+
+def test_evaluation_that_diverged_is_left_out():
+    lines = [
+        evaluation(0, {"accuracy": 0.5}),
+        evaluation(1, {"accuracy": float("nan")}),
+        evaluation(2, {}),
+    ]
+    assert summarise([RUN, *lines]).final == Point(0.5, 0.0, 0, 0)
+
+
+def test_run_without_updates_and_evaluations():
+    summary = summarise([RUN, end()])
+    assert summary.metric is None
+    assert summary.share_saved is None
+    assert summary.mean_staleness is None
+    assert summary.text().splitlines()[4:] == [
+        "accuracy    not evaluated",
+        "bytes       0.00 kB down, 0.00 kB up",
+        "tasks lost  none",
+    ]
+
+
+def test_run_that_was_cut_off_is_summed_from_its_lines():
+    summary = summarise([RUN, update(1), failure("late"), failure("late"), update(2)])
+    assert not summary.complete
+    assert (summary.bytes_down, summary.bytes_up) == (1_200_000, 1_200_000)
+    assert summary.failures == {"late": 2}
+    assert (summary.time, summary.wall_seconds) == (20.0, 0.5)
+    assert "cut off" in summary.text().splitlines()[-1]
+
+
+BARE = {"event": "run", "schema": 2, "seed": 0, "full_bytes": 1, **wall(0.0)}
+
+
+def test_history_that_says_little_about_the_run():
+    lost = failure("late")
+    text = summarise([BARE, update(1, rank=1), update(2, rank=1), lost]).text()
+    assert text.splitlines()[:2] == [
+        "algorithm    unknown",
+        "fleet        2 devices",
+    ]
+
+
+def test_facts_may_stand_in_the_configuration():
+    run = {**BARE, "config": {"in-flight": 8, "devices": 104}}
+    summary = summarise([run])
+    assert (summary.in_flight, summary.devices) == (8, 104)
+
+
+def test_more_bytes_than_full_models_are_not_called_a_saving():
+    text = summarise([RUN, update(1, num_bytes=1_100_000)]).text()
+    assert "2.00 MB for the same updates: 10.0% more sent" in text
+
+
+def test_history_of_another_version_is_refused():
+    with pytest.raises(DataError, match="has schema 1, but this version reads 2"):
+        summarise([{**RUN, "schema": 1}])
+
+
+@pytest.mark.parametrize("records", [[], [update(1)]])
+def test_history_without_its_first_line_is_refused(records):
+    with pytest.raises(DataError, match="no 'run' record"):
+        summarise(records)
+
+
+@given(
+    ranks=st.lists(st.integers(0, 500), max_size=300),
+    reasons=st.lists(st.text(max_size=200), max_size=40),
+)
+def test_text_is_at_most_20_lines_of_80_columns(ranks, reasons):
+    updates = [update(n, rank=rank) for n, rank in enumerate(ranks, start=1)]
+    lost = [failure(reason) for reason in reasons]
+    lines = summarise([RUN, *updates, *lost]).text().splitlines()
+    assert len(lines) <= 20
+    assert all(len(line) <= 80 for line in lines)
