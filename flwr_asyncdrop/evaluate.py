@@ -1,4 +1,4 @@
-"""Evaluating a classifier on the server's test set."""
+"""Evaluating a classifier."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import nn
 
-from flwr_asyncdrop.data import Dataset
+from flwr_asyncdrop.data import Dataset, Split
+from flwr_asyncdrop.precision import in_precision
 
 __all__ = ["Scores", "score"]
 
@@ -17,7 +18,7 @@ _BATCH = 500
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """How well a model does on a test set.
+    """How well a model does on some samples.
 
     Attributes
     ----------
@@ -27,7 +28,7 @@ class Scores:
         Mean cross-entropy in nats.
     class_accuracy : ndarray of float64
         Share of correct answers among the samples of each class, shape
-        ``(num_classes,)``; 0 for a class without test samples.
+        ``(num_classes,)``; 0 for a class without any.
     """
 
     accuracy: float
@@ -35,30 +36,46 @@ class Scores:
     class_accuracy: NDArray[np.float64]
 
 
-def score(model: nn.Module, data: Dataset) -> Scores:
-    """Evaluate `model` on the whole test set.
+def score(
+    model: nn.Module,
+    data: Dataset,
+    precision: str = "float32",
+    *,
+    split: Split = "test",
+    samples: NDArray[np.int64] | None = None,
+) -> Scores:
+    """Evaluate `model`, by default on the whole test set.
 
     Parameters
     ----------
     model : nn.Module
         Maps inputs to logits; put into evaluation mode.
     data : Dataset
-        Whose test set is used.
+        Where the samples are from.
+    precision : str
+        What to compute in; see `in_precision`.
+    split : {"test", "train"}
+        Which part of `data`.
+    samples : ndarray of int64, optional
+        Positions in that part, at least one; by default all.
     """
     device = next(model.parameters()).device
-    model.eval()
-    answers, loss, count = [], 0.0, len(data.test_y)
+    network = in_precision(model.eval(), precision)
+    labels = {"train": data.train_y, "test": data.test_y}[split].numpy()
+    samples = np.arange(len(labels)) if samples is None else samples
+    truth, answers, loss = labels[samples], [], 0.0
     with torch.no_grad():
-        for start in range(0, count, _BATCH):
-            inputs, labels = data.batch("test", slice(start, start + _BATCH), device)
-            logits = model(inputs)
+        for start in range(0, len(samples), _BATCH):
+            chosen = samples[start : start + _BATCH]
+            inputs, wanted = data.batch(split, chosen, device)
+            logits = network(inputs)
             answers.append(logits.argmax(dim=1).cpu())
-            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-    truth = data.test_y.cpu()
-    right = truth[torch.cat(answers) == truth]
-    samples, correct = (y.bincount(minlength=data.num_classes) for y in (truth, right))
+            loss += float(F.cross_entropy(logits, wanted, reduction="sum"))
+    right = truth[torch.cat(answers).numpy() == truth]
+    classes = data.num_classes
+    counts, correct = (np.bincount(y, minlength=classes) for y in (truth, right))
     return Scores(
-        accuracy=len(right) / count,
-        loss=loss / count,
-        class_accuracy=(correct / samples.clamp(min=1)).double().numpy(),
+        accuracy=len(right) / len(samples),
+        loss=loss / len(samples),
+        class_accuracy=correct / np.maximum(counts, 1),
     )

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.data import Dataset, by_speed_level, iid, load_dataset
+from flwr_asyncdrop.data import Dataset, by_speed_level, dirichlet, iid, load_dataset
 from flwr_asyncdrop.data.partitions import level_pools
 from flwr_asyncdrop.models import build_model
+from flwr_asyncdrop.precision import in_precision
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
 
@@ -45,7 +46,14 @@ def initial_model(config: RunConfig) -> nn.Module:
     """Build the run's model with its initial weights; shared, so do not train it."""
     data = load_data(config)
     seed = derive_seed(config.seed, "model")
-    return build_model(config.model, data.input_shape, data.num_classes, seed)
+    return build_model(
+        config.model,
+        data.input_shape,
+        data.num_classes,
+        seed,
+        vocabulary=data.vocabulary,
+        width=config.width,
+    )
 
 
 def trained_model(config: RunConfig, arrays: State) -> nn.Module:
@@ -59,7 +67,7 @@ def trained_model(config: RunConfig, arrays: State) -> nn.Module:
     model = load_submodel(initial_model(config), arrays).to(device)
     starts = range(0, len(data.test_y), _RECALIBRATION_BATCH)
     recalibrate_bn(
-        model,
+        in_precision(model, config.precision),
         (
             data.batch("test", slice(start, start + _RECALIBRATION_BATCH), device)[0]
             for start in starts[:_RECALIBRATION_BATCHES]
@@ -75,6 +83,10 @@ def partitions(config: RunConfig, num_devices: int) -> list[NDArray[np.int64]]:
     generator = numpy_generator(config.seed, "partition")
     if config.partition == "iid":
         return iid(len(data.train_y), num_devices, generator=generator)
+    if config.partition == "dirichlet":
+        return dirichlet(
+            data.train_y, num_devices, config.dirichlet_alpha, generator=generator
+        )
     return by_speed_level(data.train_y, num_devices, config.levels, generator=generator)
 
 

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from flwr_asyncdrop import evaluate
-from flwr_asyncdrop.data import Dataset
+from flwr_asyncdrop.data import ImageDataset
 
 
 def data(count):
@@ -14,7 +14,7 @@ def data(count):
     # The training images are black, so that no test can take one for the other.
     black = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
     none = torch.zeros(4, dtype=torch.int64)
-    return Dataset("made", black, none, images, labels, 3, (0.5,), (0.25,))
+    return ImageDataset("made", black, none, images, labels, 3, (0.5,), (0.25,))
 
 
 def network():

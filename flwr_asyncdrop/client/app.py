@@ -1,4 +1,4 @@
-"""The ready-made ClientApp: image classification on the run's data set."""
+"""The ready-made ClientApp: classification on the run's data set."""
 
 import time
 from collections.abc import Mapping
@@ -14,11 +14,14 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.loading import load_submodel
+from flwr_asyncdrop.client.objectives import LogitAdjustedLoss, LossFn
 from flwr_asyncdrop.client.training import LocalSGD, isolated_randomness
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.data import Dataset
+from flwr_asyncdrop.evaluate import score
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.experiment import best_device, initial_model, load_data, partitions
+from flwr_asyncdrop.precision import in_precision
 from flwr_asyncdrop.seeding import torch_generator
 
 __all__ = ["app"]
@@ -44,7 +47,11 @@ def train(message: Message, context: Context) -> Message:
     )
     with isolated_randomness(seed):
         loss = sgd.train(
-            task.model, task.batch, len(task.samples), torch_generator(seed, "order")
+            in_precision(task.model, config.precision),
+            task.batch,
+            len(task.samples),
+            torch_generator(seed, "order"),
+            task.loss_fn(_number(sent, "logit-adjustment", 0.0)),
         )
     metrics = {
         "num-examples": len(task.samples),
@@ -59,14 +66,17 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the global model on this device's samples."""
     task = _Task.open(message, context)
-    inputs, labels = task.batch(torch.arange(len(task.samples)))
-    task.model.eval()
-    with torch.no_grad():
-        logits = task.model(inputs)
+    scores = score(
+        task.model,
+        task.data,
+        task.config.precision,
+        split="train",
+        samples=task.samples,
+    )
     metrics = {
         "num-examples": len(task.samples),
-        "loss": float(F.cross_entropy(logits, labels)),
-        "accuracy": float((logits.argmax(dim=1) == labels).float().mean()),
+        "loss": scores.loss,
+        "accuracy": scores.accuracy,
     }
     return _reply(message, metrics, {})
 
@@ -101,6 +111,13 @@ class _Task:
     def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs and labels of some of the device's samples."""
         return self.data.batch("train", self.samples[positions], self.device)
+
+    def loss_fn(self, logit_adjustment: float) -> LossFn:
+        """Return the loss, adjusted as strongly to the labels of the device."""
+        if not logit_adjustment:
+            return F.cross_entropy
+        labels = self.data.train_y[self.samples].to(self.device)
+        return LogitAdjustedLoss(labels, self.data.num_classes, logit_adjustment)
 
 
 def _samples(

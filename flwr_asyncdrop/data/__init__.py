@@ -4,7 +4,7 @@ Everything here is numpy and torch, without Flower: a data set is a
 :class:`Dataset`, a partition is a list of index arrays into its training labels.
 """
 
-from flwr_asyncdrop.data.dataset import Dataset
+from flwr_asyncdrop.data.dataset import Dataset, Split
 from flwr_asyncdrop.data.datasets import DATASET_NAMES, TEXT_DATASETS, load_dataset
 from flwr_asyncdrop.data.images import ImageDataset
 from flwr_asyncdrop.data.partitions import by_speed_level, dirichlet, iid, speed_level
@@ -15,6 +15,7 @@ __all__ = [
     "TEXT_DATASETS",
     "Dataset",
     "ImageDataset",
+    "Split",
     "TextDataset",
     "by_speed_level",
     "dirichlet",

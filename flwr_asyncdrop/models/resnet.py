@@ -5,6 +5,9 @@ from typing import Final
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flwr_asyncdrop.models.width import scaled
+
+RESNET10: Final = (1, 1, 1, 1)
 RESNET18: Final = (2, 2, 2, 2)
 RESNET34: Final = (3, 4, 6, 3)
 _WIDTHS: Final = (64, 128, 256, 512)
@@ -42,12 +45,14 @@ class ResNet(nn.Module):
     Parameters
     ----------
     depths : tuple of int
-        The number of blocks in each of the four stages, which are 64, 128, 256 and
-        512 channels wide: :data:`RESNET18` or :data:`RESNET34`.
+        The number of blocks in each of the four stages: :data:`RESNET10`,
+        :data:`RESNET18` or :data:`RESNET34`.
     input_shape : tuple of int
         Channels, height and width; the height and width may be anything.
     num_classes : int
         The number of logits.
+    width : float
+        Factor of the stages' 64, 128, 256 and 512 channels.
     """
 
     def __init__(
@@ -55,16 +60,18 @@ class ResNet(nn.Module):
         depths: tuple[int, int, int, int],
         input_shape: tuple[int, int, int],
         num_classes: int,
+        width: float = 1.0,
     ) -> None:
         super().__init__()
-        channels = _WIDTHS[0]
+        widths = [scaled(channels, width) for channels in _WIDTHS]
+        channels = widths[0]
         self.conv1 = nn.Conv2d(input_shape[0], channels, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
         stages = []
-        for number, (depth, width) in enumerate(zip(depths, _WIDTHS, strict=True)):
+        for number, (depth, filters) in enumerate(zip(depths, widths, strict=True)):
             stride = 1 if number == 0 else 2
-            stages.append(_stage(channels, width, depth, stride))
-            channels = width
+            stages.append(_stage(channels, filters, depth, stride))
+            channels = filters
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(channels, num_classes)

@@ -46,7 +46,7 @@ class CentralTest(Callback):
         # Each thread has a setting of its own, and evaluations run in one.
         torch.set_num_threads(self._config.threads)
         model = trained_model(self._config, wire.from_record(arrays))
-        scores = score(model, self._data)
+        scores = score(model, self._data, self._config.precision)
         metrics = MetricRecord({"accuracy": scores.accuracy, "loss": scores.loss})
         if self._mixes is not None:
             metrics[LEVEL_ACCURACY] = (self._mixes @ scores.class_accuracy).tolist()

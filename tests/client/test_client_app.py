@@ -28,7 +28,7 @@ def full_state():
 
 @pytest.fixture(scope="module")
 def narrow_state():
-    inputs = torch.zeros(1, *load_data(CONFIG).input_shape)
+    inputs = load_data(CONFIG).example_inputs()
     plan = plan_submodels(initial_model(CONFIG), inputs)
     generator = torch.Generator().manual_seed(0)
     keep = RandomMask(0.5).assign(plan.groups, None, 0, 1, generator)

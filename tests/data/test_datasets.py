@@ -71,7 +71,7 @@ class TestFashionMnist:
     def test_images_and_labels_of_different_numbers(self, fashion_root, to_idx):
         labels = fashion_root / "FashionMNIST/raw/train-labels-idx1-ubyte.gz"
         labels.write_bytes(gzip.compress(to_idx(np.zeros(19, np.uint8))))
-        with pytest.raises(DataError, match="20 training images but labels of"):
+        with pytest.raises(DataError, match="20 training inputs but labels of"):
             load_dataset("fashion-mnist", fashion_root)
 
     def test_label_out_of_range(self, fashion_root, to_idx):
@@ -84,7 +84,7 @@ class TestFashionMnist:
     def test_images_of_another_shape(self, fashion_root, to_idx, shape):
         images = fashion_root / "FashionMNIST/raw/t10k-images-idx3-ubyte"
         images.write_bytes(to_idx(np.zeros(shape, np.uint8)))
-        with pytest.raises(DataError, match="test images have shape"):
+        with pytest.raises(DataError, match="test inputs have shape"):
             load_dataset("fashion-mnist", fashion_root)
 
     def test_a_missing_file_is_named_where_the_others_are(self, fashion_root):

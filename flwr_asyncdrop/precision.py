@@ -1,0 +1,38 @@
+"""Lower precision for training and evaluation, in the one place that knows of it."""
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["in_precision"]
+
+
+def in_precision(model: nn.Module, precision: str) -> nn.Module:
+    """Return a module that computes as `model` does, in the given precision.
+
+    Parameters
+    ----------
+    model : nn.Module
+        On the device where it is to compute. Its parameters are those of the module
+        returned, and stay ``float32``.
+    precision : str
+        ``"float32"`` returns `model` itself. ``"bfloat16"`` computes what suits it in
+        16 bits (``torch.autocast``), on a GPU with images in channels-last order, which
+        its tensor cores prefer; the outputs are ``float32``.
+    """
+    return _Autocast(model) if precision == "bfloat16" else model
+
+
+class _Autocast(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._device = next(model.parameters()).device
+        if self._device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.is_cuda and inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self._device.type, dtype=torch.bfloat16):
+            outputs: Tensor = self.model(inputs)
+        return outputs.float()
