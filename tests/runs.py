@@ -130,6 +130,7 @@ class Run:
 
     grid: object
     seconds: tuple[float, ...] | None = None  # of a virtual fleet; None = wall clock
+    profiles: tuple[DeviceProfile, ...] = ()  # of one that has more to it than speed
     in_flight: int = 2
     rounds: int = 3
     alpha: float = 0.5
@@ -148,18 +149,20 @@ class Run:
         time = {"timer": self.grid.timer, "sleep": self.grid.sleep}
         self.mailbox, self.nodes = Mailbox(self.grid, **time), Nodes(self.grid, **time)
         self.recorder = Recorder(self.in_flight)
+        if self.seconds:
+            self.profiles = tuple(DeviceProfile(s) for s in self.seconds)
 
     @property
     def state(self):
         return self.session.state
 
     def open(self):
-        profiles = self.seconds and [DeviceProfile(s) for s in self.seconds]
+        profiles = self.profiles
         self.session = Session.open(
             ServerState.start_from(self.arrays, self.seed),
             self.nodes.ids(),
             in_flight=self.in_flight,
-            build_fleet=profiles and (lambda count: profiles[:count]),
+            build_fleet=(lambda count: profiles[:count]) if profiles else None,
             selection=Stratified(),
             assignment=self.assignment,
             build_aggregator=self.build_aggregator or (lambda _: Mixing(self.alpha)),
@@ -171,7 +174,7 @@ class Run:
         session = self.open()
         clock = (
             VirtualClock(self.mailbox, self.patience)
-            if self.seconds
+            if self.profiles
             else WallClock(self.mailbox, self.patience, self.grid.timer)
         )
         limits = Limits(

@@ -66,6 +66,10 @@ def test_values_are_taken_and_integers_do_for_floats():
         ({"lr-milestones": "0.7,0.2"}, "ascending fractions"),
         ({"lr-milestones": "half"}, "ascending fractions"),
         ({"speed-ratio": 0.5}, "speed-ratio=0.5 must be at least 1"),
+        ({"jitter": 11.0}, "jitter=11.0 must be in [0, 10]"),
+        ({"dropout": 1.0}, "dropout=1.0 must be in [0, 1)"),
+        ({"availability": 0.0}, "availability=0.0 must be in (0, 1]"),
+        ({"duration": "long"}, "duration='long' must be one of flops, paper"),
         ({"clock": "sundial"}, "clock='sundial' must be one of virtual, wall"),
     ],
 )
@@ -90,6 +94,18 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
         ({"download": True}, ["dataset", "download"]),
         ({"dataset": "cifar10", "download": True}, ["download", "data-dir"]),
         ({"clock": "wall", "speed-ratio": 8.0}, ["clock", "speed-ratio"]),
+        ({"clock": "wall", "trace": "/t.csv"}, ["clock", "trace"]),
+        ({"clock": "wall", "duration": "paper"}, ["clock", "duration"]),
+        ({"clock": "wall", "jitter": 0.1}, ["clock", "jitter"]),
+        ({"clock": "wall", "dropout": 0.1}, ["clock", "dropout"]),
+        ({"clock": "wall", "availability": 0.5}, ["clock", "availability"]),
+        ({"trace": "/t.csv", "levels": 4}, ["trace='/t.csv'", "levels"]),
+        ({"trace": "/t.csv", "speed-ratio": 8.0}, ["trace", "speed-ratio"]),
+        ({"trace": "/t.csv", "step-seconds": 2.0}, ["trace", "step-seconds"]),
+        ({"trace": "/t.csv", "bandwidth-mbps": 8.0}, ["trace", "bandwidth-mbps"]),
+        ({"trace": "/t.csv", "jitter": 0.1}, ["trace", "jitter"]),
+        ({"trace": "/t.csv", "dropout": 0.1}, ["trace", "dropout"]),
+        ({"trace": "/t.csv", "availability": 0.5}, ["trace", "availability"]),
     ],
 )
 def test_contradictory_keys_are_refused_by_name(run_config, names):
@@ -102,6 +118,7 @@ def test_contradictions_leave_what_agrees_alone():
     RunConfig.parse({"algo": "async-fedavg"})
     RunConfig.parse({"algo": "layerwise-asyncdrop", "drop-rate": 0.5})
     RunConfig.parse({"clock": "wall"})
+    RunConfig.parse({"trace": "/t.csv", "duration": "paper", "selection": "uniform"})
     RunConfig.parse({"dataset": "cifar10", "download": True, "data-dir": "/data"})
 
 

@@ -10,7 +10,7 @@ from flwr_asyncdrop.simulation.profiles import TaskCost
 from tests.grids import HandlerGrid, echo
 
 
-def order(number, due):
+def order(number, due, **fields):
     return Order(
         number=number,
         device=number,
@@ -24,6 +24,7 @@ def order(number, due):
         dispatched_at=0.0,
         due=due,
         cost=TaskCost(1.0, 0, 0),
+        **fields,
     )
 
 
@@ -67,6 +68,31 @@ def test_virtual_clock_gives_up_on_a_reply_that_never_comes():
     arrival = clock.next()
     assert arrival.message is None
     assert clock.now == 1.0
+
+
+def test_virtual_time_goes_no_further_than_until():
+    _, box, clock = setup(VirtualClock)
+    clock.add(send(box), order(0, due=5.0))
+    assert clock.next(until=3.0) is None
+    assert clock.now == 3.0
+    assert clock.next(until=5.0).message_id == "m0"
+    assert clock.now == 5.0
+
+
+def test_virtual_time_goes_on_with_nothing_in_flight():
+    _, _, clock = setup(VirtualClock)
+    assert clock.next(until=7.5) is None
+    assert clock.now == 7.5
+
+
+def test_nobody_waits_for_what_gets_lost():
+    grid, box, clock = setup(VirtualClock, patience=50.0)
+    clock.add("lost-0", order(0, due=1.0, lost=True))
+    clock.add(send(box), order(1, due=2.0))
+    arrival = clock.next()
+    assert (arrival.message_id, arrival.message, clock.now) == ("lost-0", None, 1.0)
+    assert grid.now < 1
+    assert clock.next().message is not None
 
 
 def test_wall_clock_takes_the_first_reply_whatever_the_durations():

@@ -1,13 +1,17 @@
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.schedule import StepDecay
-from flwr_asyncdrop.seeding import derive_seed
+from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Part
 from flwr_asyncdrop.server.dispatch import Dispatcher, TrainSettings
 from flwr_asyncdrop.server.fleet import Fleet, Stratified
 from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.simulation.availability import Availability
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 from tests.runs import KEYS
 
@@ -72,6 +76,39 @@ def test_the_duration_is_compute_and_transfer():
     transfer = 2 * order.cost.bytes_down / 100.0
     assert sender.duration(run_state(), order) == 2.0 * 0.25 + transfer
     assert dispatcher().duration(run_state(), order) == 0.0
+
+
+def test_jitter_is_drawn_from_the_seed_of_the_run_and_the_number_of_the_order():
+    sender = dispatcher([DeviceProfile(2.0, jitter=0.5)] * 2)
+    order, _ = sender.next_task(run_state(), 1)
+    durations = [sender.duration(run_state(), replace(order, number=n)) for n in (0, 1)]
+    noise = [numpy_generator(5, "jitter", n).standard_normal() for n in (0, 1)]
+    # 2 s with a quarter of the compute.
+    assert durations == [0.5 * math.exp(0.5 * z) for z in noise]
+    assert durations[0] != durations[1]
+    other = ServerState.start_from({"w": torch.zeros(4)}, seed=6)
+    assert sender.duration(other, order) != durations[0]
+
+
+def test_a_share_of_the_orders_gets_lost_wherever_time_is_simulated():
+    sender, state = dispatcher([DeviceProfile(2.0, dropout=0.25)] * 2), run_state()
+    lost = 0
+    for number in range(400):
+        state.dispatched = number
+        assert not sender.next_task(state, 1)[0].lost
+        lost += sender.next_task(state, 1, time=0.0)[0].lost
+    assert 70 <= lost <= 130  # 100 are expected, with a deviation of 9
+    assert not dispatcher().next_task(state, 1, time=0.0)[0].lost
+
+
+def test_who_is_not_there_gets_no_task():
+    away = DeviceProfile(1.0, availability=Availability(10.0, ((6.0, 10.0),)))
+    sender, state = dispatcher([away, DeviceProfile(2.0)]), run_state()
+    assert sender.next_task(state, 1, time=0.0)[0].device == 1
+    assert sender.next_task(state, 1, time=6.0)[0].device == 0
+    state.in_flight["m"] = sender.next_task(state, 1, time=0.0)[0]
+    assert sender.next_task(state, 1, time=0.0) is None
+    assert sender.next_return(state) == 6.0
 
 
 def test_every_task_has_a_seed_of_its_own():

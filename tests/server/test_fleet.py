@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.server.fleet import Fleet, Stratified, Uniform
+from flwr_asyncdrop.simulation.availability import Availability
 from flwr_asyncdrop.simulation.profiles import DeviceProfile, speed_levels
 
 
@@ -48,6 +49,53 @@ def test_a_simulated_fleet_ignores_nodes_beyond_its_profiles():
     assert fleet.node_ids == [1, 2]
 
 
+def comers_and_goers():
+    """Two devices with a pattern of 10 s, and one that is always there."""
+    early, late = (Availability(10.0, (when,)) for when in ((0.0, 4.0), (3.0, 6.0)))
+    fleet = Fleet(
+        3,
+        [
+            DeviceProfile(1.0, availability=early),
+            DeviceProfile(2.0, availability=late),
+            DeviceProfile(3.0),
+        ],
+    )
+    fleet.refresh([1, 2, 3])
+    return fleet
+
+
+def test_a_device_is_idle_only_while_it_is_there():
+    fleet = comers_and_goers()
+    idle = {time: fleet.idle((), time).tolist() for time in (0.0, 3.0, 5.0, 8.0, 13.0)}
+    assert idle == {
+        0.0: [0, 2],
+        3.0: [0, 1, 2],
+        5.0: [1, 2],
+        8.0: [2],
+        13.0: [0, 1, 2],
+    }
+    assert fleet.idle({2}, 8.0).tolist() == []
+    assert fleet.idle({2}).tolist() == [0, 1]
+
+
+def test_the_next_return_is_that_of_a_free_and_connected_device():
+    fleet = comers_and_goers()
+    assert fleet.next_return({2}, 8.0) == 10.0
+    assert fleet.next_return({0, 2}, 8.0) == 13.0
+    assert fleet.next_return({0, 1, 2}, 8.0) == np.inf
+    assert fleet.next_return((), 8.0) == 8.0
+    fleet.refresh([2])
+    assert fleet.next_return((), 8.0) == 13.0
+
+
+def test_without_patterns_nobody_is_waited_for():
+    assert fleet_of([1, 2], num_ranks=2).next_return((), 0.0) == np.inf
+    real = Fleet(num_ranks=1)
+    real.refresh([1])
+    assert real.next_return((), 0.0) == np.inf
+    assert real.idle((), 0.0).tolist() == [0]
+
+
 def test_speed_is_measured_when_it_is_not_declared():
     fleet = Fleet(num_ranks=3)
     fleet.refresh([1, 2, 3])
@@ -57,6 +105,14 @@ def test_speed_is_measured_when_it_is_not_declared():
     assert fleet.ranks.tolist() == [0, 2, 1]
     fleet.observe(0, seconds=10.0, compute=1.0)  # 3 + 0.3 * 7 = 5.1 s
     assert fleet.ranks.tolist() == [1, 2, 0]
+
+
+def test_a_task_too_short_for_the_timer_says_nothing_about_capability():
+    fleet = Fleet(num_ranks=2)
+    fleet.refresh([1, 2])
+    fleet.observe(0, seconds=0.0, compute=1.0)
+    fleet.observe(1, seconds=2.0, compute=1.0)
+    assert fleet.capability(0) == 1.0
 
 
 def test_a_simulated_device_keeps_its_speed():
