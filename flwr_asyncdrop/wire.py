@@ -21,6 +21,7 @@ from flwr.app import (
 )
 
 from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.npy import read_array, write_array
 from flwr_asyncdrop.submodel.types import State
 
 __all__ = [
@@ -114,12 +115,15 @@ class Reply:
 
 def to_record(state: State) -> ArrayRecord:
     """Serialise tensors for the wire."""
-    return ArrayRecord(dict(state))
+    record = ArrayRecord()
+    for name, tensor in state.items():
+        record[name] = write_array(tensor)
+    return record
 
 
 def from_record(record: ArrayRecord) -> State:
     """Read tensors that own their memory from the wire."""
-    return {key: torch.from_numpy(array.numpy()) for key, array in record.items()}
+    return {key: torch.from_numpy(read_array(array)) for key, array in record.items()}
 
 
 def array_bytes(record: ArrayRecord) -> int:
@@ -291,7 +295,7 @@ def _check_names(arrays: ArrayRecord, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 def _read_array(arrays: ArrayRecord, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     try:
-        values = arrays[name].numpy()
+        values = read_array(arrays[name])
     except Exception as error:
         # A stranger's bytes can make NumPy raise nearly anything, BadZipFile included.
         reason = " ".join(str(error).split())
