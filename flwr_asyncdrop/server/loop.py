@@ -172,8 +172,11 @@ class AsyncLoop:
         return True
 
     def _wait_for_a_device(self) -> None:
-        self._refresh(self._nodes.wait_for(1, self._limits.patience))
-        if len(self._dispatcher.fleet.idle(())) == 0:
+        fleet = self._dispatcher.fleet
+        # With nothing in flight, whoever is connected waits for others' updates.
+        waiting = len(fleet.idle(()))
+        self._refresh(self._nodes.wait_for(waiting + 1, self._limits.patience))
+        if len(fleet.idle(())) == waiting:
             raise RunError(
                 "the nodes of the simulated fleet have gone, and those that are "
                 "connected now are not among its devices: start the run again"

@@ -5,6 +5,7 @@ from flwr.app import Array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.server.callbacks import Callback
@@ -221,6 +222,23 @@ class TestWallClock:
         with pytest.raises(RunError, match="0 of 1 nodes connected within 30 s"):
             Run(grid, patience=30.0).go()
         assert grid.now >= 30
+
+    def test_a_device_that_waits_for_one_that_has_gone_does_not_wait_for_ever(self):
+        def train(message):
+            if message.metadata.dst_node_id == 1:
+                grid.node_ids = [2]
+                return failing(message, "node gone")
+            return plus_one(message)
+
+        grid = HandlerGrid(train, node_ids=[1, 2], delay=lambda m: 1.0)
+        run = Run(
+            grid,
+            patience=30.0,
+            build_aggregator=lambda cohort: Buffered(cohort, waits=True),
+        )
+        with pytest.raises(RunError, match="1 of 2 nodes connected within 30 s"):
+            run.go()
+        assert 30 <= grid.now < 40
 
     def test_a_node_that_comes_back_in_time_saves_the_run(self):
         class Returning(HandlerGrid):
