@@ -76,8 +76,8 @@ class Callback:
     ) -> None:
         """React to the loss of a task; its slot is free again.
 
-        `kind` is one of a few (see `ReplyError`; also ``"no-reply"`` and
-        ``"not-sent"``), `reason` says it in full.
+        `kind` is one of a few (see `ReplyError`; also ``"no-reply"``, ``"not-sent"``
+        and, of simulated devices, ``"dropout"``), `reason` says it in full.
         """
 
     def on_evaluation_due(self, state: ServerState, source: str, number: int) -> None:

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.server.app import build_strategy
 from flwr_asyncdrop.server.fleet import Uniform
 from flwr_asyncdrop.server.pace import expected_schedule, fastest_share
 from flwr_asyncdrop.simulation.fleets import build_fleet
@@ -64,6 +66,16 @@ def test_a_share_is_no_less_than_that_of_equals(size, ranks, uniform, ratio):
     found = fastest_share(fleet, [COMPUTE] * ranks, uniform=uniform)
     least = 1 / size if uniform else 1 / min(size, ranks)
     assert least - 1e-12 <= found <= 1
+
+
+def test_the_milestones_of_the_default_fleet_by_hand():
+    # Of 480 updates the fastest of 8 levels does 480 / (7/7 + 7/11 + 7/15 + ... + 7/35)
+    # = 138.7; the rate decays after a half and three quarters of them.
+    strategy = build_strategy(RunConfig(algo="async-fedavg"))
+    assert strategy.schedule == StepDecay((69, 104), 0.1)
+    # With all in step it is an eighth: 60.
+    strategy = build_strategy(RunConfig(algo="fedavg", lr_gamma=0.5))
+    assert strategy.schedule == StepDecay((30, 45), 0.5)
 
 
 TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n"
