@@ -36,6 +36,7 @@ def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@lru_cache(maxsize=2)
 def load_data(config: RunConfig) -> Dataset:
     """Load the run's data set, once a process."""
     return load_dataset(config.dataset, config.data_path, config.download)

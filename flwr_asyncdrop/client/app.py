@@ -58,7 +58,7 @@ def train(message: Message, context: Context) -> Message:
         "train-loss": loss,
         "wall-train-seconds": time.perf_counter() - started,
     }
-    trained = ArrayRecord(task.model.state_dict())
+    trained = wire.to_record(task.model.state_dict())
     return _reply(message, metrics, {_KEYS.arrays: trained})
 
 

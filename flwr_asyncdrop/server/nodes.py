@@ -33,6 +33,7 @@ class Nodes:
         self._grid = grid
         self._timer = timer
         self._sleep = sleep
+        self._has_all_nodes = bool(getattr(grid, "has_all_nodes", False))
 
     def ids(self) -> list[int]:
         """Return the ids of the nodes that are connected now, ascending."""
@@ -42,7 +43,8 @@ class Nodes:
         """Wait until at least `count` nodes are connected and no more are coming.
 
         Flower's simulation engine starts the ServerApp before it has registered all
-        of its nodes, so they must be as many as at the look before.
+        of its nodes, so they must be as many as at the look before. A grid that says
+        that its nodes are all there, by ``has_all_nodes``, is not asked again.
 
         Parameters
         ----------
@@ -62,7 +64,8 @@ class Nodes:
             If fewer are there when the time is up.
         """
         deadline = self._timer() + patience
-        before, nodes = -1, self.ids()
+        nodes = self.ids()
+        before = len(nodes) if self._has_all_nodes else -1
         while len(nodes) < count or len(nodes) != before:
             if self._timer() >= deadline:
                 if len(nodes) >= count:

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
-from typing import Self
+from typing import ClassVar, Self
 
 from flwr.app import Context, Error, Message, RecordDict, UserConfig, UserConfigValue
 from flwr.serverapp import Grid
@@ -75,6 +75,9 @@ class LocalGrid(Grid):
     RunError
         A worker died before it was ready.
     """
+
+    has_all_nodes: ClassVar[bool] = True
+    """None will come or go, so a server need not wait for more."""
 
     def __init__(
         self,

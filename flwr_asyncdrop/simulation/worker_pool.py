@@ -28,6 +28,8 @@ __all__ = ["WorkerPool"]
 # caller is busy (merging, evaluating) and does not call in.
 _TASKS_PER_WORKER = 2
 _SECONDS_TO_EXIT = 5.0
+# The first optimiser of a process imports it, which takes a second.
+_IMPORTED_LATE = ("torch._dynamo",)
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class WorkerPool(Runner):
         self._owner = os.getpid()
         self._context = multiprocessing.get_context("forkserver")
         # What every worker imports is imported once, where no thread has run yet.
-        self._context.set_forkserver_preload([serve.__module__])
+        self._context.set_forkserver_preload([serve.__module__, *_IMPORTED_LATE])
         self._selector = selectors.DefaultSelector()
         self._slots = [Slot.make() for _ in range(size * _TASKS_PER_WORKER)]
         self._free = list(range(len(self._slots)))

@@ -34,3 +34,10 @@ def test_too_few_nodes_in_time_is_an_error_that_says_how_many():
 def test_enough_nodes_are_taken_when_the_time_is_up():
     found = nodes(Registering(total=1000)).wait_for(2, patience=3)
     assert 2 <= len(found) < 1000
+
+
+def test_a_grid_that_has_all_its_nodes_is_not_waited_for():
+    grid = HandlerGrid(echo)
+    grid.has_all_nodes = True
+    assert nodes(grid).wait_for(1, patience=60) == [1, 2, 3]
+    assert grid.now == 0
