@@ -27,14 +27,14 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "seed": "of everything random",
         },
         "On what": {
-            "dataset": "digits (embedded) | fashion-mnist | cifar10 | cifar100",
-            "data-dir": "folder of the data sets in torchvision's layout",
+            "dataset": "digits (embedded) | fashion-mnist | cifar10 | cifar100 | imdb",
+            "data-dir": "folder that holds the data sets' own folders",
             "download": "let torchvision download into data-dir what is absent",
             "partition": "speed-level (labels skewed by speed, as the paper) "
             "| dirichlet | iid",
             "dirichlet-alpha": "of partition='dirichlet': the smaller, the more skewed",
-            "model": "mlp | cnn | resnet18 | resnet34",
-            "width": "factor of all hidden widths of the model",
+            "model": "mlp | cnn | resnet10 | resnet18 | resnet34 | lstm (text)",
+            "width": "factor of all hidden widths of the model, e.g. 0.25",
         },
         "How a client trains": {
             "local-steps": "mini-batches per task",
@@ -58,7 +58,8 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "jitter": "sigma of a log-normal factor on every task's duration",
             "dropout": "share of the tasks that are lost on the device",
             "availability": "share of the time that a device is there",
-            "trace": "file with a profile for every device, instead of levels",
+            "trace": "CSV with a line for each device (absolute path), "
+            "instead of levels",
             "selection": "stratified (one of each level in flight) | uniform",
         },
         "What comes out": {

@@ -78,7 +78,8 @@ class LineDisplay:
         count = f"[{self._num_ended}/{self._num_runs}]"
         if isinstance(how, Failed):
             self.say(f"FAILED   {run.name} {count}: {how.reason}")
-            self.say(f"         the whole story: {run.folder / LOG}")
+            if (log := run.folder / LOG).exists():
+                self.say(f"         the whole story: {log}")
         else:
             seconds = self._timer() - self._started[run.name]
             so_far = _so_far(run, how.progress)

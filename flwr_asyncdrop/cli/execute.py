@@ -32,7 +32,9 @@ def execute(run: Run, workers: int, say: Callable[[Progress], None]) -> None:
         If the run cannot go on. Its history is then ``history.failed.jsonl``, since
         only complete runs have a ``history.jsonl`` with a last line.
     """
-    config = run.config
+    config, history = run.config, run.folder / HISTORY
+    failed = history.with_suffix(".failed.jsonl")
+    failed.unlink(missing_ok=True)
     try:
         with LocalGrid(
             _CLIENT_APP,
@@ -43,7 +45,6 @@ def execute(run: Run, workers: int, say: Callable[[Progress], None]) -> None:
         ) as grid:
             run_experiment(grid, config, callbacks=[Reporter(say)])
     except BaseException:
-        history = run.folder / HISTORY
         if history.exists():
-            history.replace(history.with_suffix(".failed.jsonl"))
+            history.replace(failed)
         raise

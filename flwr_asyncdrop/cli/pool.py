@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -23,7 +23,9 @@ class Started:
     """A process has taken the run."""
 
 
-Event = Started | Progress | Ended | Failed
+Answer = Progress | Ended | Failed
+Event = Started | Answer
+Work = Callable[["Connection[Answer, Run]", int], None]
 
 
 def cores() -> int:
@@ -54,7 +56,7 @@ class _Process:
     """A process with a channel to it, and the run that it has."""
 
     process: BaseProcess
-    channel: "Connection[Run, Progress | Ended | Failed]"
+    channel: "Connection[Run, Answer]"
     run: Run | None = None
 
 
@@ -69,10 +71,13 @@ class RunPool:
         Runs side by side.
     workers : int
         Worker processes of each run; 0 trains in the run's own process.
+    work : callable
+        What a process does; a function of a module.
     """
 
-    def __init__(self, size: int, workers: int) -> None:
+    def __init__(self, size: int, workers: int, work: Work = worker.work) -> None:
         self._workers = workers
+        self._work = work
         self._context = multiprocessing.get_context("forkserver")
         # Imported once, and not once a process.
         self._context.set_forkserver_preload([worker.__name__])
@@ -122,7 +127,7 @@ class RunPool:
                         entry.run = None
                     yield run, event
 
-    def _next_event(self, entry: _Process) -> Progress | Ended | Failed:
+    def _next_event(self, entry: _Process) -> Answer:
         try:
             return entry.channel.recv()
         except (EOFError, ConnectionResetError):
@@ -136,7 +141,7 @@ class RunPool:
     def _start(self) -> None:
         near, far = self._context.Pipe()
         process = self._context.Process(
-            target=worker.work, args=(far, self._workers), name="asyncdrop run"
+            target=self._work, args=(far, self._workers), name="asyncdrop run"
         )
         process.start()
         # The channel ends with the process only if nobody else holds its far end.

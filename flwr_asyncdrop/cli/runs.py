@@ -61,14 +61,13 @@ def all_runs(
     Raises
     ------
     ConfigError
-        If a configuration is contradictory, or two have the same name.
+        If two have the same name.
     """
     runs = []
     for seed in seeds:
         for variant in variants:
             folder = out / variant.label / f"seed-{seed}"
             settings = {**variant.settings, "seed": seed, "out-dir": str(folder)}
-            RunConfig.parse(settings)
             runs.append(Run(f"{variant.label} seed {seed}", folder, settings, devices))
     names = [run.name for run in runs]
     if twice := sorted({name for name in names if names.count(name) > 1}):

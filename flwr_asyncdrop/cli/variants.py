@@ -94,12 +94,17 @@ def task_settings(task: Task, explicit: Mapping[str, Value]) -> dict[str, Value]
         The preset; what means nothing to the algorithm is left out of it.
     explicit : mapping of str to value
         Run-config keys that override the preset's.
+
+    Raises
+    ------
+    ConfigError
+        If they contradict each other.
     """
     ignored = _meaningless(str(explicit.get("algo", RunConfig.algo)))
     preset = {key: v for key, v in task.settings.items() if key not in ignored}
     settings = {**preset, **explicit}
+    config = RunConfig.parse(settings)
     if task.epochs and task.samples and "num-rounds" not in settings:
-        config = RunConfig.parse(settings)
         settings["num-rounds"] = num_rounds(config, task.epochs, task.samples)
     return settings
 

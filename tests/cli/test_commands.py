@@ -1,0 +1,114 @@
+"""The commands as people call them, on the smallest runs there are."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.history import read_history, without_wall
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--model=mlp", "--num-rounds=2", "--local-steps=2", "--in-flight=3"]
+FLEET = ["--devices=6", "--levels=3"]
+
+
+def asyncdrop(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "flwr_asyncdrop", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def history(folder):
+    return [without_wall(line) for line in read_history(folder / "history.jsonl")]
+
+
+def test_workers_make_no_difference_to_a_run(tmp_path, capsys):
+    for workers in (0, 2):
+        out = tmp_path / str(workers)
+        flags = [*SMALL, *FLEET, f"--workers={workers}", f"--out={out}"]
+        assert main(["simulate", "--seed=3", *flags]) == 0
+        shown = capsys.readouterr().out
+        assert "complete hetero-asyncdrop seed 3 [1/1]: 6/6 updates" in shown
+        for name in ("history.jsonl", "model.safetensors", "run.png"):
+            assert str(out / name) in shown
+    first, *rest = history(tmp_path / "0")
+    assert first["config"]["seed"] == 3
+    assert first["devices"] == 6
+    assert rest[-1]["updates"] == 6
+    assert history(tmp_path / "2") == [first, *rest]
+
+
+def test_a_comparison_is_done_once_and_goes_on_where_it_was(tmp_path):
+    flags = [*SMALL, *FLEET, f"--out={tmp_path}", "--seeds=0-1", "--jobs=2"]
+    compare = ["compare", "--algos=async-fedavg,asyncdrop", *flags, "--drop-rate=0.5"]
+    done = asyncdrop(*compare)
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = sorted(path.parent for path in tmp_path.rglob("history.jsonl"))
+    assert [run.relative_to(tmp_path).as_posix() for run in runs] == [
+        f"{algo}/seed-{seed}"
+        for algo in ("async-fedavg", "asyncdrop")
+        for seed in (0, 1)
+    ]
+    assert done.stdout.count("started") == done.stdout.count("complete") == 4
+    written = {run: history(run) for run in runs}
+    for run, lines in written.items():
+        assert lines[-1]["event"] == "end"
+        assert lines[0]["algorithm"] == run.parent.name
+    assert written[runs[0]] != written[runs[1]]
+    assert written[runs[2]][0]["config"]["drop-rate"] == 0.5
+
+    # Half a run is done again, from the start, and a whole one is not.
+    cut = runs[2] / "history.jsonl"
+    cut.write_text("".join(cut.read_text().splitlines(keepends=True)[:3]))
+    whole = (runs[0] / "history.jsonl").stat().st_mtime_ns
+    done = asyncdrop(*compare)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 4 runs are complete already" in done.stdout
+    assert done.stdout.count("started") == 1
+    assert {run: history(run) for run in runs} == written
+    assert (runs[0] / "history.jsonl").stat().st_mtime_ns == whole
+
+    done = asyncdrop(*compare, "--lr=0.5")
+    assert done.returncode == 1
+    assert "(lr 0.05, now 0.5): choose another --out" in done.stderr
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
+    """An MLP has no residual blocks to leave out."""
+    algos = "--algos=layerwise-asyncdrop,async-fedavg"
+    flags = [*SMALL, *FLEET, f"--out={tmp_path}", "--seeds=0"]
+    done = asyncdrop("compare", algos, *flags)
+    assert done.returncode == 1
+    failed = next(line for line in done.stdout.splitlines() if "FAILED" in line)
+    assert "layerwise-asyncdrop seed 0" in failed
+    assert "0 residual blocks" in failed
+    assert "complete async-fedavg seed 0" in done.stdout
+    assert "1 of 2 runs failed" in done.stdout
+    log = tmp_path / "layerwise-asyncdrop" / "seed-0" / "run.log"
+    assert str(log) in done.stdout
+    assert "Traceback" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["compare", "--algos=nope"], "algo='nope' is not known: choose one of"),
+        (["compare", "--algos=fedavg", "--drop-rate=0.5"], "means nothing to fedavg"),
+        (["compare", "--lr=-1"], "lr=-1.0 must be more than 0"),
+        (["simulate", "--algo=fedavg", "--drop-rate=0.5"], "makes no difference"),
+        (["simulate", "--task=mlp-fashion-mnist"], "set data-dir"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(arguments, says, tmp_path, capsys):
+    assert main([*arguments, f"--out={tmp_path / 'out'}"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("asyncdrop: ")
+    assert says in error
+    assert error.count("\n") == 1

@@ -1,0 +1,85 @@
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from flwr_asyncdrop.cli.runs import HISTORY, all_runs, is_complete
+from flwr_asyncdrop.cli.variants import Variant
+from flwr_asyncdrop.exceptions import ConfigError
+
+SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
+VARIANTS = [Variant("one", SETTINGS), Variant("other", {**SETTINGS, "lr": 0.2})]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return all_runs(VARIANTS[:1], [7], devices=10, out=tmp_path)[0]
+
+
+def write(run, *events, devices=10, **config):
+    """Write a history as a run would; `config` is what differs from the run's."""
+    recorded = {**SETTINGS, "seed": 7, "partition": "speed-level", **config}
+    first = {"event": "run", "devices": devices, "config": recorded}
+    run.folder.mkdir(parents=True)
+    lines = [first, *({"event": event} for event in events)]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (run.folder / HISTORY).write_text(text)
+
+
+def test_runs_are_all_variants_of_the_first_seed_then_of_the_next(tmp_path):
+    runs = all_runs(VARIANTS, [0, 3], devices=10, out=tmp_path)
+    assert [run.folder.relative_to(tmp_path).as_posix() for run in runs] == [
+        "one/seed-0",
+        "other/seed-0",
+        "one/seed-3",
+        "other/seed-3",
+    ]
+    assert (runs[3].config.seed, runs[3].config.lr) == (3, 0.2)
+    assert runs[3].config.out_dir == str(runs[3].folder)
+
+
+def test_a_run_has_as_many_updates_as_rounds_of_devices_in_flight(run):
+    assert run.num_updates == 12
+    assert replace(run, devices=3).num_updates == 9
+
+
+def test_what_is_asked_for_twice_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="one seed 1 is asked for more than once"):
+        all_runs(VARIANTS, [1, 1], devices=10, out=tmp_path)
+
+
+def test_a_run_that_is_absent_or_cut_off_is_to_be_done(run):
+    assert not is_complete(run)
+    write(run, "update", "update")
+    assert not is_complete(run)
+
+
+def test_a_run_with_its_last_line_is_complete(run):
+    write(run, "update", "end")
+    assert is_complete(run)
+
+
+def test_a_cut_off_run_may_have_any_configuration(run):
+    write(run, "update", lr=0.5)
+    assert not is_complete(run)
+
+
+@pytest.mark.parametrize(
+    ("difference", "says"),
+    [
+        ({"lr": 0.5}, "(lr 0.5, now 0.1)"),
+        ({"partition": "iid"}, "(partition 'iid', now 'speed-level')"),
+        ({"devices": 104}, "(devices 104, now 10)"),
+        ({"width": 0.5, "lr": 0.5}, "(width 0.5, now 1.0; lr 0.5, now 0.1)"),
+    ],
+)
+def test_a_complete_run_of_another_configuration_is_an_error(run, difference, says):
+    write(run, "end", **difference)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        is_complete(run)
+
+
+def test_folders_and_patience_make_no_other_run(run):
+    write(run, "end", **{"timeout": 1.0, "data-dir": "elsewhere"})
+    assert is_complete(run)

@@ -1,0 +1,96 @@
+import pytest
+
+from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.cli.ablations import ABLATIONS
+from flwr_asyncdrop.cli.tasks import TASKS
+from flwr_asyncdrop.cli.variants import build_variants, task_settings
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.exceptions import ConfigError
+
+DIGITS, MLP = TASKS["digits"], TASKS["mlp-fashion-mnist"]
+
+
+def labels(*arguments):
+    return [variant.label for variant in build_variants(*arguments)]
+
+
+def test_without_variation_a_label_is_the_name_of_its_algorithm():
+    assert labels(["fedbuff", "asyncdrop"], DIGITS, {}, {}) == ["fedbuff", "asyncdrop"]
+
+
+def test_every_combination_is_a_variant():
+    vary = {"drop-rate": [0.0, 0.5], "partition": ["iid", "speed-level"]}
+    assert labels(["asyncdrop"], DIGITS, {}, vary) == [
+        "asyncdrop,drop-rate=0.0,partition=iid",
+        "asyncdrop,drop-rate=0.0,partition=speed-level",
+        "asyncdrop,drop-rate=0.5,partition=iid",
+        "asyncdrop,drop-rate=0.5,partition=speed-level",
+    ]
+
+
+def test_an_algorithm_does_not_vary_by_what_it_does_not_use():
+    vary = {"drop-rate": [0.25, 0.5], "lr": [0.1]}
+    assert labels(["fedbuff", "asyncdrop"], DIGITS, {}, vary) == [
+        "fedbuff,lr=0.1",
+        "asyncdrop,drop-rate=0.25,lr=0.1",
+        "asyncdrop,drop-rate=0.5,lr=0.1",
+    ]
+
+
+def test_what_varies_overrides_flags_which_override_the_task():
+    (variant,) = build_variants(
+        ["asyncdrop"], MLP, {"lr": 0.5, "momentum": 0.0}, {"lr": [0.1]}
+    )
+    settings = variant.settings
+    assert (settings["lr"], settings["momentum"]) == (0.1, 0.0)
+    assert (settings["algo"], settings["batch-size"]) == ("asyncdrop", 128)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_algorithm_runs_every_task_with_flags_that_suit_only_some(algo):
+    explicit = {"drop-rate": 0.5, "scope": "internal", "server-lr": 0.5}
+    names = {algo, "hetero-asyncdrop", "fedbuff"}
+    for variant in build_variants(names, MLP, explicit, {}):
+        config = RunConfig.parse(variant.settings)
+        uses = ALGORITHMS[config.algo].uses
+        assert config.drop_rate == (0.5 if "drop_rate" in uses else 0.25)
+        assert config.server_lr == (0.5 if "server_lr" in uses else 1.0)
+
+
+def test_a_key_that_means_nothing_to_any_algorithm_is_refused():
+    with pytest.raises(ConfigError, match="drop-rate means nothing to fedavg, fedbuff"):
+        build_variants(["fedavg", "fedbuff"], DIGITS, {"drop-rate": 0.5}, {})
+    with pytest.raises(ConfigError, match="scope means nothing to fedavg"):
+        build_variants(["fedavg"], DIGITS, {}, {"scope": ["all", "internal"]})
+
+
+def test_a_single_run_keeps_explicit_keys_so_that_contradictions_show():
+    with pytest.raises(ConfigError, match=r"drop-rate=0\.5 makes no difference"):
+        task_settings(MLP, {"algo": "fedavg", "drop-rate": 0.5})
+
+
+def test_labels_are_names_of_folders():
+    assert labels(["fedavg"], DIGITS, {}, {"trace": ["a/b.csv"]}) == [
+        "fedavg,trace=a_b.csv"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "drop-rate",
+            [f"hetero-asyncdrop,drop-rate={rate}" for rate in (0.0, 0.125, 0.25, 0.5)],
+        ),
+        (
+            "local-steps",
+            [f"hetero-asyncdrop,local-steps={steps}" for steps in (25, 50, 100)],
+        ),
+        ("smart-vs-random", ["asyncdrop", "hetero-asyncdrop"]),
+        ("filter-vs-layer", ["hetero-asyncdrop", "layerwise-asyncdrop"]),
+    ],
+)
+def test_ablations(name, expected):
+    ablation = ABLATIONS[name]
+    task = TASKS["resnet34-cifar100"]
+    assert labels(ablation.algorithms, task, {}, ablation.vary) == expected
