@@ -26,6 +26,7 @@ class _Autocast(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.training = model.training
         self._device = next(model.parameters()).device
         if self._device.type == "cuda":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

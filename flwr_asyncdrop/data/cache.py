@@ -35,7 +35,7 @@ def cached(reader: str, sources: Iterable[Path], read: Callable[[], Arrays]) -> 
     except RuntimeError:  # a user without a home
         return read()
     # Not there yet, not allowed, or damaged.
-    with suppress(OSError, ValueError):
+    with suppress(OSError, EOFError, ValueError):
         return _load(entry)
     arrays = read()
     with suppress(OSError):

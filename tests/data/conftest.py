@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from flwr_asyncdrop.data.datasets import _load
+from tests.archives import compact_arrays, plain_images
 
 ByteArray = npt.NDArray[np.uint8]
 REPOSITORY = Path(__file__).parents[2]
@@ -21,6 +22,17 @@ def _nothing_loaded_before() -> Iterator[None]:
     _load.cache_clear()
     yield
     _load.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Keep tests out of the user's cache, but for the real data: it takes long."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "real_data" not in request.fixturenames:
+            patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +112,15 @@ def cifar10_root(tmp_path: Path) -> Path:
         labels = [label % 10 for label in range(number, number + 6)]
         batch = python2_pickle(pixels(6, 3072), labels, "labels")
         (folder / name).write_bytes(batch)
+    return tmp_path
+
+
+@pytest.fixture
+def compact_root(tmp_path: Path) -> Path:
+    """Five training images of the labels 0 to 4 and two test images."""
+    arrays = compact_arrays(plain_images(7), [0, 1, 2, 3, 4, 9, 8], tests=2)
+    (tmp_path / "cifar10").mkdir()
+    np.savez(tmp_path / "cifar10" / "cifar10_jpeg90.npz", **arrays)
     return tmp_path
 
 

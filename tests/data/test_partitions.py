@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.data import by_speed_level, iid, speed_level
+from flwr_asyncdrop.data import by_speed_level, dirichlet, iid, speed_level
 from flwr_asyncdrop.data.partitions import level_pools
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 
@@ -137,6 +137,68 @@ class TestBySpeedLevel:
     def test_counts_below_one(self, devices, levels):
         with pytest.raises(ConfigError, match="must be at least 1"):
             by_speed_level([0, 1, 2], devices, levels, generator=seeded(0))
+
+
+class TestDirichlet:
+    @given(st.data(), counts, st.floats(1e-4, 1e4), seeds)
+    def test_even_disjoint_and_complete(self, data, num_devices, alpha, seed):
+        labels = data.draw(labels_for(num_devices))
+        parts = dirichlet(labels, num_devices, alpha, generator=seeded(seed))
+        sizes = [len(part) for part in parts]
+        assert len(parts) == num_devices
+        assert max(sizes) - min(sizes) <= 1
+        assert sorted(np.concatenate(parts)) == list(range(len(labels)))
+        assert all(np.all(np.diff(part) > 0) for part in parts)
+
+    def test_the_first_device_follows_its_mix(self):
+        # The generator's draws: a shuffle of each label's samples, then the mix.
+        labels = np.repeat([3, 7], [6000, 2000])
+        generator = seeded(5)
+        for samples in (np.arange(6000), np.arange(6000, 8000)):
+            generator.permutation(samples)
+        mix = generator.dirichlet([2.0 * 0.75, 2.0 * 0.25])
+        first = dirichlet(labels, 20, 2.0, generator=seeded(5))[0]
+        shares = np.bincount(labels[first], minlength=8)[[3, 7]] / 400
+        assert shares == pytest.approx(mix, abs=0.08)  # over three deviations
+
+    def test_alpha_decides_how_alike_devices_are(self):
+        labels = np.arange(5000) % 10
+
+        def largest_shares(alpha: float) -> np.ndarray:
+            parts = dirichlet(labels, 20, alpha, generator=seeded(0))
+            counts = [np.bincount(labels[part], minlength=10) for part in parts]
+            return np.max(counts, axis=1) / 250
+
+        assert np.median(largest_shares(0.01)) > 0.9
+        assert np.median(largest_shares(1.0)) < 0.7
+        # Not the last device's, which takes what is left.
+        assert np.max(largest_shares(1000.0)[:-1]) < 0.2
+
+    def test_labels_that_are_used_up_leave_the_mix(self):
+        # Each of the four devices wants nearly one label alone, and there are two.
+        labels = [0] * 3 + [1] * 9
+        parts = dirichlet(labels, 4, 1e-6, generator=seeded(1))
+        assert [len(part) for part in parts] == [3, 3, 3, 3]
+        assert sorted(np.concatenate(parts)) == list(range(12))
+
+    def test_seed_decides(self):
+        labels = np.arange(400) % 10
+
+        def parts(seed: int) -> list[list[int]]:
+            dealt = dirichlet(labels, 20, 0.5, generator=seeded(seed))
+            return [part.tolist() for part in dealt]
+
+        assert parts(1) == parts(1)
+        assert parts(1) != parts(2)
+
+    def test_too_few_samples(self):
+        with pytest.raises(DataError, match=r"3 training samples .* 4 devices"):
+            dirichlet([0, 1, 2], 4, 0.5, generator=seeded(0))
+
+    @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan")])
+    def test_no_concentration(self, alpha):
+        with pytest.raises(ConfigError, match="dirichlet-alpha must be more than 0"):
+            dirichlet([0, 1], 2, alpha, generator=seeded(0))
 
 
 class TestIid:
