@@ -1,6 +1,7 @@
-"""What a run came to: a summary in text and a figure, both from its history."""
+"""What runs came to, from their histories: summaries, tables, figures, pages."""
 
 from flwr_asyncdrop.report.figure import draw_run
 from flwr_asyncdrop.report.summary import Summary, summarise
+from flwr_asyncdrop.report.write import comparison_table, write_report
 
-__all__ = ["Summary", "draw_run", "summarise"]
+__all__ = ["Summary", "comparison_table", "draw_run", "summarise", "write_report"]

@@ -1,6 +1,6 @@
 """A run in one picture."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from matplotlib import style
@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.report.levels import draw_levels, level_evaluations
 from flwr_asyncdrop.report.panels import (
     draw_bytes,
     draw_metric,
@@ -17,16 +18,16 @@ from flwr_asyncdrop.report.panels import (
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.style import GREY, STYLE
 from flwr_asyncdrop.report.timeline import draw_timeline
+from flwr_asyncdrop.report.units import draw_units
 
-__all__ = ["compose", "draw_run"]
+__all__ = ["compose", "draw_run", "save", "time_axis"]
 
-_INCHES = (13.0, 8.6)
+_WIDTH, _HEIGHT, _MORE_HEIGHT, _HEADER = 13.0, 8.6, 3.4, 0.86  # inches
 _DPI = 140
-_HEADER = 0.1
 
 
 def draw_run(history: Path, png: Path) -> Path:
-    """Draw a run: metric, bytes, timeline of the fleet, and its ranks.
+    """Draw a run: metric, bytes, timeline of the fleet, its ranks, units and levels.
 
     Parameters
     ----------
@@ -47,32 +48,49 @@ def draw_run(history: Path, png: Path) -> Path:
         If the history cannot be read.
     """
     log = RunLog.from_records(read_history(history))
+    return save(lambda: compose(log), png, dpi=_DPI)
+
+
+def save(draw: Callable[[], Figure], png: Path, *, dpi: int) -> Path:
+    """Draw a figure in our style and write it, the same bytes for the same figure."""
     png.parent.mkdir(parents=True, exist_ok=True)
     with style.context(["default", STYLE]):
-        figure = compose(log)
         # Without the version of Matplotlib, and nothing in it tells the time.
-        figure.savefig(png, dpi=_DPI, format="png", metadata={"Software": None})
+        draw().savefig(png, dpi=dpi, format="png", metadata={"Software": None})
     return png
 
 
 def compose(log: RunLog) -> Figure:
     """Lay out the header and the panels."""
-    below_header = (0.008, 0.008, 0.984, 1 - _HEADER)
+    more = log.units is not None or bool(level_evaluations(log))
+    height = _HEIGHT + _MORE_HEIGHT * more
+    below_header = (0.008, 0.008, 0.984, 1 - _HEADER / height)
     layout = ConstrainedLayoutEngine(rect=below_header, h_pad=0.1, wspace=0.05)
-    figure = Figure(figsize=_INCHES, layout=layout)
-    grid = figure.add_gridspec(2, 1, height_ratios=(1, 1.1))
+    figure = Figure(figsize=(_WIDTH, height), layout=layout)
+    ratios = (1, 1.1, 0.85) if more else (1, 1.1)
+    grid = figure.add_gridspec(len(ratios), 1, height_ratios=ratios)
     top = grid[0].subgridspec(1, 2, width_ratios=(1.25, 1))
     bottom = grid[1].subgridspec(1, 3, width_ratios=(1.9, 0.8, 0.55))
-    time_label = "virtual time (s)" if log.fact("clock") == "virtual" else "time (s)"
+    time_label = time_axis(log)
     draw_metric(figure.add_subplot(top[0]), log, time_label)
     draw_bytes(figure.add_subplot(top[1]), log, time_label)
     draw_timeline(figure.add_subplot(bottom[0]), log, time_label)
     draw_staleness(figure.add_subplot(bottom[1]), log)
     draw_updates_by_rank(figure.add_subplot(bottom[2]), log)
-    figure.text(0.012, 0.972, _title(log), fontsize=14, weight="bold", va="center")
+    if more:
+        last = grid[2].subgridspec(1, 2, width_ratios=(1.6, 1))
+        draw_units(figure.add_subplot(last[0]), log)
+        draw_levels(figure.add_subplot(last[1]), log, time_label)
+    title_at, facts_at = 1 - 0.24 / height, 1 - 0.53 / height
+    figure.text(0.012, title_at, _title(log), fontsize=14, weight="bold", va="center")
     subtitle = " · ".join(_facts(log))
-    figure.text(0.012, 0.938, subtitle, fontsize=10, color=GREY, va="center")
+    figure.text(0.012, facts_at, subtitle, fontsize=10, color=GREY, va="center")
     return figure
+
+
+def time_axis(log: RunLog) -> str:
+    """Return the label of an axis that shows the time of a run."""
+    return "virtual time (s)" if log.fact("clock") == "virtual" else "time (s)"
 
 
 def _title(log: RunLog) -> str:

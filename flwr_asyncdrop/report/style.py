@@ -3,8 +3,20 @@
 from typing import Any, Final
 
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-__all__ = ["BLUE", "GREY", "INK", "ORANGE", "RED", "SKY", "STYLE", "say_none"]
+__all__ = [
+    "BLUE",
+    "GREY",
+    "INK",
+    "ORANGE",
+    "RED",
+    "SKY",
+    "STYLE",
+    "colour_bar",
+    "say_none",
+]
 
 # Okabe and Ito's palette.
 BLUE: Final = "#0072B2"
@@ -49,3 +61,17 @@ def say_none(axes: Axes, text: str) -> None:
     axes.text(
         0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY
     )
+
+
+def colour_bar(
+    axes: Axes, colours: ScalarMappable, label: str, *, shares: bool = False
+) -> None:
+    """Explain the colours at the right of a panel: shares in per cent, or counts."""
+    bar = axes.figure.colorbar(colours, ax=axes, pad=0.015, aspect=28, fraction=0.05)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+    if shares:
+        bar.formatter = PercentFormatter(1.0, decimals=0)
+    else:
+        bar.locator = MaxNLocator(6, integer=True)
+    bar.update_ticks()

@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from flwr_asyncdrop.report.runlog import Record, RunLog, column
-from flwr_asyncdrop.report.style import GREY, RED, say_none
+from flwr_asyncdrop.report.style import GREY, RED, colour_bar, say_none
 
 __all__ = ["draw_timeline", "stack", "window"]
 
@@ -65,11 +64,7 @@ def draw_timeline(axes: Axes, log: RunLog, time_label: str) -> None:
             bbox_to_anchor=(1.0, 1.0),
             borderaxespad=0.2,
         )
-    bar = axes.figure.colorbar(colours, ax=axes, pad=0.015, aspect=28, fraction=0.05)
-    bar.set_label("staleness (versions)")
-    bar.locator = MaxNLocator(6, integer=True)
-    bar.outline.set_visible(False)
-    bar.update_ticks()
+    colour_bar(axes, colours, "staleness (versions)")
 
 
 def stack(starts: Sequence[float], stops: Sequence[float]) -> list[int]:

@@ -144,6 +144,18 @@ def test_header_says_what_was_run():
     ]
 
 
+def test_units_and_levels_get_a_row_of_their_own():
+    group = {"name": "hidden", "size": 2, "counts": [[1, 0]]}
+    counts = {"ranks": [0], "updates": [1], "bin": 1, "groups": [group]}
+    units = {"event": "units", **counts, "wall": {"seconds": 0.0}}
+    plain = compose(RunLog.from_records(RUNS["few devices"]))
+    more = compose(RunLog.from_records([*RUNS["few devices"], units]))
+    assert more.get_figheight() > plain.get_figheight()
+    titles = [axes.get_title() for axes in more.axes]
+    assert "Units that each rank trains" in titles
+    assert "Accuracy on the labels of each speed level" in titles
+
+
 def test_missing_history_is_named(tmp_path):
     with pytest.raises(DataError, match=r"cannot read the history .*gone\.jsonl"):
         draw_run(tmp_path / "gone.jsonl", tmp_path / "run.png")

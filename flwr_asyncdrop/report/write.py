@@ -1,0 +1,109 @@
+"""From folders of runs to a report."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.exports import csv_text, json_values
+from flwr_asyncdrop.report.page import render_page
+from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
+from flwr_asyncdrop.report.series import Series, read_series
+from flwr_asyncdrop.report.tables import markdown, terminal_table
+
+__all__ = ["comparison_table", "write_report"]
+
+
+def comparison_table(
+    folders: Sequence[Path],
+    target: str | float = "auto",
+    reference: str | None = None,
+) -> Table:
+    """Compare the runs of some folders in a table for the terminal.
+
+    The parameters and errors are those of `write_report`.
+    """
+    return terminal_table(compare(read_series(folders), target, reference))
+
+
+def write_report(
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    target: str | float = "auto",
+    reference: str | None = None,
+) -> Path:
+    """Report on the runs of some folders: table, pictures, and a page with both.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Folders with ``LABEL/seed-N/history.jsonl``, of one data set.
+    out : Path
+        Where the files go: ``report.html``, which holds everything, ``table.md``,
+        ``table.csv``, ``table.json``, and the pictures one by one. Made if need be.
+    target : str or float
+        The accuracy to which time and bytes are counted, see `choose_target`.
+    reference : str, optional
+        The label that overheads are relative to, see `compare`.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    DataError
+        If the runs cannot be read or compared, or none has come to its end.
+    ConfigError
+        If the target makes no sense, or the reference is none of the labels.
+    """
+    series = read_series(folders)
+    comparison = compare(series, target, reference)
+    out.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "table.md": markdown(comparison),
+        "table.csv": csv_text(comparison),
+        "table.json": json.dumps(json_values(comparison), indent=2) + "\n",
+    }
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
+    pictures = draw_comparison(series, comparison.target.accuracy, out)
+    runs = {
+        one.label: draw_fleet(next(iter(one.runs.values())), one.label, out)
+        for one in series
+        if one.runs
+    }
+    page = out / "report.html"
+    facts = list(_facts(series))
+    html = render_page(_title(series), facts, comparison, pictures, runs)
+    page.write_text(html, encoding="utf-8")
+    return page
+
+
+def _title(series: Sequence[Series]) -> str:
+    names = [_common(series, name) for name in ("dataset", "model")]
+    task = " with ".join(name for name in names if name is not None)
+    labels = f"{len(series)} algorithms" if len(series) > 1 else series[0].label
+    return f"{labels} on {task}" if task else labels
+
+
+def _facts(series: Sequence[Series]) -> Iterator[str]:
+    """Yield what all runs have in common."""
+    if devices := _common(series, "devices"):
+        yield f"{devices} devices"
+    if in_flight := _common(series, "in_flight"):
+        yield f"{in_flight} in flight"
+    if partition := _common(series, "partition"):
+        yield f"partition {partition}"
+    yield f"{sum(len(one.runs) for one in series)} runs"
+
+
+def _common(series: Sequence[Series], name: str) -> str | None:
+    """Return a fact if it is the same in all complete runs."""
+    logs = [log for one in series for log in one.runs.values()]
+    values = {str(log.fact(name)) for log in logs if log.fact(name) is not None}
+    return values.pop() if len(values) == 1 else None
