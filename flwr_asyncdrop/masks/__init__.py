@@ -1,7 +1,7 @@
 """Mask policies: which units a device's submodel keeps."""
 
 from flwr_asyncdrop.masks.ordered import OrderedMask
-from flwr_asyncdrop.masks.policy import DropRate, FullMask, MaskPolicy
+from flwr_asyncdrop.masks.policy import DropRate, FullMask, GradedRate, MaskPolicy
 from flwr_asyncdrop.masks.random_mask import RandomMask
 from flwr_asyncdrop.masks.scores import unit_scores
 from flwr_asyncdrop.masks.smart import SmartPartition
@@ -9,6 +9,7 @@ from flwr_asyncdrop.masks.smart import SmartPartition
 __all__ = [
     "DropRate",
     "FullMask",
+    "GradedRate",
     "MaskPolicy",
     "OrderedMask",
     "RandomMask",

@@ -11,7 +11,7 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
-__all__ = ["DropRate", "FullMask", "MaskPolicy"]
+__all__ = ["DropRate", "FullMask", "GradedRate", "MaskPolicy"]
 
 
 class MaskPolicy(ABC):
@@ -112,3 +112,41 @@ class DropRate:
             return size - kept
         multiples = max(round(kept / self.round_to), 1)
         return size - min(multiples * self.round_to, size)
+
+
+@dataclass(frozen=True)
+class GradedRate:
+    """Rates that grow with the rank: the slower the device, the more it drops.
+
+    The device of rank ``i`` among ``S``, 0 the fastest, drops ``2 * rate * i / (S-1)``
+    of its units: nothing at rank 0, and `rate` on average over the ranks, so that a
+    fleet saves what it saves when every device drops alike. A single rank drops `rate`.
+
+    Attributes
+    ----------
+    rate : float
+        The mean share of units to drop, in [0, 0.5).
+    round_to : int
+        Widths are multiples of it; see `DropRate`.
+
+    Raises
+    ------
+    ConfigError
+        If either is out of range.
+    """
+
+    rate: float
+    round_to: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate < 0.5:
+            raise ConfigError(
+                f"drop_rate={self.rate!r} must lie in [0, 0.5): the slowest device "
+                "drops twice as much"
+            )
+        DropRate(self.rate, self.round_to)
+
+    def of(self, rank: int, num_ranks: int) -> DropRate:
+        """Return what a rank drops."""
+        share = 2 * rank / (num_ranks - 1) if num_ranks > 1 else 1.0
+        return DropRate(self.rate * share, self.round_to)

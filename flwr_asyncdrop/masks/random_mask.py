@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.masks.policy import DropRate, MaskPolicy
+from flwr_asyncdrop.masks.policy import DropRate, GradedRate, MaskPolicy
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
 __all__ = ["RandomMask"]
@@ -20,6 +20,8 @@ class RandomMask(MaskPolicy):
         The share of units to drop, in [0, 1).
     round_to : int
         Widths are multiples of it; see `DropRate`.
+    graded : bool
+        Whether slow devices drop more than fast ones; see `GradedRate`.
 
     Raises
     ------
@@ -27,8 +29,12 @@ class RandomMask(MaskPolicy):
         If a value is out of range.
     """
 
-    def __init__(self, drop_rate: float, round_to: int = 1) -> None:
-        self._drop_rate = DropRate(drop_rate, round_to)
+    def __init__(
+        self, drop_rate: float, round_to: int = 1, *, graded: bool = False
+    ) -> None:
+        self._drop_rate: DropRate | GradedRate = (
+            GradedRate(drop_rate, round_to) if graded else DropRate(drop_rate, round_to)
+        )
 
     def assign(
         self,
@@ -39,9 +45,11 @@ class RandomMask(MaskPolicy):
         generator: torch.Generator,
     ) -> Keep:
         """Draw the units to keep, group by group."""
+        drop = self._drop_rate
+        if isinstance(drop, GradedRate):
+            drop = drop.of(rank, num_ranks)
         return tuple(
-            _sample(group.size, self._drop_rate.dropped(group.size), generator)
-            for group in groups
+            _sample(group.size, drop.dropped(group.size), generator) for group in groups
         )
 
 

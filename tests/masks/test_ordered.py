@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.masks import OrderedMask
-from flwr_asyncdrop.masks.ordered import graded_rate
+from flwr_asyncdrop.masks import GradedRate, OrderedMask, RandomMask
 from flwr_asyncdrop.submodel import UnitGroup
 
 GROUPS = (UnitGroup("a", 16, "internal"), UnitGroup("b", 5, "internal"))
@@ -34,10 +33,17 @@ def test_the_faster_the_wider_and_each_within_the_next():
 
 
 def test_the_mean_rate_is_the_drop_rate():
-    rates = [graded_rate(0.3, rank, 8) for rank in range(8)]
+    rates = [GradedRate(0.3).of(rank, 8).rate for rank in range(8)]
     assert sum(rates) / 8 == pytest.approx(0.3)
     assert (rates[0], rates[-1]) == (0.0, pytest.approx(0.6))
-    assert graded_rate(0.3, 0, 1) == 0.3
+    assert GradedRate(0.3).of(0, 1).rate == 0.3
+
+
+def test_random_masks_can_have_the_same_widths():
+    mask, generator = RandomMask(0.25, graded=True), torch.Generator().manual_seed(0)
+    kept = [mask.assign(GROUPS, None, rank, 8, generator) for rank in range(8)]
+    assert [tuple(len(k) for k in keep) for keep in kept] == widths(OrderedMask(0.25))
+    assert any(keep[0].tolist() != list(range(len(keep[0]))) for keep in kept)
 
 
 def test_dropping_nothing_keeps_all():
