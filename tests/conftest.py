@@ -1,6 +1,7 @@
 """What every room's tests share."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import hypothesis
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks import vision
+from tests.reviews import write_json_lines
 
 # How long an example takes says more about what else the machine does.
 hypothesis.settings.register_profile("no-deadline", deadline=None)
@@ -26,6 +28,14 @@ def vision_models() -> ModuleType:
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     return vision.vision_models()
+
+
+@pytest.fixture
+def reviews_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a few reviews in it, read past the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_json_lines(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

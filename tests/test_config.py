@@ -90,6 +90,9 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
         ({"algo": "async-fedavg", "scope": "internal"}, ["algo", "scope"]),
         ({"algo": "layerwise-asyncdrop", "round-to": 16}, ["algo", "round-to=16"]),
         ({"algo": "layerwise-asyncdrop", "scope": "internal"}, ["algo", "scope"]),
+        ({"dataset": "imdb"}, ["dataset='imdb'", "model='cnn'", "'lstm'"]),
+        ({"model": "lstm"}, ["model='lstm'", "dataset='digits'", "'imdb'"]),
+        ({"dirichlet-alpha": 0.1}, ["partition='speed-level'", "dirichlet-alpha=0.1"]),
         ({"data-dir": "/data"}, ["dataset", "data-dir"]),
         ({"download": True}, ["dataset", "download"]),
         ({"dataset": "cifar10", "download": True}, ["download", "data-dir"]),
@@ -120,6 +123,8 @@ def test_contradictions_leave_what_agrees_alone():
     RunConfig.parse({"clock": "wall"})
     RunConfig.parse({"trace": "/t.csv", "duration": "paper", "selection": "uniform"})
     RunConfig.parse({"dataset": "cifar10", "download": True, "data-dir": "/data"})
+    RunConfig.parse({"dataset": "imdb", "model": "lstm", "data-dir": "/data"})
+    RunConfig.parse({"partition": "dirichlet", "dirichlet-alpha": 0.1})
 
 
 def test_milestones():

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,6 +39,31 @@ def test_batches_together_are_the_whole_test_set(count):
         assert accuracy == pytest.approx(expected)
     expected = F.cross_entropy(logits, test_set.test_y).item()
     assert scores.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_some_of_the_training_samples():
+    made, model = data(5), network()
+    swapped = ImageDataset(
+        "made", made.test_x, made.test_y, made.train_x, made.train_y, 3, (0.5,), (0.25,)
+    )
+    samples = np.array([4, 0, 2])
+    scores = evaluate.score(model, swapped, split="train", samples=samples)
+    inputs = (made.test_x[samples].float() / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        logits = model[2](inputs.flatten(1))
+    labels = made.test_y[samples]
+    right = (logits.argmax(1) == labels).double().mean().item()
+    assert scores.accuracy == pytest.approx(right)
+    expected = F.cross_entropy(logits, labels).item()
+    assert scores.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_precision():
+    made, model = data(300), network()
+    full = evaluate.score(model, made)
+    low = evaluate.score(model, made, "bfloat16")
+    assert low.loss != full.loss
+    assert low.loss == pytest.approx(full.loss, rel=0.02)
 
 
 def test_no_gradients_are_kept():

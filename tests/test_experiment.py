@@ -9,6 +9,7 @@ from flwr_asyncdrop.experiment import (
     level_mixes,
     load_data,
     partitions,
+    trained_model,
 )
 
 
@@ -76,6 +77,42 @@ def test_iid_devices_see_all_labels_and_share_no_sample():
     parts = partitions(config, 8)
     assert all(len(set(labels[part].tolist())) == 10 for part in parts)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+
+
+def test_dirichlet_devices_share_no_sample_and_differ_by_alpha():
+    labels = load_data(RunConfig()).train_y.numpy()
+
+    def commonest(alpha):
+        config = RunConfig(partition="dirichlet", dirichlet_alpha=alpha)
+        parts = partitions(config, 8)
+        assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+        return [np.bincount(labels[part]).max() / len(part) for part in parts]
+
+    assert np.median(commonest(0.05)) > 0.5 > np.median(commonest(100.0))
+
+
+def test_the_model_is_as_wide_as_the_config_says():
+    narrow, full = (initial_model(RunConfig(width=width)) for width in (0.5, 1.0))
+    assert narrow.conv3.weight.shape == (64, 32, 3, 3)
+    assert full.conv3.weight.shape == (128, 64, 3, 3)
+
+
+def test_a_text_model_is_used_as_trained(reviews_root):
+    config = RunConfig(dataset="imdb", model="lstm", data_dir=str(reviews_root))
+    model = initial_model(config)
+    assert model(load_data(config).example_inputs()).shape == (1, 2)
+    assert same(trained_model(config, model.state_dict()), model)
+
+
+def test_batch_statistics_are_learnt_in_the_runs_precision():
+    model = initial_model(RunConfig())
+    full, low = (
+        trained_model(RunConfig(precision=precision), model.state_dict())
+        for precision in ("float32", "bfloat16")
+    )
+    assert torch.equal(low.conv1.weight, model.conv1.weight)
+    assert not torch.equal(low.bn1.running_mean, full.bn1.running_mean)
+    assert torch.allclose(low.bn1.running_mean, full.bn1.running_mean, atol=0.01)
 
 
 def test_data_that_is_missing_with_downloads_off_is_one_line(tmp_path):

@@ -39,13 +39,14 @@ def call(
     state,
     *,
     partition=2,
+    devices=DEVICES,
     seed=11,
     train_config=None,
     node_config=None,
     run_config=RUN_CONFIG,
     kind=MessageType.TRAIN,
 ):
-    count = None if partition is None else DEVICES
+    count = None if partition is None else devices
     task = wire.TaskConfig(1, seed, partition, count)
     message = wire.make_task(
         wire.to_record(state),
@@ -196,6 +197,58 @@ def test_evaluation_measures_the_model_on_the_devices_samples():
     assert not reply.content.array_records
     again = call(full_state(), kind=MessageType.EVALUATE, seed=99)
     assert dict(again.content["metrics"]) == dict(metrics)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_text_is_trained_and_evaluated_as_images_are(reviews_root, precision):
+    settings = {
+        "dataset": "imdb",
+        "model": "lstm",
+        "data-dir": str(reviews_root),
+        "partition": "iid",
+        "local-steps": 30,
+        "lr": 0.5,
+        "precision": precision,
+    }
+    config = RunConfig.parse(settings)
+    state = initial_model(config).state_dict()
+    plan = plan_submodels(initial_model(config), load_data(config).example_inputs())
+    generator = torch.Generator().manual_seed(0)
+    keep = RandomMask(0.5).assign(plan.groups, None, 0, 1, generator)
+    sent = extract(state, plan.indices(keep))
+    reply = call(sent, run_config=settings, partition=0, devices=1)
+    trained = wire.from_record(reply.content["arrays"])
+    assert {n: t.shape for n, t in trained.items()} == {
+        n: t.shape for n, t in sent.items()
+    }
+    assert {t.dtype for t in trained.values()} == {torch.float32}
+    before, after = (
+        call(
+            arrays,
+            run_config=settings,
+            partition=0,
+            devices=1,
+            kind=MessageType.EVALUATE,
+        ).content["metrics"]
+        for arrays in (sent, trained)
+    )
+    assert after["num-examples"] == 3
+    assert after["loss"] < before["loss"]
+
+
+def test_precision_changes_the_numbers_and_not_the_types():
+    full, low = (
+        call(full_state(), run_config={**RUN_CONFIG, "precision": precision})
+        for precision in ("float32", "bfloat16")
+    )
+    assert arrays(low) != arrays(full)
+    for (_, one), (_, two) in zip(
+        wire.from_record(low.content["arrays"]).items(),
+        wire.from_record(full.content["arrays"]).items(),
+        strict=True,
+    ):
+        assert one.dtype == two.dtype
+        assert torch.allclose(one.float(), two.float(), atol=0.05)
 
 
 def test_training_improves_what_evaluation_measures():
