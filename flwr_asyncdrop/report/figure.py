@@ -113,5 +113,5 @@ def _facts(log: RunLog) -> Iterator[str]:
     yield f"{len(log.updates):,} updates"
     if log.failures:
         yield f"{len(log.failures):,} lost"
-    if log.end is None:
+    if not log.complete:
         yield "cut off before its end"

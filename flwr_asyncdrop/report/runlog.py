@@ -141,6 +141,16 @@ class RunLog:
         return self.run.get(name, config.get(name.replace("_", "-")))
 
     @property
+    def complete(self) -> bool:
+        """Whether the run did all its rounds; one that an error ended did not."""
+        if self.end is None:
+            return False
+        rounds, in_flight = self.fact("num_rounds"), self.fact("in_flight")
+        if rounds is None or in_flight is None:
+            return True
+        return bool(self.end["updates"] >= rounds * min(in_flight, self.devices))
+
+    @property
     def devices(self) -> int:
         """Devices in the fleet, or those that had a task if the history has no size."""
         size = self.fact("devices")

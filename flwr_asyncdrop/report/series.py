@@ -27,7 +27,7 @@ class Series:
     algorithm : str
         Name of the algorithm.
     runs : mapping of int to RunLog
-        The complete runs by seed: those that ended and were evaluated.
+        The complete runs by seed: those that did all their rounds and were evaluated.
     incomplete : mapping of int to RunLog
         The other ones.
     """
@@ -96,7 +96,7 @@ def _label(path: Path, log: RunLog) -> str:
 
 def _series(label: str, logs: Mapping[int, RunLog]) -> Series:
     algorithm = next(log.fact("algorithm") for log in logs.values())
-    whole = {seed for seed, log in logs.items() if log.end and log.curve}
+    whole = {seed for seed, log in logs.items() if log.complete and log.curve}
     return Series(
         label=label,
         algorithm=str(algorithm or label.partition(",")[0]),

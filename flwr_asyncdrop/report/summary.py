@@ -51,7 +51,7 @@ class Summary:
     updates_per_second : float or None
         Updates per real second; None if there was no time.
     complete : bool
-        Whether the history has its last line.
+        Whether the run did all its rounds, as far as the history says.
     """
 
     algorithm: str
@@ -110,7 +110,7 @@ class Summary:
         lost = ", ".join(f"{n:,} {kind}" for kind, n in self.failures.items())
         yield "tasks lost", lost or "none"
         if not self.complete:
-            yield "cut off", "the history has no last line: the run did not end"
+            yield "cut off", "the run did not do all its rounds"
 
     def _saved(self) -> str:
         share = self.share_saved or 0.0
@@ -162,7 +162,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
         updates_by_rank=dict(sorted(by_rank.items())),
         failures=failures,
         updates_per_second=len(log.updates) / seconds if seconds > 0 else None,
-        complete=log.end is not None,
+        complete=log.complete,
     )
 
 

@@ -97,7 +97,7 @@ def _name_blocks(axes: Axes, names: list[str]) -> None:
     axes.set_xticks(np.arange(0, len(names), step) + 0.5, names[::step])
     if len(names) > 2:
         for label in axes.get_xticklabels():
-            label.set(rotation=20, ha="right", rotation_mode="anchor")
+            label.set(rotation=35, ha="right", rotation_mode="anchor", size="small")
     axes.tick_params(axis="x", length=0, labelcolor=GREY)
     axes.grid(visible=False)
     for side in ("left", "bottom"):

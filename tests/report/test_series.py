@@ -33,6 +33,16 @@ def test_runs_without_an_end_or_without_an_accuracy_are_incomplete(tmp_path):
     assert list(series.incomplete) == [1, 2]
 
 
+def test_a_run_that_an_error_ended_is_incomplete(tmp_path):
+    rounds = {"num-rounds": 3, "in-flight": 8}
+    for seed, updates in enumerate([24, 23]):
+        *lines, end = history("fedavg", seed, [0.5], **rounds)
+        folder = tmp_path / "fedavg" / f"seed-{seed}"
+        write(folder, [*lines, {**end, "updates": updates}])
+    (series,) = read_series([tmp_path])
+    assert (list(series.runs), list(series.incomplete)) == ([0], [1])
+
+
 def test_a_folder_of_another_name_goes_by_its_algorithm(tmp_path):
     write(tmp_path / "20260101-fedbuff", history("fedbuff", 0, [0.5]))
     (series,) = read_series([tmp_path])
