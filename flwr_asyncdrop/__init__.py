@@ -11,6 +11,7 @@ from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.simulation import DeviceProfile, LocalGrid, speed_levels
 from flwr_asyncdrop.strategies import (
     AsyncDrop,
+    AsyncDropPlus,
     AsyncFedAvg,
     AsyncFedProx,
     AsyncFjord,
@@ -25,6 +26,7 @@ from flwr_asyncdrop.strategy import AsyncStrategy
 
 __all__ = [
     "AsyncDrop",
+    "AsyncDropPlus",
     "AsyncFedAvg",
     "AsyncFedProx",
     "AsyncFjord",

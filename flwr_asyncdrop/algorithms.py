@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from flwr_asyncdrop.aggregation import Aggregator, Buffered, Mixing, weighting
+from flwr_asyncdrop.aggregation import (
+    Aggregator,
+    Buffered,
+    Mixing,
+    Weighting,
+    weighting,
+)
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
 from flwr_asyncdrop.masks import MaskPolicy, OrderedMask, RandomMask, SmartPartition
@@ -17,6 +23,11 @@ AggregatorRule = Callable[[Hyperparameters, int], Aggregator]
 
 MaskRule = Callable[[Hyperparameters], MaskPolicy]
 LocalRule = Callable[[Hyperparameters], Mapping[str, float]]
+
+
+def _plain(hyper: Hyperparameters) -> Mapping[str, float]:
+    tau = hyper.logit_adjustment
+    return {"logit-adjustment": tau} if tau else {}
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class Algorithm:
     aggregator: AggregatorRule
     uses: frozenset[str]
     mask: MaskRule | None = None
-    local: LocalRule = lambda _: {}
+    local: LocalRule = _plain
     units: Literal["channels", "blocks"] = "channels"
 
     def hyperparameters(self, name: str, values: Mapping[str, Any]) -> Hyperparameters:
@@ -82,10 +93,9 @@ def _fedbuff(hyper: Hyperparameters, cohort: int, *, waits: bool = False) -> Agg
             f"buffer_size={size} is more than the {cohort} devices in flight, which "
             "would wait for ever: lower it, or put more devices in flight"
         )
-    name = hyper.weighting or "polynomial"
     return Buffered(
         size,
-        weighting=weighting(name, hyper.weighting_a, hyper.weighting_b),
+        weighting=_staleness(hyper),
         server_lr=hyper.server_lr,
         momentum=hyper.server_momentum,
         waits=waits,
@@ -94,6 +104,21 @@ def _fedbuff(hyper: Hyperparameters, cohort: int, *, waits: bool = False) -> Agg
 
 def _fedbuff_waiting(hyper: Hyperparameters, cohort: int) -> Aggregator:
     return _fedbuff(hyper, cohort, waits=True)
+
+
+def _fedbuff_counted(hyper: Hyperparameters, cohort: int) -> Aggregator:
+    return Buffered(
+        hyper.buffer_size or max(cohort // 2, 1),
+        weighting=_staleness(hyper),
+        normaliser="counts",
+        server_lr=hyper.server_lr,
+        momentum=hyper.server_momentum,
+    )
+
+
+def _staleness(hyper: Hyperparameters) -> Weighting:
+    name = hyper.weighting or "polynomial"
+    return weighting(name, hyper.weighting_a, hyper.weighting_b)
 
 
 def _fedavg(hyper: Hyperparameters, cohort: int) -> Aggregator:
@@ -110,6 +135,10 @@ def _random(hyper: Hyperparameters) -> MaskPolicy:
     return RandomMask(hyper.drop_rate, hyper.round_to)
 
 
+def _random_graded(hyper: Hyperparameters) -> MaskPolicy:
+    return RandomMask(hyper.drop_rate, hyper.round_to, graded=True)
+
+
 def _smart(hyper: Hyperparameters) -> MaskPolicy:
     return SmartPartition(hyper.drop_rate, hyper.round_to)
 
@@ -123,14 +152,20 @@ def _ordered(hyper: Hyperparameters) -> MaskPolicy:
 
 
 def _proximal(hyper: Hyperparameters) -> Mapping[str, float]:
-    return {"proximal-mu": hyper.proximal_mu}
+    return {"proximal-mu": hyper.proximal_mu, **_plain(hyper)}
 
 
-_SERVER = frozenset({"server_lr", "server_momentum"})
+def _adjusted(hyper: Hyperparameters) -> Mapping[str, float]:
+    return {"logit-adjustment": hyper.logit_adjustment or 1.0}
+
+
+_LOCAL = frozenset({"logit_adjustment"})
+_SERVER = _LOCAL | {"server_lr", "server_momentum"}
 _WEIGHTED = frozenset({"weighting", "weighting_a", "weighting_b"})
 _BUFFERED = _SERVER | _WEIGHTED | {"buffer_size"}
-_MIXED = frozenset({"alpha"})
-_DROPPED = _MIXED | {"drop_rate", "round_to"}
+_MIXED = _LOCAL | {"alpha"}
+_WIDTHS = frozenset({"drop_rate", "round_to"})
+_DROPPED = _MIXED | _WIDTHS
 
 ALGORITHMS = MappingProxyType(
     {
@@ -155,6 +190,11 @@ ALGORITHMS = MappingProxyType(
         # The paper's ablation: Alg. 3 with whole residual blocks for units
         "layerwise-asyncdrop": Algorithm(
             _mixing, _MIXED | {"drop_rate"}, _smart_blocks, units="blocks"
+        ),
+        # Ours: FedBuff's changes on random masks, smaller for slower devices, averaged
+        # over those that trained a coordinate; a loss that knows the label skew
+        "asyncdrop-plus": Algorithm(
+            _fedbuff_counted, _BUFFERED | _WIDTHS, _random_graded, local=_adjusted
         ),
     }
 )

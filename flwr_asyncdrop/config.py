@@ -37,6 +37,7 @@ class RunConfig:
     server_lr: float = 1.0
     server_momentum: float = 0.0
     proximal_mu: float = 0.01
+    logit_adjustment: float = 0.0
     num_rounds: int = 60
     in_flight: int = 8
     seed: int = 0
@@ -169,6 +170,7 @@ _RULES: dict[str, Rule] = {
     "server_lr": _more_than(0),
     "server_momentum": (lambda momentum: 0 <= momentum < 1, "in [0, 1)"),
     "proximal_mu": _at_least(0),
+    "logit_adjustment": _at_least(0),
     "num_rounds": _at_least(1),
     "in_flight": _at_least(1),
     "seed": _at_least(0),

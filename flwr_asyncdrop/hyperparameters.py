@@ -31,6 +31,8 @@ class Hyperparameters:
         Momentum of the server's step, in [0, 1).
     proximal_mu : float
         ``mu`` of FedProx's local objective, at least 0.
+    logit_adjustment : float
+        ``tau`` of the logit-adjusted loss, at least 0; 0 for the algorithm's own.
     """
 
     alpha: float = 0.5
@@ -43,6 +45,7 @@ class Hyperparameters:
     server_lr: float = 1.0
     server_momentum: float = 0.0
     proximal_mu: float = 0.01
+    logit_adjustment: float = 0.0
 
 
 HYPERPARAMETERS: tuple[str, ...] = tuple(

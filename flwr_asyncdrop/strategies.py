@@ -7,6 +7,7 @@ from flwr_asyncdrop.strategy import AsyncStrategy
 __all__ = [
     "STRATEGIES",
     "AsyncDrop",
+    "AsyncDropPlus",
     "AsyncFedAvg",
     "AsyncFedProx",
     "AsyncFjord",
@@ -108,6 +109,18 @@ class LayerwiseAsyncDrop(AsyncStrategy):
     algorithm = "layerwise-asyncdrop"
 
 
+class AsyncDropPlus(AsyncStrategy):
+    """AsyncDrop beyond the paper: buffered changes of submodels sized to each device.
+
+    Random masks drop more on slower devices (`GradedRate`), which so keep pace. A
+    server step averages the changes of a buffer over those that trained a coordinate,
+    weighted by ``1 / sqrt(1 + staleness)``. Clients find ``tau`` of the loss that they
+    are to use, `LogitAdjustedLoss`, as ``"logit-adjustment"`` in the train config.
+    """
+
+    algorithm = "asyncdrop-plus"
+
+
 STRATEGIES = MappingProxyType(
     {
         cls.algorithm: cls
@@ -122,6 +135,7 @@ STRATEGIES = MappingProxyType(
             AsyncDrop,
             HeteroAsyncDrop,
             LayerwiseAsyncDrop,
+            AsyncDropPlus,
         )
     }
 )

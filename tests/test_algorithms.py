@@ -23,6 +23,7 @@ from flwr_asyncdrop.strategies import STRATEGIES
         ("asyncdrop", Mixing, RandomMask, False),
         ("hetero-asyncdrop", Mixing, SmartPartition, False),
         ("layerwise-asyncdrop", Mixing, SmartPartition, False),
+        ("asyncdrop-plus", Buffered, RandomMask, False),
     ],
 )
 def test_what_the_algorithms_are_made_of(name, aggregator, mask, waits):
@@ -82,6 +83,7 @@ def test_what_an_algorithm_does_not_use_makes_no_difference():
         server_lr=0.5,
         server_momentum=0.5,
         proximal_mu=0.5,
+        logit_adjustment=0.5,
     )
     for rules in ALGORITHMS.values():
         for name in HYPERPARAMETERS:

@@ -125,12 +125,19 @@ def weights(arrays):
 
 
 class TestEquivalences:
-    @pytest.mark.parametrize("algorithm", DROPPING)
+    @pytest.mark.parametrize("algorithm", sorted({*DROPPING} & {*MIXING}))
     def test_dropping_nothing_is_async_fedavg_bit_for_bit(self, algorithm):
         full = run("async-fedavg", net=NETS[algorithm])
         assert run(algorithm, drop_rate=0.0) == full
 
-    @pytest.mark.parametrize("algorithm", DROPPING)
+    @pytest.mark.parametrize("size", [1, 2, 4])
+    def test_dropping_nothing_is_fedbuff_bit_for_bit(self, size):
+        """With powers of two, by which any order of division is exact."""
+        full = run("fedbuff", buffer_size=size)
+        assert run("asyncdrop-plus", drop_rate=0.0, buffer_size=size) == full
+        assert run("asyncdrop-plus", drop_rate=0.4, buffer_size=size) != full
+
+    @pytest.mark.parametrize("algorithm", sorted({*DROPPING} & {*MIXING}))
     def test_dropping_something_is_not(self, algorithm):
         full = run("async-fedavg", net=NETS[algorithm])
         assert run(algorithm, drop_rate=0.25) != full

@@ -22,6 +22,8 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "server-lr": "learning rate of the server's step in buffered algorithms",
             "server-momentum": "and its momentum, in [0, 1)",
             "proximal-mu": "async-fedprox adds mu/2 ||w - w_dispatched||^2 to the loss",
+            "logit-adjustment": "tau of the loss that corrects a device's label skew; "
+            "0 = the algorithm's own",
             "num-rounds": "a round is as many updates as devices in flight",
             "in-flight": "devices that train at any moment",
             "seed": "of everything random",
