@@ -10,7 +10,7 @@ from onelayer.training import Run, Setting
 __all__ = ["table"]
 
 _HEAD = (
-    "| | rate stated | of the kernel | measured | floor bound | measured | offset |",
+    "| | rate: bound | kernel | measured | floor: bound | measured | offset |",
     "|---|---|---|---|---|---|---|",
 )
 
