@@ -42,9 +42,10 @@ class LocalGrid(Grid):
     message's time to live is carried but not enforced.
 
     Workers are started with the ``forkserver`` method of ``multiprocessing``, whose
-    server process lives until this process ends: a script needs the usual
-    ``if __name__ == "__main__":``, and workers see the environment variables of the
-    first start. A worker that dies costs its task (an Error reply) and is replaced.
+    server process lives until this process ends: workers see the environment variables
+    of the first start. They import the main script only if the ClientApp is a function
+    or lies there; then it needs the usual ``if __name__ == "__main__":``. A worker that
+    dies costs its task (an Error reply) and is replaced.
 
     All calls must come from one thread. Use it as a context manager, or call
     `close`; else the workers end when the grid is garbage-collected, or with this

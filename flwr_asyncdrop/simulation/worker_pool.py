@@ -8,6 +8,7 @@ import selectors
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Self
@@ -15,6 +16,7 @@ from typing import Self
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.simulation.main_module import no_main_module, refers_to_main
 from flwr_asyncdrop.simulation.private_flower import ErrorCode
 from flwr_asyncdrop.simulation.record import FAILED, READY, Record, receive_text
 from flwr_asyncdrop.simulation.runner import Runner
@@ -126,6 +128,8 @@ class WorkerPool(Runner):
         self._client_app = (
             client_app if isinstance(client_app, str) else _Sealed.seal(client_app)
         )
+        # A factory's module may be the script itself.
+        self._needs_main = not isinstance(client_app, str) or refers_to_main(client_app)
         self._threads = threads
         self._owner = os.getpid()
         self._context = multiprocessing.get_context("forkserver")
@@ -209,7 +213,8 @@ class WorkerPool(Runner):
             args=(far_end, self._slots, self._client_app, self._threads),
             name="LocalGrid worker",
         )
-        process.start()
+        with nullcontext() if self._needs_main else no_main_module():
+            process.start()
         worker = _Worker(process, channel, far_end)
         self._workers.append(worker)
         self._selector.register(channel, selectors.EVENT_READ, worker)

@@ -1,0 +1,140 @@
+"""A whole simulation, MLP + Fashion-MNIST, beside a bare PyTorch loop.
+
+    python -m benchmarks.simulation --data-dir DATA
+
+A run is all from opening the grid to closing it: worker processes start, read the
+data set and build the model; 304 updates of 50 steps at batch size 128, 8 in flight;
+10 evaluations and that of the initial model. The bare loop begins with its data in
+memory as floats. Imports have been made before, and no picture is drawn.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from flwr.app import ConfigRecord
+
+from benchmarks.bare import FloatData, bare_loop
+from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.synthetic import write_fashion_mnist
+from benchmarks.usage import Usage, usage_of
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.experiment import initial_model, load_data, partitions
+from flwr_asyncdrop.models import build_model
+from flwr_asyncdrop.server.app import build_strategy
+from flwr_asyncdrop.server.central_test import CentralTest
+from flwr_asyncdrop.simulation import LocalGrid
+
+__all__ = ["DATA_DIR", "simulation_figures"]
+
+DATA_DIR = "ASYNCDROP_BENCH_DATA"
+"""The environment variable that says where Fashion-MNIST lies."""
+
+Value = str | int | float
+
+NODES = 104
+WORKERS = 2
+PAIRS = 3
+SETTINGS: dict[str, Value] = {
+    "algo": "async-fedavg",
+    "dataset": "fashion-mnist",
+    "model": "mlp",
+    "num-rounds": 38,
+    "evaluate-every": 4,
+    "in-flight": 8,
+    "local-steps": 50,
+    "batch-size": 128,
+    "lr": 0.01,
+    "momentum": 0.9,
+}
+
+
+def simulation_figures(
+    data_dir: Path | None = None, pairs: int = PAIRS
+) -> list[Figure]:
+    """Run both in turn, and compare them pair by pair.
+
+    Parameters
+    ----------
+    data_dir : Path, optional
+        torchvision's root folder; else `DATA_DIR` says where it is, and without that
+        the images are random.
+    pairs : int
+        Runs of each.
+    """
+    with _data(data_dir) as folder:
+        settings = {**SETTINGS, "data-dir": str(folder)}
+        _simulate({**settings, "num-rounds": 1, "local-steps": 1})
+        bare, ours = [], []
+        for _ in range(pairs):
+            bare.append(_bare(RunConfig.parse(settings)))
+            ours.append(usage_of(lambda: _simulate(settings)))
+    wall = [us.wall / least.wall for us, least in zip(ours, bare, strict=True)]
+    cpu = [us.cpu / least.cpu for us, least in zip(ours, bare, strict=True)]
+    return [
+        Figure("sim_wall_ratio_2", statistics.median(wall), 0.55),
+        Figure("sim_cpu_ratio", statistics.median(cpu), 1.06),
+        Figure("sim_wall_s", statistics.median(us.wall for us in ours)),
+        Figure("sim_bare_s", statistics.median(least.wall for least in bare)),
+    ]
+
+
+def _simulate(settings: Mapping[str, Value]) -> None:
+    config = RunConfig.parse(settings)
+    test = CentralTest(config)
+    with LocalGrid(
+        "flwr_asyncdrop.client.app:app",
+        num_nodes=NODES,
+        workers=WORKERS,
+        run_config=settings,
+    ) as grid:
+        build_strategy(config, [test]).start(
+            grid,
+            wire.to_record(initial_model(config).state_dict()),
+            num_rounds=config.num_rounds,
+            train_config=ConfigRecord({"lr": config.lr}),
+            evaluate_fn=test,
+        )
+
+
+def _bare(config: RunConfig) -> Usage:
+    data = load_data(config)
+    floats = FloatData.of(data)
+    shares = partitions(config, NODES)
+    model = build_model(config.model, data.input_shape, data.num_classes, config.seed)
+    return usage_of(lambda: bare_loop(model, floats, shares, config))
+
+
+@contextmanager
+def _data(folder: Path | None) -> Iterator[Path]:
+    """Yield the folder with Fashion-MNIST, or with what passes for it."""
+    if folder is None and DATA_DIR in os.environ:
+        folder = Path(os.environ[DATA_DIR])
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as made:
+        write_fashion_mnist(Path(made))
+        yield Path(made)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-dir", type=Path, help="default: random images")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="runs of each")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    figures = simulation_figures(arguments.data_dir, arguments.pairs)
+    print_json(figures)
+    print_table(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Workers import the script that starts them only where they need it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from flwr_asyncdrop.simulation.main_module import no_main_module, refers_to_main
+
+APP = """
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.train()
+def echo(message, context):
+    return Message(message.content, reply_to=message)
+"""
+SCRIPT = """
+from flwr_asyncdrop import LocalGrid
+
+with open("imports", "a") as file:
+    file.write("once ")
+
+def make_app():
+    return app
+
+if __name__ == "__main__":
+    with LocalGrid({source}, num_nodes=1, workers=2) as grid:
+        (reply,) = grid.send_and_receive([Message(RecordDict(), 1000, "train")])
+        assert reply.has_content(), reply.error.reason
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "imports"),
+    [('"own_module:app"', 1), ('"__main__:app"', 3), ("make_app", 3)],
+)
+def test_a_script_is_imported_by_the_workers_that_need_it(tmp_path, source, imports):
+    (tmp_path / "script.py").write_text(APP + SCRIPT.format(source=source))
+    (tmp_path / "own_module.py").write_text(APP)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "imports").read_text() == "once " * imports
+
+
+def test_the_main_module_is_back_afterwards_whatever_happens():
+    main = sys.modules["__main__"]
+    seen = []
+
+    def start():
+        with no_main_module():
+            seen.append(sys.modules["__main__"])
+            raise OSError("not started")
+
+    with pytest.raises(OSError, match="not started"):
+        start()
+    assert seen != [main]
+    assert sys.modules["__main__"] is main
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [("__main__:app", True), ("__main__", True), ("my.__main__:app", False)],
+)
+def test_references_to_the_main_module(reference, expected):
+    assert refers_to_main(reference) is expected
