@@ -1,7 +1,7 @@
 """Algorithms side by side: the paper's table, from the curves of their runs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Self
 
@@ -196,11 +196,8 @@ def _lateness(row: Row) -> tuple[float, float]:
 
 
 def _with_overheads(row: Row, base: Row) -> Row:
-    return Row(
-        label=row.label,
-        algorithm=row.algorithm,
-        outcomes=row.outcomes,
-        incomplete=row.incomplete,
+    return replace(
+        row,
         time_overhead=_overhead(row, base, lambda point: point.time),
         byte_overhead=_overhead(row, base, lambda point: point.num_bytes),
     )

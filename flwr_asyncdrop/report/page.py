@@ -51,20 +51,10 @@ def render_page(
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    parts = columns(comparison)
-    rows = [
-        list(zip(texts, values, strict=True))
-        for texts, values in zip(
-            zip(*(column.texts for column in parts), strict=True),
-            zip(*(column.values for column in parts), strict=True),
-            strict=True,
-        )
-    ]
     return environment.get_template(_TEMPLATE).render(
         title=title,
         facts=facts,
-        headings=[column.title for column in parts],
-        rows=rows,
+        columns=columns(comparison),
         reference=comparison.reference,
         notes=notes(comparison),
         figures=_inlined(pictures),
