@@ -8,14 +8,14 @@ from rich.console import Console
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.cli.ablations import ABLATIONS
-from flwr_asyncdrop.cli.display import make_display
+from flwr_asyncdrop.cli.display import make_console, make_display
 from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.flags import Value, add_flags, given
 from flwr_asyncdrop.cli.lists import names, seeds, values
 from flwr_asyncdrop.cli.options import add_task, at_least
 from flwr_asyncdrop.cli.pool import RunPool, Started, cores, share_out
+from flwr_asyncdrop.cli.report import print_table
 from flwr_asyncdrop.cli.runs import Run, all_runs, is_complete
-from flwr_asyncdrop.cli.table import table
 from flwr_asyncdrop.cli.tasks import TASKS
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.cli.worker import Failed
@@ -86,7 +86,13 @@ def _main(arguments: argparse.Namespace) -> int:
     variants = build_variants(algorithms, TASKS[arguments.task], given(arguments), vary)
     out = arguments.out.expanduser().absolute()
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
-    return compare(runs, arguments.jobs, Console())
+    console = make_console()
+    num_failed = compare(runs, arguments.jobs, console)
+    if num_failed < len(runs):
+        print_table(console, [out])
+        line = f"figures and a page with everything: asyncdrop report {out}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return _FAILED if num_failed else 0
 
 
 def _what(
@@ -104,7 +110,7 @@ def _what(
 
 
 def compare(runs: Sequence[Run], jobs: int, console: Console) -> int:
-    """Do the runs that are missing, and show what all of them came to.
+    """Do the runs that are missing, and show how far they are.
 
     Parameters
     ----------
@@ -118,7 +124,7 @@ def compare(runs: Sequence[Run], jobs: int, console: Console) -> int:
     Returns
     -------
     int
-        The exit status: 0, or 1 if a run failed.
+        Runs that failed.
 
     Raises
     ------
@@ -145,10 +151,8 @@ def compare(runs: Sequence[Run], jobs: int, console: Console) -> int:
         except KeyboardInterrupt:
             display.say("interrupted: the same command goes on with what is missing")
             raise
-    for line in table(run.folder for run in runs):
-        display.say(line)
     if failed:
         display.say(
-            f"{failed} of {len(runs)} runs failed; the same command tries again"
+            f"{failed} of {len(runs)} runs failed: the same command tries again"
         )
-    return _FAILED if failed else 0
+    return failed

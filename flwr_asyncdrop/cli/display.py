@@ -19,7 +19,9 @@ from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.runs import LOG, Run
 from flwr_asyncdrop.cli.worker import Ended, Failed
 
-__all__ = ["BarDisplay", "LineDisplay", "make_display"]
+__all__ = ["BarDisplay", "LineDisplay", "make_console", "make_display"]
+
+_WIDTH_OF_FILES = 120
 
 
 class LineDisplay:
@@ -139,6 +141,12 @@ class BarDisplay(LineDisplay):
         if self._all is not None:
             self._bars.advance(self._all)
         super().end(run, how)
+
+
+def make_console() -> Console:
+    """Return the console of this process; a file has more width than rich assumes."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
 
 
 def make_display(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from flwr_asyncdrop.cli.events import Progress, Reporter
-from flwr_asyncdrop.cli.runs import HISTORY, Run
+from flwr_asyncdrop.cli.runs import Run
 from flwr_asyncdrop.server.app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 
@@ -29,22 +29,14 @@ def execute(run: Run, workers: int, say: Callable[[Progress], None]) -> None:
     Raises
     ------
     AsyncDropError
-        If the run cannot go on. Its history is then ``history.failed.jsonl``, since
-        only complete runs have a ``history.jsonl`` with a last line.
+        If the run cannot go on.
     """
-    config, history = run.config, run.folder / HISTORY
-    failed = history.with_suffix(".failed.jsonl")
-    failed.unlink(missing_ok=True)
-    try:
-        with LocalGrid(
-            _CLIENT_APP,
-            num_nodes=run.devices,
-            workers=workers,
-            run_config=run.settings,
-            threads_per_worker=config.threads,
-        ) as grid:
-            run_experiment(grid, config, callbacks=[Reporter(say)])
-    except BaseException:
-        if history.exists():
-            history.replace(failed)
-        raise
+    config = run.config
+    with LocalGrid(
+        _CLIENT_APP,
+        num_nodes=run.devices,
+        workers=workers,
+        run_config=run.settings,
+        threads_per_worker=config.threads,
+    ) as grid:
+        run_experiment(grid, config, callbacks=[Reporter(say)])

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from flwr_asyncdrop.cli import compare, simulate
+from flwr_asyncdrop.cli import compare, report, simulate
 from flwr_asyncdrop.exceptions import AsyncDropError
 
 __all__ = ["main"]
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Asynchronous federated learning on a simulated fleet.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (simulate, compare):
+    for command in (simulate, compare, report):
         command.add_parser(commands)
     parsed = parser.parse_args(arguments)
     try:

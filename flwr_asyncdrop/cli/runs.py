@@ -9,6 +9,7 @@ from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.report.runlog import RunLog
 
 __all__ = ["HISTORY", "LOG", "Run", "all_runs", "is_complete"]
 
@@ -90,7 +91,7 @@ def is_complete(run: Run) -> bool:
     if not path.exists():
         return False
     records = list(read_history(path))
-    if not records or records[-1]["event"] != "end":
+    if not records or not RunLog.from_records(records).complete:
         return False
     recorded = {"devices": records[0].get("devices"), **records[0].get("config", {})}
     if differences := _differences(recorded, run):

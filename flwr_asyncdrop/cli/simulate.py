@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from flwr_asyncdrop.cli.display import make_display
+from flwr_asyncdrop.cli.display import make_console, make_display
 from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.execute import execute
 from flwr_asyncdrop.cli.flags import add_flags, given
@@ -53,7 +53,7 @@ def _main(arguments: argparse.Namespace) -> int:
         {**settings, "out-dir": str(folder)},
         arguments.devices,
     )
-    simulate(run, arguments.workers, Console())
+    simulate(run, arguments.workers, make_console())
     return 0
 
 

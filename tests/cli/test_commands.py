@@ -57,6 +57,7 @@ def test_a_comparison_is_done_once_and_goes_on_where_it_was(tmp_path, capsys):
         for seed in (0, 1)
     ]
     assert done.stdout.count("started") == done.stdout.count("complete") == 4
+    assert "max. accuracy" in done.stdout
     written = {run: history(run) for run in runs}
     for run, lines in written.items():
         assert lines[-1]["event"] == "end"
@@ -89,7 +90,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
     assert "layerwise-asyncdrop seed 0 [1/2]" in failed
     assert "0 residual blocks" in failed
     assert "complete async-fedavg seed 0 [2/2]" in shown
-    assert "1 of 2 runs failed" in shown
+    assert "1 of 2 runs failed: the same command tries again" in shown
     log = tmp_path / "layerwise-asyncdrop" / "seed-0" / "run.log"
     assert str(log) in shown
     assert "Traceback" in log.read_text()
@@ -111,3 +112,19 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments, says, tmp_path, caps
     assert error.startswith("asyncdrop: ")
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
+    run = tmp_path / "fedavg" / "seed-0"
+    assert main(["simulate", "--algo=fedavg", *SMALL, *FLEET, f"--out={run}"]) == 0
+    capsys.readouterr()
+    assert main(["report", str(tmp_path), "--target=0.01"]) == 0
+    shown = capsys.readouterr().out
+    assert "fedavg" in shown
+    assert "s to 1.00%" in " ".join(shown.split())
+    page = tmp_path / "report" / "report.html"
+    assert str(page) in shown
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+    assert main(["report", str(tmp_path / "fedavg" / "nothing")]) == 1
+    assert capsys.readouterr().err.startswith("asyncdrop: ")

@@ -7,6 +7,7 @@ import pytest
 from flwr_asyncdrop.cli.runs import HISTORY, all_runs, is_complete
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.history import SCHEMA
 
 SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
 VARIANTS = [Variant("one", SETTINGS), Variant("other", {**SETTINGS, "lr": 0.2})]
@@ -17,13 +18,17 @@ def run(tmp_path):
     return all_runs(VARIANTS[:1], [7], devices=10, out=tmp_path)[0]
 
 
-def write(run, *events, devices=10, **config):
+def write(run, updates=12, *, ended=True, devices=10, **config):
     """Write a history as a run would; `config` is what differs from the run's."""
     recorded = {**SETTINGS, "seed": 7, "partition": "speed-level", **config}
-    first = {"event": "run", "devices": devices, "config": recorded}
+    first = {"schema": SCHEMA, "devices": devices, "config": recorded}
+    lines = [{"event": "run", **first}, *({"event": "update"} for _ in range(updates))]
+    if ended:
+        lines.append({"event": "end", "updates": updates})
     run.folder.mkdir(parents=True)
-    lines = [first, *({"event": event} for event in events)]
-    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    text = "".join(
+        f"{json.dumps({**line, 'wall': {'seconds': 0}})}\n" for line in lines
+    )
     (run.folder / HISTORY).write_text(text)
 
 
@@ -49,19 +54,25 @@ def test_what_is_asked_for_twice_is_refused(tmp_path):
         all_runs(VARIANTS, [1, 1], devices=10, out=tmp_path)
 
 
-def test_a_run_that_is_absent_or_cut_off_is_to_be_done(run):
+def test_a_run_that_is_absent_is_to_be_done(run):
     assert not is_complete(run)
-    write(run, "update", "update")
+    run.folder.mkdir(parents=True)
+    (run.folder / HISTORY).touch()
     assert not is_complete(run)
 
 
-def test_a_run_with_its_last_line_is_complete(run):
-    write(run, "update", "end")
+def test_a_run_that_did_all_its_rounds_is_complete(run):
+    write(run)
     assert is_complete(run)
 
 
-def test_a_cut_off_run_may_have_any_configuration(run):
-    write(run, "update", lr=0.5)
+def test_a_run_that_was_killed_is_to_be_done_whatever_it_was(run):
+    write(run, updates=12, ended=False, lr=0.5)
+    assert not is_complete(run)
+
+
+def test_a_run_that_an_error_ended_is_to_be_done(run):
+    write(run, updates=11, lr=0.5)
     assert not is_complete(run)
 
 
@@ -70,16 +81,16 @@ def test_a_cut_off_run_may_have_any_configuration(run):
     [
         ({"lr": 0.5}, "(lr 0.5, now 0.1)"),
         ({"partition": "iid"}, "(partition 'iid', now 'speed-level')"),
-        ({"devices": 104}, "(devices 104, now 10)"),
+        ({"devices": 9}, "(devices 9, now 10)"),
         ({"width": 0.5, "lr": 0.5}, "(width 0.5, now 1.0; lr 0.5, now 0.1)"),
     ],
 )
 def test_a_complete_run_of_another_configuration_is_an_error(run, difference, says):
-    write(run, "end", **difference)
+    write(run, **difference)
     with pytest.raises(ConfigError, match=re.escape(says)):
         is_complete(run)
 
 
 def test_folders_and_patience_make_no_other_run(run):
-    write(run, "end", **{"timeout": 1.0, "data-dir": "elsewhere"})
+    write(run, **{"timeout": 1.0, "data-dir": "elsewhere"})
     assert is_complete(run)

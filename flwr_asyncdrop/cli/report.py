@@ -1,0 +1,81 @@
+"""``asyncdrop report``: what the runs of some folders came to."""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from flwr_asyncdrop.cli.display import make_console
+from flwr_asyncdrop.report import comparison_table, write_report
+
+__all__ = ["add_parser", "print_table"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "report",
+        help="table, figures and a page of what was compared",
+        description="Report on the runs of a comparison: the table, and a page that "
+        "has it with all figures.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=_folder,
+        metavar="DIR",
+        help="folder of a comparison; several are taken together",
+    )
+    parser.add_argument(
+        "--out",
+        type=_folder,
+        metavar="DIR",
+        help="where the report goes (default: 'report' in the first folder)",
+    )
+    parser.add_argument(
+        "--target",
+        type=_target,
+        default="auto",
+        metavar="ACCURACY",
+        help="accuracy to which time and bytes are counted: a number; auto, the "
+        "paper's rule, the second-lowest maximum of the baselines; or 0.95best, that "
+        "share of the highest final accuracy of a baseline (default: auto)",
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="LABEL",
+        help="what the overheads are relative to (default: hetero-asyncdrop)",
+    )
+    parser.set_defaults(command=_main)
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    out = arguments.out or arguments.folders[0] / "report"
+    target, reference = arguments.target, arguments.reference
+    console = make_console()
+    print_table(console, arguments.folders, target, reference)
+    page = write_report(arguments.folders, out, target=target, reference=reference)
+    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def print_table(
+    console: Console,
+    folders: list[Path],
+    target: str | float = "auto",
+    reference: str | None = None,
+) -> None:
+    """Print the table of some folders; the parameters are those of `write_report`."""
+    console.print(comparison_table(folders, target, reference))
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _target(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
