@@ -1,0 +1,66 @@
+"""What a model reaches when it is trained in one place: the bar for federated runs.
+
+``python -m benchmarks.central --dataset imdb --data-dir DIR --model lstm --lr 1``
+prints the accuracy on the test set as it rises.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from flwr_asyncdrop.client.training import LocalSGD
+from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.evaluate import score
+from flwr_asyncdrop.experiment import best_device, initial_model, load_data
+from flwr_asyncdrop.precision import in_precision
+from flwr_asyncdrop.seeding import torch_generator
+
+
+def accuracies(config: RunConfig, steps: int) -> Iterator[tuple[int, float]]:
+    """Train on all training samples; yield steps done and test accuracy.
+
+    The clients' optimiser, new every ``local-steps`` steps as theirs is: what a single
+    device with all the data would reach.
+    """
+    data, device = load_data(config), best_device()
+    model = initial_model(config).to(device)
+    sgd = LocalSGD(config.local_steps, config.batch_size, config.lr, config.momentum)
+    for done in range(config.local_steps, steps + 1, config.local_steps):
+        sgd.train(
+            in_precision(model, config.precision),
+            lambda positions: data.batch("train", positions, device),
+            len(data.train_y),
+            torch_generator(config.seed, "central", done),
+        )
+        yield done, score(model, data, config.precision).accuracy
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line every some steps."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--data-dir", default="")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--width", type=float, default=1.0)
+    parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--every", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    options = {
+        name.replace("_", "-"): value
+        for name, value in vars(parser.parse_args(arguments)).items()
+    }
+    steps = options.pop("steps")
+    options["local-steps"] = options.pop("every")
+    config = RunConfig.parse(options)
+    torch.set_num_threads(config.threads)
+    for done, accuracy in accuracies(config, steps):
+        print(f"{done:6} steps  {accuracy:.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
