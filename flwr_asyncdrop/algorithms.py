@@ -9,6 +9,7 @@ from flwr_asyncdrop.aggregation import (
     Aggregator,
     Buffered,
     Mixing,
+    Remembered,
     Weighting,
     weighting,
 )
@@ -49,6 +50,9 @@ class Algorithm:
     units : {"channels", "blocks"}
         What a mask leaves out: channels, neurons, heads and their like, or whole
         residual blocks.
+    averaging : float
+        Decay of the average of the model's versions that is served, unless the
+        hyperparameter says otherwise; 0 for none.
     """
 
     aggregator: AggregatorRule
@@ -56,6 +60,7 @@ class Algorithm:
     mask: MaskRule | None = None
     local: LocalRule = _plain
     units: Literal["channels", "blocks"] = "channels"
+    averaging: float = 0.0
 
     def hyperparameters(self, name: str, values: Mapping[str, Any]) -> Hyperparameters:
         """Return hyperparameters with these values, and defaults for the others.
@@ -106,11 +111,9 @@ def _fedbuff_waiting(hyper: Hyperparameters, cohort: int) -> Aggregator:
     return _fedbuff(hyper, cohort, waits=True)
 
 
-def _fedbuff_counted(hyper: Hyperparameters, cohort: int) -> Aggregator:
-    return Buffered(
+def _remembered(hyper: Hyperparameters, cohort: int) -> Aggregator:
+    return Remembered(
         hyper.buffer_size or max(cohort // 2, 1),
-        weighting=_staleness(hyper),
-        normaliser="counts",
         server_lr=hyper.server_lr,
         momentum=hyper.server_momentum,
     )
@@ -136,7 +139,7 @@ def _random(hyper: Hyperparameters) -> MaskPolicy:
 
 
 def _random_graded(hyper: Hyperparameters) -> MaskPolicy:
-    return RandomMask(hyper.drop_rate, hyper.round_to, graded=True)
+    return RandomMask(hyper.drop_rate, hyper.round_to, spread=1 / 3)
 
 
 def _smart(hyper: Hyperparameters) -> MaskPolicy:
@@ -159,11 +162,11 @@ def _adjusted(hyper: Hyperparameters) -> Mapping[str, float]:
     return {"logit-adjustment": hyper.logit_adjustment or 1.0}
 
 
-_LOCAL = frozenset({"logit_adjustment"})
-_SERVER = _LOCAL | {"server_lr", "server_momentum"}
+_ALL = frozenset({"averaging", "logit_adjustment"})
+_SERVER = _ALL | {"server_lr", "server_momentum"}
 _WEIGHTED = frozenset({"weighting", "weighting_a", "weighting_b"})
 _BUFFERED = _SERVER | _WEIGHTED | {"buffer_size"}
-_MIXED = _LOCAL | {"alpha"}
+_MIXED = _ALL | {"alpha"}
 _WIDTHS = frozenset({"drop_rate", "round_to"})
 _DROPPED = _MIXED | _WIDTHS
 
@@ -191,10 +194,15 @@ ALGORITHMS = MappingProxyType(
         "layerwise-asyncdrop": Algorithm(
             _mixing, _MIXED | {"drop_rate"}, _smart_blocks, units="blocks"
         ),
-        # Ours: FedBuff's changes on random masks, smaller for slower devices, averaged
-        # over those that trained a coordinate; a loss that knows the label skew
+        # Ours: steps with the latest changes of all speed groups, on random masks that
+        # drop more on slower devices; a loss that knows the label skew; an average of
+        # the versions is served
         "asyncdrop-plus": Algorithm(
-            _fedbuff_counted, _BUFFERED | _WIDTHS, _random_graded, local=_adjusted
+            _remembered,
+            _SERVER | _WIDTHS | {"buffer_size"},
+            _random_graded,
+            local=_adjusted,
+            averaging=0.8,
         ),
     }
 )

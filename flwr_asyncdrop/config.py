@@ -36,6 +36,7 @@ class RunConfig:
     buffer_size: int = 0
     server_lr: float = 1.0
     server_momentum: float = 0.0
+    averaging: float = 0.0
     proximal_mu: float = 0.01
     logit_adjustment: float = 0.0
     num_rounds: int = 60
@@ -169,6 +170,7 @@ _RULES: dict[str, Rule] = {
     "buffer_size": _at_least(0),
     "server_lr": _more_than(0),
     "server_momentum": (lambda momentum: 0 <= momentum < 1, "in [0, 1)"),
+    "averaging": (lambda decay: 0 <= decay < 1, "in [0, 1)"),
     "proximal_mu": _at_least(0),
     "logit_adjustment": _at_least(0),
     "num_rounds": _at_least(1),

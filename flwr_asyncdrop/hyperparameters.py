@@ -29,10 +29,14 @@ class Hyperparameters:
         Learning rate of the server's step, positive.
     server_momentum : float
         Momentum of the server's step, in [0, 1).
+    averaging : float
+        Decay of the average of the model's versions that is evaluated and returned, in
+        [0, 1); 0 for the algorithm's own.
     proximal_mu : float
         ``mu`` of FedProx's local objective, at least 0.
     logit_adjustment : float
-        ``tau`` of the logit-adjusted loss, at least 0; 0 for the algorithm's own.
+        ``tau`` of the logit-adjusted loss, at least 0, which follows the schedule of
+        the learning rate; 0 for the algorithm's own.
     """
 
     alpha: float = 0.5
@@ -44,6 +48,7 @@ class Hyperparameters:
     buffer_size: int = 0
     server_lr: float = 1.0
     server_momentum: float = 0.0
+    averaging: float = 0.0
     proximal_mu: float = 0.01
     logit_adjustment: float = 0.0
 

@@ -54,4 +54,4 @@ class ResultCollector(Callback):
 
     def on_end(self, state: ServerState) -> None:
         """Add the final model."""
-        self.result.arrays = wire.to_record(state.arrays)
+        self.result.arrays = wire.to_record(state.served)

@@ -110,12 +110,13 @@ class LayerwiseAsyncDrop(AsyncStrategy):
 
 
 class AsyncDropPlus(AsyncStrategy):
-    """AsyncDrop beyond the paper: buffered changes of submodels sized to each device.
+    """AsyncDrop beyond the paper: every speed group has its say in every step.
 
-    Random masks drop more on slower devices (`GradedRate`), which so keep pace. A
-    server step averages the changes of a buffer over those that trained a coordinate,
-    weighted by ``1 / sqrt(1 + staleness)``. Clients find ``tau`` of the loss that they
-    are to use, `LogitAdjustedLoss`, as ``"logit-adjustment"`` in the train config.
+    Random masks drop more on slower devices (`GradedRate`), which so keep pace. Every
+    few updates the server steps with the mean of the latest changes of all speed
+    groups (`Remembered`), and serves an exponential average of its versions. Clients
+    find ``tau`` of the loss that they are to use, `LogitAdjustedLoss`, as
+    ``"logit-adjustment"`` in the train config.
     """
 
     algorithm = "asyncdrop-plus"

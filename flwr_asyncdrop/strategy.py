@@ -149,6 +149,9 @@ class AsyncStrategy(SynchronousRounds):
         self.build_aggregator: AggregatorBuilder = partial(rules.aggregator, hyper)
         self.build_aggregator(in_flight)
         self._local = rules.local(hyper)
+        self._averaging = hyper.averaging or rules.averaging
+        decays = 0 <= self._averaging < 1
+        _check("averaging", self._averaging, decays, "in [0, 1)")
         self.plan: Plan | None = None
         self._assignment: Assignment = FullModels()
         if rules.mask is not None:
@@ -319,6 +322,7 @@ class AsyncStrategy(SynchronousRounds):
             selection=self.selection,
             assignment=self._assignment,
             build_aggregator=self.build_aggregator,
+            averaging=self._averaging,
             settings=TrainSettings(
                 config={**(config or {}), **self._local},
                 schedule=self.schedule,

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from flwr_asyncdrop.aggregation import Buffered, Mixing
+from flwr_asyncdrop.aggregation import Buffered, Mixing, Remembered
+from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.algorithms import ALGORITHMS, algorithm
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
@@ -23,7 +24,7 @@ from flwr_asyncdrop.strategies import STRATEGIES
         ("asyncdrop", Mixing, RandomMask, False),
         ("hetero-asyncdrop", Mixing, SmartPartition, False),
         ("layerwise-asyncdrop", Mixing, SmartPartition, False),
-        ("asyncdrop-plus", Buffered, RandomMask, False),
+        ("asyncdrop-plus", Remembered, RandomMask, False),
     ],
 )
 def test_what_the_algorithms_are_made_of(name, aggregator, mask, waits):
@@ -64,9 +65,7 @@ def test_hyperparameters_that_make_no_difference_are_refused_by_name():
     assert rules.hyperparameters("asyncdrop", {"drop_rate": 0.5}).drop_rate == 0.5
     with pytest.raises(ConfigError, match="does not use hyperparameter 'server_lr'"):
         rules.hyperparameters("asyncdrop", {"server_lr": 1.0})
-    with pytest.raises(
-        ConfigError, match="has no hyperparameter 'drop_rat'"
-    ):
+    with pytest.raises(ConfigError, match="has no hyperparameter 'drop_rat'"):
         rules.hyperparameters("asyncdrop", {"drop_rat": 0.5})
 
 
@@ -83,6 +82,7 @@ def test_what_an_algorithm_does_not_use_makes_no_difference():
         server_lr=0.5,
         server_momentum=0.5,
         proximal_mu=0.5,
+        averaging=0.5,
         logit_adjustment=0.5,
     )
     for rules in ALGORITHMS.values():
@@ -99,7 +99,12 @@ def test_what_an_algorithm_does_not_use_makes_no_difference():
 def fingerprint(rules, hyper):
     """Return everything that an algorithm builds, as comparable text."""
     mask = None if rules.mask is None else vars(rules.mask(hyper))
-    return repr((vars(rules.aggregator(hyper, 8)), mask, rules.local(hyper)))
+    aggregator = {
+        name: vars(part) if isinstance(part, ServerStep) else part
+        for name, part in vars(rules.aggregator(hyper, 8)).items()
+    }
+    averaging = hyper.averaging or rules.averaging
+    return repr((aggregator, mask, rules.local(hyper), averaging))
 
 
 def test_every_algorithm_has_a_strategy_of_its_name():

@@ -28,6 +28,8 @@ class Update:
         that `needs_base`.
     capability : float
         The device's speed over that of the fastest device, in (0, 1].
+    rank, num_ranks : int
+        Its place among the speed ranks, 0 the fastest.
     """
 
     arrays: State
@@ -36,6 +38,8 @@ class Update:
     num_examples: int
     base: State | None = None
     capability: float = 1.0
+    rank: int = 0
+    num_ranks: int = 1
 
 
 class Aggregator(ABC):

@@ -21,6 +21,8 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "buffer-size": "updates that fedbuff collects; 0 = half of in-flight",
             "server-lr": "learning rate of the server's step in buffered algorithms",
             "server-momentum": "and its momentum, in [0, 1)",
+            "averaging": "decay of the average of versions that is served; "
+            "0 = the algorithm's own",
             "proximal-mu": "async-fedprox adds mu/2 ||w - w_dispatched||^2 to the loss",
             "logit-adjustment": "tau of the loss that corrects a device's label skew; "
             "0 = the algorithm's own",

@@ -42,7 +42,7 @@ class LogitAdjustedLoss:
     """
 
     def __init__(
-        self, labels: Tensor, num_classes: int, tau: float, smoothing: float = 0.01
+        self, labels: Tensor, num_classes: int, tau: float, smoothing: float = 0.03
     ) -> None:
         if not tau >= 0:
             raise ConfigError(f"logit_adjustment={tau!r} must be at least 0")

@@ -118,35 +118,41 @@ class DropRate:
 class GradedRate:
     """Rates that grow with the rank: the slower the device, the more it drops.
 
-    The device of rank ``i`` among ``S``, 0 the fastest, drops ``2 * rate * i / (S-1)``
-    of its units: nothing at rank 0, and `rate` on average over the ranks, so that a
+    The device of rank ``i`` among ``S``, 0 the fastest, drops ``rate * (1 + spread *
+    (2 i / (S - 1) - 1))`` of its units: `rate` on average over the ranks, so that a
     fleet saves what it saves when every device drops alike. A single rank drops `rate`.
 
     Attributes
     ----------
     rate : float
-        The mean share of units to drop, in [0, 0.5).
+        The mean share of units to drop, in [0, 1).
     round_to : int
         Widths are multiples of it; see `DropRate`.
+    spread : float
+        In [0, 1]: 0 for equal rates, 1 for rates from 0 to twice the mean.
 
     Raises
     ------
     ConfigError
-        If either is out of range.
+        If a value is out of range, or the slowest device would keep nothing.
     """
 
     rate: float
     round_to: int = 1
+    spread: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate < 0.5:
-            raise ConfigError(
-                f"drop_rate={self.rate!r} must lie in [0, 0.5): the slowest device "
-                "drops twice as much"
-            )
         DropRate(self.rate, self.round_to)
+        if not 0 <= self.spread <= 1:
+            raise ConfigError(f"spread={self.spread!r} must lie in [0, 1]")
+        if self.rate * (1 + self.spread) >= 1:
+            raise ConfigError(
+                f"drop_rate={self.rate!r} must be less than "
+                f"{1 / (1 + self.spread):.3g}: the slowest device drops "
+                f"{1 + self.spread:.3g} times as much"
+            )
 
     def of(self, rank: int, num_ranks: int) -> DropRate:
         """Return what a rank drops."""
-        share = 2 * rank / (num_ranks - 1) if num_ranks > 1 else 1.0
-        return DropRate(self.rate * share, self.round_to)
+        place = 2 * rank / (num_ranks - 1) - 1 if num_ranks > 1 else 0.0
+        return DropRate(self.rate * (1 + self.spread * place), self.round_to)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.masks.policy import DropRate, GradedRate, MaskPolicy
+from flwr_asyncdrop.masks.policy import GradedRate, MaskPolicy
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
 __all__ = ["RandomMask"]
@@ -20,8 +20,8 @@ class RandomMask(MaskPolicy):
         The share of units to drop, in [0, 1).
     round_to : int
         Widths are multiples of it; see `DropRate`.
-    graded : bool
-        Whether slow devices drop more than fast ones; see `GradedRate`.
+    spread : float
+        In [0, 1]: how much more slow devices drop than fast ones; see `GradedRate`.
 
     Raises
     ------
@@ -30,11 +30,9 @@ class RandomMask(MaskPolicy):
     """
 
     def __init__(
-        self, drop_rate: float, round_to: int = 1, *, graded: bool = False
+        self, drop_rate: float, round_to: int = 1, *, spread: float = 0.0
     ) -> None:
-        self._drop_rate: DropRate | GradedRate = (
-            GradedRate(drop_rate, round_to) if graded else DropRate(drop_rate, round_to)
-        )
+        self._drop_rate = GradedRate(drop_rate, round_to, spread)
 
     def assign(
         self,
@@ -45,9 +43,7 @@ class RandomMask(MaskPolicy):
         generator: torch.Generator,
     ) -> Keep:
         """Draw the units to keep, group by group."""
-        drop = self._drop_rate
-        if isinstance(drop, GradedRate):
-            drop = drop.of(rank, num_ranks)
+        drop = self._drop_rate.of(rank, num_ranks)
         return tuple(
             _sample(group.size, drop.dropped(group.size), generator) for group in groups
         )

@@ -18,7 +18,9 @@ from flwr_asyncdrop.submodel.types import State
 
 __all__ = ["Assignment", "Dispatcher", "TrainSettings", "task_config"]
 
-LEARNING_RATE = "lr"
+# The adjustment biases the model that it brings about so fast, so it fades with the
+# learning rate.
+SCHEDULED = ("lr", "logit-adjustment")
 
 
 class Assignment(Protocol):
@@ -35,7 +37,7 @@ class TrainSettings:
     Attributes
     ----------
     config : mapping of str to config values
-        The user's train config; its ``"lr"``, if any, follows the schedule.
+        The user's train config; what it has of `SCHEDULED` follows the schedule.
     schedule : StepDecay
         The global learning-rate schedule.
     keys : RecordKeys
@@ -50,11 +52,12 @@ class TrainSettings:
     ttl: float
 
     def config_at(self, fastest_updates: int) -> dict[str, object]:
-        """Return the train config with the learning rate of this moment."""
-        config = dict(self.config)
-        rate = config.get(LEARNING_RATE)
-        if isinstance(rate, float | int):
-            config[LEARNING_RATE] = rate * self.schedule.factor(fastest_updates)
+        """Return the train config with what the schedule makes of it at this moment."""
+        config, factor = dict(self.config), self.schedule.factor(fastest_updates)
+        for key in SCHEDULED:
+            value = config.get(key)
+            if isinstance(value, float | int):
+                config[key] = value * factor
         return config
 
 

@@ -82,7 +82,7 @@ class ServerEvaluator(Evaluator):
         unfinished = [future for future in self._pending if not future.done()]
         if len(unfinished) >= _MOST_PENDING:
             wait(unfinished[:1])
-        arrays = {name: tensor.clone() for name, tensor in state.arrays.items()}
+        arrays = {name: tensor.clone() for name, tensor in state.served.items()}
         self._pending.append(
             self._executor.submit(
                 self._evaluate, arrays, server_round, state.updates, state.time
@@ -150,7 +150,7 @@ class ClientEvaluator(Evaluator):
 
     def submit(self, state: ServerState, server_round: int) -> None:
         """Send the global model to the clients that ``configure`` chooses."""
-        messages = self._configure(server_round, wire.to_record(state.arrays))
+        messages = self._configure(server_round, wire.to_record(state.served))
         pushed = [self._mailbox.push(message) for message in messages]
         waiting = {name: place for place, name in enumerate(pushed) if name}
         sent = _Sent(server_round, state.updates, state.time, waiting)

@@ -13,7 +13,7 @@ from flwr.app import (
 )
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Aggregator, Update
+from flwr_asyncdrop.aggregation import Aggregator, Update, average_
 from flwr_asyncdrop.exceptions import ReplyError, ShapeError
 from flwr_asyncdrop.seeding import numpy_generator
 from flwr_asyncdrop.server.dispatch import (
@@ -54,6 +54,8 @@ class Session:
         Most tasks in flight at any moment.
     updates_per_round : int
         As many as devices can be in flight.
+    averaging : float
+        Decay of the average of the model's versions that is served; 0 for none.
     """
 
     state: ServerState
@@ -61,6 +63,12 @@ class Session:
     aggregator: Aggregator
     slots: int
     updates_per_round: int
+    averaging: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.averaging:
+            arrays = self.state.arrays
+            self.state.averaged = {name: t.clone() for name, t in arrays.items()}
 
     @classmethod
     def open(
@@ -74,6 +82,7 @@ class Session:
         assignment: Assignment,
         build_aggregator: AggregatorBuilder,
         settings: TrainSettings,
+        averaging: float = 0.0,
     ) -> "Session":
         """Put a run together on the nodes that are connected.
 
@@ -110,7 +119,7 @@ class Session:
             settings,
             keeps_base=aggregator.needs_base,
         )
-        return cls(state, dispatcher, aggregator, slots, possible)
+        return cls(state, dispatcher, aggregator, slots, possible, averaging)
 
     def resume(
         self, arrays: State, config: Mapping[str, object], node_ids: Iterable[int]
@@ -180,6 +189,8 @@ class Session:
             reply.num_examples,
             base,
             self.dispatcher.fleet.capability(order.device),
+            order.rank,
+            order.num_ranks,
         )
         try:
             changed = self.aggregator.merge(state.arrays, update)
@@ -188,6 +199,8 @@ class Session:
         if changed:
             state.version += 1
             state.waiting.clear()
+            if state.averaged is not None:
+                average_(state.averaged, state.arrays, self.averaging, state.version)
         elif self.aggregator.waits:
             state.waiting.append(order)
         state.updates += 1

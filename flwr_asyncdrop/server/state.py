@@ -101,6 +101,8 @@ class ServerState:
         Orders by message id.
     waiting : list of Order
         Orders whose devices wait until their updates change the global model.
+    averaged : dict of str to Tensor, optional
+        Average of the versions of the model so far, if the algorithm keeps one.
     """
 
     seed: int
@@ -118,6 +120,12 @@ class ServerState:
     lost_in_a_row: list[int] = field(default_factory=list)
     in_flight: dict[str, Order] = field(default_factory=dict)
     waiting: list[Order] = field(default_factory=list)
+    averaged: State | None = None
+
+    @property
+    def served(self) -> State:
+        """The model that is evaluated and returned: the average, if there is one."""
+        return self.arrays if self.averaged is None else self.averaged
 
     @property
     def orders(self) -> list[Order]:

@@ -39,8 +39,16 @@ def test_the_mean_rate_is_the_drop_rate():
     assert GradedRate(0.3).of(0, 1).rate == 0.3
 
 
+def test_a_spread_of_a_third_by_hand():
+    rates = [GradedRate(0.45, spread=1 / 3).of(rank, 3).rate for rank in range(3)]
+    assert rates == pytest.approx([0.3, 0.45, 0.6])
+    assert GradedRate(0.45, spread=0.0).of(2, 3).rate == 0.45
+    with pytest.raises(ConfigError, match="spread=2"):
+        GradedRate(0.45, spread=2)
+
+
 def test_random_masks_can_have_the_same_widths():
-    mask, generator = RandomMask(0.25, graded=True), torch.Generator().manual_seed(0)
+    mask, generator = RandomMask(0.25, spread=1.0), torch.Generator().manual_seed(0)
     kept = [mask.assign(GROUPS, None, rank, 8, generator) for rank in range(8)]
     assert [tuple(len(k) for k in keep) for keep in kept] == widths(OrderedMask(0.25))
     assert any(keep[0].tolist() != list(range(len(keep[0]))) for keep in kept)
@@ -52,5 +60,5 @@ def test_dropping_nothing_keeps_all():
 
 @pytest.mark.parametrize("rate", [-0.1, 0.5, float("nan")])
 def test_a_rate_that_would_leave_the_slowest_nothing_is_refused(rate):
-    with pytest.raises(ConfigError, match=f"drop_rate={rate}"):
+    with pytest.raises(ConfigError, match=f"drop.rate.*{rate}"):
         OrderedMask(rate)

@@ -1,0 +1,161 @@
+"""What updates ask of the global model, and their mean."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.aggregation.aggregator import Update
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.submodel import Indices, State, add_
+
+__all__ = ["Change", "Normaliser", "change_of", "is_weight", "mean_change"]
+
+Normaliser = Literal["size", "examples", "counts"]
+"""What the sum of the changes is divided by; see `mean_change`."""
+
+# PyTorch's names for the buffers of its batch normalisation. They are statistics, not
+# weights: a variance that follows sums of differences could become negative.
+_STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an update asks of the global model.
+
+    Attributes
+    ----------
+    delta : dict of str to Tensor
+        ``W_i - W_dispatched``, of the submodel's shapes; for counters and running
+        statistics the new values themselves.
+    indices : dict of str to dict of int to Tensor
+        Where they belong in the full model.
+    weight : float
+        How much the update counts.
+    num_examples : int
+        How many examples the device trained on.
+    """
+
+    delta: State
+    indices: Indices
+    weight: float
+    num_examples: int
+
+
+@torch.no_grad()
+def change_of(update: Update, weight: float = 1.0) -> Change:
+    """Return what an update asks for, against what its device was sent.
+
+    Raises
+    ------
+    ConfigError
+        If the update does not come with what its device was sent.
+    """
+    if update.base is None:
+        raise ConfigError("a change needs its base: keep what each device was sent")
+    base = update.base
+    delta = {
+        name: tensor - base[name] if is_weight(name, tensor) else tensor
+        for name, tensor in update.arrays.items()
+    }
+    return Change(delta, update.indices, weight, update.num_examples)
+
+
+@torch.no_grad()
+def mean_change(
+    state: State, changes: Sequence[Change], normaliser: Normaliser = "size"
+) -> State:
+    """Average changes of submodels over the full model.
+
+    Coordinates that a submodel leaves out count as unchanged. Of ``K`` changes with
+    weights ``s_i``, masks ``m_i`` and ``n_i`` examples it returns ``sum_i c_i m_i
+    Delta_i`` with
+
+    - ``c_i = s_i / K`` for ``"size"`` (FedBuff),
+    - ``c_i = s_i n_i / sum_j n_j`` for ``"examples"`` (FedAvg),
+    - ``c_i = s_i / max(sum_j m_j, 1)`` for ``"counts"``: a coordinate is averaged
+      over those that trained it (``N_r`` of the paper's Theorem 1).
+
+    Running statistics are averaged over those that trained them, and counters take
+    the maximum; both are new values, not changes.
+
+    Parameters
+    ----------
+    state : dict of str to Tensor
+        The global model; only read.
+    changes : sequence of Change
+        At least one.
+    normaliser : {"size", "examples", "counts"}
+        As above.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Of the full model's shapes.
+    """
+    shares = _shares(changes, normaliser)
+    mean: State = {}
+    for name, tensor in state.items():
+        parts = [
+            (change.delta[name], change.indices.get(name, {})) for change in changes
+        ]
+        if is_weight(name, tensor):
+            mean[name] = _weighted_sum(tensor, parts, shares)
+            if normaliser == "counts":
+                mean[name].div_(_counts(tensor, parts).clamp_(min=1))
+        elif tensor.is_floating_point():
+            counts = _counts(tensor, parts)
+            total = _weighted_sum(tensor, parts, [1.0] * len(parts))
+            mean[name] = torch.where(counts > 0, total / counts.clamp(min=1), tensor)
+        else:
+            mean[name] = _maximum(tensor, parts)
+    return mean
+
+
+def _shares(changes: Sequence[Change], normaliser: Normaliser) -> list[float]:
+    if normaliser == "examples":
+        total = max(sum(change.num_examples for change in changes), 1)
+        return [change.weight * (change.num_examples / total) for change in changes]
+    if normaliser == "size":
+        return [change.weight * (1 / len(changes)) for change in changes]
+    return [change.weight for change in changes]
+
+
+_Part = tuple[Tensor, dict[int, Tensor]]
+
+
+def _weighted_sum(
+    like: Tensor, parts: Sequence[_Part], shares: Sequence[float]
+) -> Tensor:
+    total = torch.zeros_like(like)
+    for (delta, dims), share in zip(parts, shares, strict=True):
+        add_(total, delta.to(like.device), dims, share)
+    return total
+
+
+def _counts(like: Tensor, parts: Sequence[_Part]) -> Tensor:
+    """Return how many parts hold each coordinate."""
+    if not any(dims for _, dims in parts):
+        return torch.full_like(like, len(parts))
+    counts = torch.zeros_like(like)
+    for delta, dims in parts:
+        add_(counts, torch.ones_like(delta, device=like.device), dims)
+    return counts
+
+
+def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:
+    """Return the largest value of each coordinate of a counter."""
+    largest = tensor.clone()
+    for part, dims in parts:
+        # Counters have no units of their own; a plan never narrows them.
+        if not dims:
+            torch.maximum(largest, part.to(tensor.device), out=largest)
+    return largest
+
+
+def is_weight(name: str, tensor: Tensor) -> bool:
+    """Return whether a tensor moves by changes, not by new values."""
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    return is_number and name.rpartition(".")[2] not in _STATISTICS

@@ -1,0 +1,72 @@
+"""Remembered aggregation: every speed group has its say in every step."""
+
+from typing import ClassVar
+
+from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
+from flwr_asyncdrop.aggregation.server_step import ServerStep
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.submodel import State, check_fits
+
+__all__ = ["Remembered"]
+
+
+class Remembered(Aggregator):
+    """Step every K updates with the mean of the latest changes of all speed groups.
+
+    Fast devices send many updates for each one of a slow device, so a mean over the
+    latest updates pulls the model towards the data of the fast. Here the server keeps
+    the latest change of every group of devices that are about as fast, and each step
+    takes the mean of these: ``W <- W + lr sum_g m_g Delta_g / max(sum_g m_g, 1)`` with
+    the masks ``m_g``, so that a coordinate is averaged over those that trained it. The
+    idea of a memory is MIFA's (Gu et al., 2021), where it stands in for devices that
+    are away.
+
+    Parameters
+    ----------
+    size : int
+        ``K``, at least 1: updates from one step to the next.
+    num_groups : int
+        Groups of speed ranks, at least 1; ranks are spread evenly over them. The
+        server keeps one change of each.
+    server_lr, momentum : float
+        Of the `ServerStep`.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
+    """
+
+    needs_base: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        num_groups: int = 8,
+        server_lr: float = 1.0,
+        momentum: float = 0.0,
+    ) -> None:
+        if size < 1:
+            raise ConfigError(f"buffer_size={size!r} must be at least 1")
+        if num_groups < 1:
+            raise ConfigError(f"num_groups={num_groups!r} must be at least 1")
+        self.size = size
+        self._num_groups = num_groups
+        self._server_step = ServerStep(server_lr, momentum)
+        self._latest: dict[int, Change] = {}
+        self._collected = 0
+
+    def merge(self, state: State, update: Update) -> bool:
+        """Remember the update; with the last of K the global model takes its step."""
+        check_fits(state, update.arrays, update.indices)
+        groups = min(self._num_groups, update.num_ranks)
+        self._latest[update.rank * groups // update.num_ranks] = change_of(update)
+        self._collected += 1
+        if self._collected < self.size:
+            return False
+        changes = [self._latest[group] for group in sorted(self._latest)]
+        self._server_step.take_(state, mean_change(state, changes, "counts"))
+        self._collected = 0
+        return True
