@@ -92,7 +92,7 @@ class TestLogitAdjustment:
         logits = torch.zeros(8, 2, requires_grad=True)
         LogitAdjustedLoss(labels, 2, tau=1.0)(logits, labels).backward()
         assert torch.isfinite(logits.grad).all()
-        assert 0 < logits.grad.abs().sum() < 0.02
+        assert 0 < logits.grad.abs().sum() < 0.05  # plain cross entropy: 1
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
