@@ -30,6 +30,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "compare",
         help="algorithms and seeds side by side",
+        usage="%(prog)s [--task TASK] [--algos NAME,...] [--seeds INT,...] --out DIR "
+        "[--KEY VALUE ...]",
         description="Compare algorithms on a simulated fleet. A comparison that was "
         "interrupted goes on where it was: the same command does what is missing.",
         allow_abbrev=False,
@@ -61,7 +63,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--ablation",
         choices=tuple(ABLATIONS),
-        help="the algorithms and values of one of the paper's ablations",
+        metavar="NAME",
+        help="the algorithms and values of one of the paper's ablations: "
+        f"{', '.join(ABLATIONS)}",
     )
     parser.add_argument(
         "--jobs",

@@ -14,7 +14,9 @@ def add_task(parser: argparse.ArgumentParser) -> None:
         "--task",
         choices=tuple(TASKS),
         default="digits",
-        help="preset of the keys below, which override it (default: digits)",
+        metavar="TASK",
+        help="preset of the keys below, which override it: "
+        f"{', '.join(TASKS)} (default: digits)",
     )
     parser.add_argument(
         "--devices",

@@ -27,6 +27,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "simulate",
         help="one run of one algorithm",
+        usage="%(prog)s [--task TASK] [--KEY VALUE ...]",
         description="Train with one algorithm on a simulated fleet.",
         allow_abbrev=False,
     )

@@ -82,8 +82,11 @@ def terminal_table(comparison: Comparison) -> Table:
     caption = escape("\n".join(notes(comparison)))
     table = Table(caption=caption, caption_justify="left")
     parts = columns(comparison)
-    for number, column in enumerate(parts):
-        table.add_column(column.title, justify="right" if number else "left")
+    names, *figures = parts
+    # Half a label says less than a heading on two lines.
+    table.add_column(names.title, no_wrap=True)
+    for column in figures:
+        table.add_column(column.title, justify="right")
     for texts in zip(*(column.texts for column in parts), strict=True):
         table.add_row(*map(escape, texts))
     return table

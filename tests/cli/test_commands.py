@@ -124,7 +124,7 @@ def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
     assert "s to 1.00%" in " ".join(shown.split())
     page = tmp_path / "report" / "report.html"
     assert str(page) in shown
-    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert page.read_text().startswith("<!doctype html>")
 
     assert main(["report", str(tmp_path / "fedavg" / "nothing")]) == 1
     assert capsys.readouterr().err.startswith("asyncdrop: ")
