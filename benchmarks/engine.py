@@ -30,20 +30,25 @@ run_simulation(
 
 
 def engine_figures() -> list[Figure]:
-    """Measure updates a second on LocalGrid and on Flower's engine, in turn."""
+    """Measure updates a second on LocalGrid and on Flower's engine, in turn.
+
+    And milliseconds an update on LocalGrid with twice the weights, 2 MB.
+    """
     local = _local_rate()
     engine = _engine_rate()
     local = max(local, _local_rate())
+    milliseconds = 1e3 / _local_rate(megabytes=2)
     return [
+        Figure("sim_noop_ms", milliseconds, 2),
         Figure("flower_engine_updates_per_s", engine),
         Figure("localgrid_updates_per_s", local),
         Figure("localgrid_vs_flower_engine", local / engine, 10, at_least=True),
     ]
 
 
-def _local_rate() -> float:
+def _local_rate(megabytes: int = 1) -> float:
     with LocalGrid(make_client_app, num_nodes=NODES, workers=1) as grid:
-        return run_strategy(grid, LOCAL_ROUNDS)
+        return run_strategy(grid, LOCAL_ROUNDS, megabytes)
 
 
 def _engine_rate() -> float:

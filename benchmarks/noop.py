@@ -66,11 +66,11 @@ class UpdateRate(Callback):
         return (self._updates - self._warm_up) / (self._last - self._first)
 
 
-def run_strategy(grid: Grid, num_rounds: int) -> float:
-    """Run asynchronous FedAvg on 1 MB of weights; return updates a second."""
+def run_strategy(grid: Grid, num_rounds: int, megabytes: int = 1) -> float:
+    """Run asynchronous FedAvg on so many MB of weights; return updates a second."""
     rate = UpdateRate(warm_up=16)
     strategy = AsyncFedAvg(fleet=speed_levels, callbacks=[rate])
-    arrays = ArrayRecord({"weights": torch.zeros(MEGABYTE_OF_FLOATS)})
+    arrays = ArrayRecord({"weights": torch.zeros(megabytes * MEGABYTE_OF_FLOATS)})
     strategy.start(grid, arrays, num_rounds=num_rounds)
     return rate.value
 
