@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,12 @@ def in_a_process(*arguments):
 
 def history(folder):
     return [without_wall(line) for line in read_history(folder / "history.jsonl")]
+
+
+def test_the_script_asyncdrop_is_this_command():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    script = EntryPoint("asyncdrop", project["scripts"]["asyncdrop"], "console_scripts")
+    assert script.load() is main
 
 
 def test_workers_make_no_difference_to_a_run(tmp_path, capsys):
