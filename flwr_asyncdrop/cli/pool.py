@@ -4,6 +4,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -114,7 +115,9 @@ class RunPool:
             for entry in self._processes:
                 if entry.run is None and waiting:
                     entry.run = waiting.popleft()
-                    entry.channel.send(entry.run)
+                    # One that died meanwhile says so when it is asked for news.
+                    with suppress(BrokenPipeError, ConnectionResetError):
+                        entry.channel.send(entry.run)
                     yield entry.run, Started()
             busy = [entry for entry in self._processes if entry.run is not None]
             if not busy:

@@ -74,6 +74,16 @@ def test_a_run_that_fails_or_kills_its_process_does_not_stop_the_others(tmp_path
     assert isinstance(ends["last"], Ended)
 
 
+def test_a_process_that_dies_before_it_has_a_run_costs_that_run_alone(tmp_path):
+    with RunPool(1, workers=0, work=obedient) as pool:
+        (process,) = [entry.process for entry in pool._processes]
+        process.kill()
+        process.join()
+        events = [event for _, event in pool.do(runs(tmp_path, "first"))]
+        assert [type(event) for event in events] == [Started, Failed]
+        assert isinstance(list(pool.do(runs(tmp_path, "next")))[-1][1], Ended)
+
+
 def test_closing_ends_the_processes(tmp_path):
     pool = RunPool(1, workers=0, work=obedient)
     (process,) = [entry.process for entry in pool._processes]
