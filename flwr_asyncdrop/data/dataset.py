@@ -103,5 +103,8 @@ class Dataset(ABC):
 def _take(values: Tensor, indices: Tensor | npt.NDArray[np.int64] | slice) -> Tensor:
     if isinstance(indices, slice):
         return values[indices]
-    # Ten times as fast as `values[indices]` for a batch of images.
-    return values.index_select(0, torch.as_tensor(indices))
+    # `values[indices]`, strides and all (they decide how a convolution is computed, and
+    # so how it rounds), in a tenth of the time.
+    shape = (len(indices), *values.shape[1:])
+    taken = values.new_empty_strided(shape, values.stride())
+    return torch.index_select(values, 0, torch.as_tensor(indices), out=taken)

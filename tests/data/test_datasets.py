@@ -133,6 +133,13 @@ class TestBatch:
             assert torch.equal(x, same_x)
             assert torch.equal(y, same_y)
 
+    def test_a_batch_lies_in_memory_as_the_data_do(self):
+        data = load_dataset("digits")
+        indices = np.array([5, 0, 5])
+        x, _ = data.batch("train", indices)
+        assert x.stride() == data.train_x[indices].stride()
+        assert torch.equal(x, data.batch("train", slice(0, 6))[0][indices])
+
     def test_the_images_stay_as_they_are(self, cifar10_root):
         data = load_dataset("cifar10", cifar10_root)
         before = data.train_x.clone()
