@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from flwr_asyncdrop.client.training import LocalSGD
+from flwr_asyncdrop.client.training import LocalTraining
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.evaluate import score
 from flwr_asyncdrop.experiment import best_device, initial_model, load_data
@@ -25,7 +25,13 @@ def accuracies(config: RunConfig, steps: int) -> Iterator[tuple[int, float]]:
     """
     data, device = load_data(config), best_device()
     model = initial_model(config).to(device)
-    sgd = LocalSGD(config.local_steps, config.batch_size, config.lr, config.momentum)
+    sgd = LocalTraining(
+        config.local_steps,
+        config.batch_size,
+        config.lr,
+        config.momentum,
+        optimizer=config.optimizer,
+    )
     for done in range(config.local_steps, steps + 1, config.local_steps):
         sgd.train(
             in_precision(model, config.precision),

@@ -101,7 +101,7 @@ def _fedbuff(hyper: Hyperparameters, cohort: int, *, waits: bool = False) -> Agg
     return Buffered(
         size,
         weighting=_staleness(hyper),
-        server_lr=hyper.server_lr,
+        server_lr=hyper.server_lr or 1.0,
         momentum=hyper.server_momentum,
         waits=waits,
     )
@@ -114,7 +114,7 @@ def _fedbuff_waiting(hyper: Hyperparameters, cohort: int) -> Aggregator:
 def _remembered(hyper: Hyperparameters, cohort: int) -> Aggregator:
     return Remembered(
         hyper.buffer_size or max(cohort // 2, 1),
-        server_lr=hyper.server_lr,
+        server_lr=hyper.server_lr or 0.8,
         momentum=hyper.server_momentum,
     )
 
@@ -128,7 +128,7 @@ def _fedavg(hyper: Hyperparameters, cohort: int) -> Aggregator:
     return Buffered(
         cohort,
         normaliser="examples",
-        server_lr=hyper.server_lr,
+        server_lr=hyper.server_lr or 1.0,
         momentum=hyper.server_momentum,
         waits=True,
     )

@@ -34,7 +34,7 @@ class RunConfig:
     weighting_a: float = 0.5
     weighting_b: float = 4.0
     buffer_size: int = 0
-    server_lr: float = 1.0
+    server_lr: float = 0.0
     server_momentum: float = 0.0
     averaging: float = 0.0
     proximal_mu: float = 0.01
@@ -47,12 +47,14 @@ class RunConfig:
     data_dir: str = ""
     download: bool = False
     partition: str = "speed-level"
+    shards_per_level: int = 2
     dirichlet_alpha: float = 0.5
     model: str = "cnn"
     width: float = 1.0
     # How a client trains
     local_steps: int = 50
     batch_size: int = 16
+    optimizer: str = "sgd"
     lr: float = 0.05
     momentum: float = 0.9
     lr_milestones: str = "0.5,0.75"
@@ -168,7 +170,7 @@ _RULES: dict[str, Rule] = {
     "weighting_a": _at_least(0),
     "weighting_b": _at_least(0),
     "buffer_size": _at_least(0),
-    "server_lr": _more_than(0),
+    "server_lr": _at_least(0),
     "server_momentum": (lambda momentum: 0 <= momentum < 1, "in [0, 1)"),
     "averaging": (lambda decay: 0 <= decay < 1, "in [0, 1)"),
     "proximal_mu": _at_least(0),
@@ -178,11 +180,13 @@ _RULES: dict[str, Rule] = {
     "seed": _at_least(0),
     "dataset": _one_of(*DATASET_NAMES),
     "partition": _one_of("speed-level", "dirichlet", "iid"),
+    "shards_per_level": _at_least(1),
     "dirichlet_alpha": _more_than(0),
     "model": _one_of(*MODEL_NAMES),
     "width": _more_than(0),
     "local_steps": _at_least(1),
     "batch_size": _at_least(1),
+    "optimizer": _one_of("sgd", "adam"),
     "lr": _more_than(0),
     "momentum": (lambda momentum: 0 <= momentum < 1, "in [0, 1)"),
     "lr_milestones": (_fractions, "ascending fractions in (0, 1), e.g. '0.5,0.75'"),
@@ -240,6 +244,12 @@ _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
         lambda c: c.model in TEXT_MODELS and c.dataset not in TEXT_DATASETS,
         "model={c.model!r} reads text, which dataset={c.dataset!r} is not: choose "
         f"dataset={TEXT_DATASETS[0]!r}",
+    ),
+    (
+        lambda c: c.partition != "speed-level" and _changed(c, "shards_per_level"),
+        "partition={c.partition!r} deals no shards, which shards-per-level="
+        "{c.shards_per_level} contradicts: leave it out, or choose "
+        "partition='speed-level'",
     ),
     (
         lambda c: c.partition != "dirichlet" and _changed(c, "dirichlet_alpha"),

@@ -88,7 +88,13 @@ def partitions(config: RunConfig, num_devices: int) -> list[NDArray[np.int64]]:
         return dirichlet(
             data.train_y, num_devices, config.dirichlet_alpha, generator=generator
         )
-    return by_speed_level(data.train_y, num_devices, config.levels, generator=generator)
+    return by_speed_level(
+        data.train_y,
+        num_devices,
+        config.levels,
+        generator=generator,
+        shards_per_level=config.shards_per_level,
+    )
 
 
 def level_mixes(config: RunConfig, num_devices: int) -> NDArray[np.float64]:
@@ -108,6 +114,7 @@ def level_mixes(config: RunConfig, num_devices: int) -> NDArray[np.float64]:
         min(config.levels, num_devices),
         # As in `partitions`, where it deals the pools out before anything else.
         generator=numpy_generator(config.seed, "partition"),
+        shards_per_level=config.shards_per_level,
     )
     labels = data.train_y.numpy()
     counts = [np.bincount(labels[p], minlength=data.num_classes) for p in pools]

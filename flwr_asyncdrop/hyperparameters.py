@@ -26,7 +26,7 @@ class Hyperparameters:
         Updates that are collected before the server steps; 0 for half of the
         devices in flight.
     server_lr : float
-        Learning rate of the server's step, positive.
+        Learning rate of the server's step; 0 for the algorithm's own.
     server_momentum : float
         Momentum of the server's step, in [0, 1).
     averaging : float
@@ -46,7 +46,7 @@ class Hyperparameters:
     weighting_a: float = 0.5
     weighting_b: float = 4.0
     buffer_size: int = 0
-    server_lr: float = 1.0
+    server_lr: float = 0.0
     server_momentum: float = 0.0
     averaging: float = 0.0
     proximal_mu: float = 0.01

@@ -26,7 +26,7 @@ from flwr_asyncdrop import (
 )
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.client import load_submodel
-from flwr_asyncdrop.client.training import LocalSGD
+from flwr_asyncdrop.client.training import LocalTraining
 from flwr_asyncdrop.exceptions import (
     AsyncDropError,
     ConfigError,
@@ -55,7 +55,7 @@ ZEROS = {"w": torch.zeros(2)}
 NETS = dict.fromkeys(STRATEGIES, mlp) | {"layerwise-asyncdrop": residual_mlp}
 DROPPING = [name for name, rules in ALGORITHMS.items() if rules.mask]
 MIXING = [name for name, rules in ALGORITHMS.items() if "alpha" in rules.uses]
-SGD = LocalSGD(steps=3, batch_size=4, lr=0.1, momentum=0.9)
+SGD = LocalTraining(steps=3, batch_size=4, lr=0.1, momentum=0.9)
 
 
 def samples(device):

@@ -8,7 +8,9 @@ __all__ = ["DESCRIPTIONS"]
 DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "What is run": {
-            "algo": "async-fedavg | asyncdrop | hetero-asyncdrop | layerwise-asyncdrop",
+            "algo": "fedavg | async-fedavg | async-weighted | async-fedprox | "
+            "async-fjord | fedbuff | fedbuff-wait | asyncdrop | hetero-asyncdrop | "
+            "layerwise-asyncdrop | asyncdrop-plus",
             "drop-rate": "share of the units that a submodel leaves out, in [0, 1)",
             "round-to": "make the widths multiples of it, e.g. of 16",
             "alpha": "mixing rate: W <- (1 - alpha) W + alpha W_i, in (0, 1]",
@@ -19,7 +21,7 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "hinge 1 / (a (s - b) + 1)",
             "weighting-b": "FedAsync's b: staleness up to which a hinge has no effect",
             "buffer-size": "updates that fedbuff collects; 0 = half of in-flight",
-            "server-lr": "learning rate of the server's step in buffered algorithms",
+            "server-lr": "learning rate of the server's step; 0 = the algorithm's own",
             "server-momentum": "and its momentum, in [0, 1)",
             "averaging": "decay of the average of versions that is served; "
             "0 = the algorithm's own",
@@ -36,6 +38,7 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "download": "let torchvision download into data-dir what is absent",
             "partition": "speed-level (labels skewed by speed, as the paper) "
             "| dirichlet | iid",
+            "shards-per-level": "of partition='speed-level': the more, the less skewed",
             "dirichlet-alpha": "of partition='dirichlet': the smaller, the more skewed",
             "model": "mlp | cnn | resnet10 | resnet18 | resnet34 | lstm (text)",
             "width": "factor of all hidden widths of the model, e.g. 0.25",
@@ -43,8 +46,9 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "How a client trains": {
             "local-steps": "mini-batches per task",
             "batch-size": "samples in a mini-batch",
-            "lr": "initial learning rate of SGD",
-            "momentum": "momentum of SGD",
+            "optimizer": "sgd | adam",
+            "lr": "its initial learning rate",
+            "momentum": "its momentum; Adam's first decay rate",
             "lr-milestones": "when to decay it, as shares of the fastest device's "
             "updates",
             "lr-gamma": "factor of each decay",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.loading import load_submodel
 from flwr_asyncdrop.client.objectives import LogitAdjustedLoss, LossFn
-from flwr_asyncdrop.client.training import LocalSGD, isolated_randomness
+from flwr_asyncdrop.client.training import LocalTraining, isolated_randomness
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.data import Dataset
 from flwr_asyncdrop.evaluate import score
@@ -38,15 +38,16 @@ def train(message: Message, context: Context) -> Message:
     task = _Task.open(message, context)
     config, seed = task.config, task.seed
     sent = wire.read_config(message)
-    sgd = LocalSGD(
+    training = LocalTraining(
         config.local_steps,
         config.batch_size,
         _number(sent, "lr", config.lr),
         config.momentum,
         _number(sent, "proximal-mu", 0.0),
+        config.optimizer,
     )
     with isolated_randomness(seed):
-        loss = sgd.train(
+        loss = training.train(
             in_precision(task.model, config.precision),
             task.batch,
             len(task.samples),

@@ -1,4 +1,4 @@
-"""Local training: a few steps of SGD that depend on nothing but their seed."""
+"""Local training: a few steps that depend on nothing but their seed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.client.objectives import LossFn, Proximal
 
-__all__ = ["LocalSGD", "isolated_randomness"]
+__all__ = ["LocalTraining", "isolated_randomness"]
 
 
 @dataclass(frozen=True)
-class LocalSGD:
-    """Stochastic gradient descent on a device's own data.
+class LocalTraining:
+    """Mini-batch training on a device's own data.
 
     The optimiser is new at every dispatch, as in the paper's script.
 
@@ -26,9 +26,11 @@ class LocalSGD:
     batch_size : int
         Samples in each; fewer if the device has no more.
     lr, momentum : float
-        Of the optimiser.
+        Of the optimiser; Adam's first decay rate for ``momentum``.
     proximal_mu : float
         ``mu`` of FedProx: ``mu / 2 ||w - w_dispatched||^2`` joins the loss.
+    optimizer : {"sgd", "adam"}
+        Which it is.
     """
 
     steps: int
@@ -36,6 +38,7 @@ class LocalSGD:
     lr: float
     momentum: float
     proximal_mu: float = 0.0
+    optimizer: str = "sgd"
 
     def train(
         self,
@@ -67,9 +70,7 @@ class LocalSGD:
             The mean loss over all samples seen.
         """
         model.train()
-        optimiser = torch.optim.SGD(
-            model.parameters(), lr=self.lr, momentum=self.momentum
-        )
+        optimiser = self._optimiser(model)
         pull = Proximal(model, self.proximal_mu) if self.proximal_mu else None
         total, seen = 0.0, 0
         for positions in self._positions(num_samples, generator):
@@ -83,6 +84,12 @@ class LocalSGD:
             total += loss.item() * len(positions)
             seen += len(positions)
         return total / seen
+
+    def _optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
+        if self.optimizer == "adam":
+            betas = (self.momentum, 0.999)
+            return torch.optim.Adam(model.parameters(), self.lr, betas)
+        return torch.optim.SGD(model.parameters(), self.lr, self.momentum)
 
     def _positions(
         self, num_samples: int, generator: torch.Generator

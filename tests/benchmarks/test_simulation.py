@@ -10,7 +10,7 @@ import torch
 from benchmarks.bare import FloatData, bare_loop
 from benchmarks.synthetic import write_fashion_mnist
 from benchmarks.usage import resident_bytes, usage_of
-from flwr_asyncdrop.client.training import LocalSGD
+from flwr_asyncdrop.client.training import LocalTraining
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.data import load_dataset
 from flwr_asyncdrop.models import build_model
@@ -27,7 +27,7 @@ def test_the_bare_loop_takes_the_same_steps():
     bare, ours = digits_model(), digits_model()
     torch.manual_seed(3)
     bare_loop(bare, FloatData.of(data), [share], config)
-    LocalSGD(4, config.batch_size, config.lr, config.momentum).train(
+    LocalTraining(4, config.batch_size, config.lr, config.momentum).train(
         ours,
         lambda positions: data.batch("train", share[positions]),
         len(share),

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from flwr_asyncdrop.client.training import LocalSGD, isolated_randomness
+from flwr_asyncdrop.client.training import LocalTraining, isolated_randomness
 
 
 def sgd(steps=10, batch_size=4, lr=0.1, momentum=0.9, proximal_mu=0.0):
-    return LocalSGD(steps, batch_size, lr, momentum, proximal_mu)
+    return LocalTraining(steps, batch_size, lr, momentum, proximal_mu)
 
 
 def generator(seed=0):
@@ -160,3 +160,18 @@ def test_the_pull_keeps_the_model_near_where_it_started():
         )
 
     assert distance(proximal_mu=3.0) < 0.9 * distance()
+
+
+def test_adam_takes_the_steps_of_pytorchs():
+    model, (x, y) = network(), data()
+    reference = network()
+    optimiser = torch.optim.Adam(reference.parameters(), lr=0.1, betas=(0.5, 0.999))
+    for positions in batches(len(y), 10, 4):
+        optimiser.zero_grad()
+        F.cross_entropy(reference(x[positions]), y[positions]).backward()
+        optimiser.step()
+    adam = LocalTraining(10, 4, 0.1, 0.5, optimizer="adam")
+    adam.train(model, lambda at: (x[at], y[at]), len(y), generator())
+    for p, q in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+    assert trained()[1] != {n: t.tolist() for n, t in model.state_dict().items()}
