@@ -29,7 +29,7 @@ from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.experiment import initial_model, load_data, partitions
 from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.server.app import build_strategy
-from flwr_asyncdrop.server.central_test import CentralTest
+from flwr_asyncdrop.server.central_evaluation import CentralTest
 from flwr_asyncdrop.simulation import LocalGrid
 
 __all__ = ["DATA_DIR_HELP", "simulation_figures"]

@@ -8,7 +8,7 @@ from flwr_asyncdrop.report.style import colour_bar, say_none
 
 __all__ = ["draw_levels", "level_evaluations"]
 
-# What server/central_test.py calls it in a history.
+# What server/central_evaluation.py calls it in a history.
 _METRIC = "level-accuracy"
 
 

@@ -20,7 +20,7 @@ from flwr_asyncdrop.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.history import HistoryWriter, read_history
 from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.central_test import CentralTest
+from flwr_asyncdrop.server.central_evaluation import CentralTest
 from flwr_asyncdrop.server.fleet import Stratified, Uniform
 from flwr_asyncdrop.server.pace import expected_schedule
 from flwr_asyncdrop.simulation.fleets import build_fleet

@@ -6,7 +6,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.evaluate import score
 from flwr_asyncdrop.experiment import initial_model, load_data, trained_model
-from flwr_asyncdrop.server.central_test import LEVEL_ACCURACY, CentralTest
+from flwr_asyncdrop.server.central_evaluation import LEVEL_ACCURACY, CentralTest
 from flwr_asyncdrop.server.state import ServerState
 
 
