@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--width", type=float, default=1.0)
     parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--precision", default="float32")
