@@ -133,8 +133,8 @@ class TestEquivalences:
     def test_with_one_rank_and_no_average_it_is_fedbuff_bit_for_bit(self):
         lone = {"in_flight": 1, "buffer_size": 1}
         full = run("fedbuff", weighting="constant", **lone)
-        served_as_it_is = {"averaging": 1e-9}  # a decay so small that it rounds to none
-        plus = partial(run, "asyncdrop-plus", **lone, **served_as_it_is)
+        plain = {"averaging": 1e-9, "server_lr": 1.0}  # so small that it rounds to none
+        plus = partial(run, "asyncdrop-plus", **lone, **plain)
         assert plus(drop_rate=0.0) == full
         assert plus(drop_rate=0.4) != full
 

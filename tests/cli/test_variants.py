@@ -54,7 +54,7 @@ def test_every_algorithm_runs_every_task_with_flags_that_suit_only_some(algo):
         config = RunConfig.parse(variant.settings)
         uses = ALGORITHMS[config.algo].uses
         assert config.drop_rate == (0.5 if "drop_rate" in uses else 0.25)
-        assert config.server_lr == (0.5 if "server_lr" in uses else 1.0)
+        assert config.server_lr == (0.5 if "server_lr" in uses else 0.0)
 
 
 def test_a_key_that_means_nothing_to_any_algorithm_is_refused():
