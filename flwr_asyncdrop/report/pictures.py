@@ -22,6 +22,7 @@ _COLUMN: Final = (3.4, 3.2)
 _PAGE: Final = (7.0, 2.5)
 _DPI: Final = 220
 _LEGEND_LINE: Final = 0.17
+_LONGEST_OF_TWO: Final = 20  # characters
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ def draw_comparison(
     lines = "mean of the seeds" if most > 1 else "one seed"
     shade = "; shaded from the lowest to the highest seed" if most > 1 else ""
     width, height = _COLUMN
-    size = (width, height + _LEGEND_LINE * max(0, len(series) - 8) / 2)
+    columns = legend_columns([one.label for one in series])
+    lines_of_legend = -(-len(series) // columns)
+    size = (width, height + _LEGEND_LINE * max(0, lines_of_legend - 4))
 
     def against_time(axes: Axes) -> None:
         draw_against_time(axes, series, target, label)
@@ -60,14 +63,19 @@ def draw_comparison(
 
     return (
         Picture(
-            _draw(against_time, out / "accuracy-time.png", size, legend=True),
+            _draw(against_time, out / "accuracy-time.png", size, columns),
             f"Accuracy against {label.removesuffix(' (s)')}: {lines}{shade}.",
         ),
         Picture(
-            _draw(against_bytes, out / "accuracy-bytes.png", size, legend=True),
+            _draw(against_bytes, out / "accuracy-bytes.png", size, columns),
             f"Accuracy against the bytes sent both ways: {lines}{shade}.",
         ),
     )
+
+
+def legend_columns(labels: Sequence[str]) -> int:
+    """Return how many columns of a legend fit below a figure as wide as a column."""
+    return 2 if max(map(len, labels)) <= _LONGEST_OF_TWO else 1
 
 
 def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
@@ -107,14 +115,13 @@ def _draw(
     panel: Callable[[Axes], None],
     png: Path,
     size: tuple[float, float],
-    *,
-    legend: bool = False,
+    columns: int = 0,
 ) -> Path:
     def figure() -> Figure:
         made = Figure(figsize=size, layout="constrained")
         panel(made.add_subplot())
-        if legend:
-            made.legend(loc="outside lower center", ncols=2)
+        if columns:
+            made.legend(loc="outside lower center", ncols=columns)
         return made
 
     return save(figure, png, dpi=_DPI)
