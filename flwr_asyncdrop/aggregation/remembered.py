@@ -20,7 +20,7 @@ class Remembered(Aggregator):
     takes the mean of these: ``W <- W + lr sum_g m_g Delta_g / max(sum_g m_g, 1)`` with
     the masks ``m_g``, so that a coordinate is averaged over those that trained it. The
     idea of a memory is MIFA's (Gu et al., 2021), where it stands in for devices that
-    are away.
+    are away: a group keeps its say until it sends something newer.
 
     Parameters
     ----------
