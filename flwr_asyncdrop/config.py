@@ -11,7 +11,7 @@ from flwr_asyncdrop.aggregation import WEIGHTINGS
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.data import DATASET_NAMES, TEXT_DATASETS
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS
+from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
 from flwr_asyncdrop.models import MODEL_NAMES, TEXT_MODELS
 
 __all__ = ["RunConfig"]
@@ -26,19 +26,19 @@ class RunConfig:
 
     # What is run
     algo: str = "hetero-asyncdrop"
-    drop_rate: float = 0.25
-    round_to: int = 1
-    alpha: float = 0.5
+    drop_rate: float = Hyperparameters.drop_rate
+    round_to: int = Hyperparameters.round_to
+    alpha: float = Hyperparameters.alpha
     scope: Literal["all", "internal"] = "all"
-    weighting: str = ""
-    weighting_a: float = 0.5
-    weighting_b: float = 4.0
-    buffer_size: int = 0
-    server_lr: float = 0.0
-    server_momentum: float = 0.0
-    averaging: float = 0.0
-    proximal_mu: float = 0.01
-    logit_adjustment: float = 0.0
+    weighting: str = Hyperparameters.weighting
+    weighting_a: float = Hyperparameters.weighting_a
+    weighting_b: float = Hyperparameters.weighting_b
+    buffer_size: int = Hyperparameters.buffer_size
+    server_lr: float = Hyperparameters.server_lr
+    server_momentum: float = Hyperparameters.server_momentum
+    averaging: float = Hyperparameters.averaging
+    proximal_mu: float = Hyperparameters.proximal_mu
+    logit_adjustment: float = Hyperparameters.logit_adjustment
     num_rounds: int = 60
     in_flight: int = 8
     seed: int = 0

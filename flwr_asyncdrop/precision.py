@@ -29,6 +29,7 @@ class _Autocast(nn.Module):
         self.training = model.training
         self._device = next(model.parameters()).device
         if self._device.type == "cuda":
+            # torch's overloads of Module.to leave memory_format alone out.
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, inputs: Tensor) -> Tensor:

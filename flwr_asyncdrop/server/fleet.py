@@ -37,6 +37,7 @@ class Fleet:
         self._seconds: list[float] = []
         self._present: set[int] = set()
         self._ranks: NDArray[np.int64] | None = None
+        self._fastest: float | None = None
         self._come_and_go = any(p.availability is not None for p in profiles or ())
 
     def __len__(self) -> int:
@@ -58,7 +59,7 @@ class Fleet:
             else:
                 break
             self.node_ids.append(node_id)
-            self._ranks = None
+            self._ranks = self._fastest = None
         self._present = {
             index for index, node in enumerate(self.node_ids) if node in connected
         }
@@ -80,7 +81,7 @@ class Fleet:
         full, known = seconds / compute, self._seconds[device]
         fresh = known == np.inf
         self._seconds[device] = full if fresh else known + _SMOOTHING * (full - known)
-        self._ranks = None
+        self._ranks = self._fastest = None
 
     @property
     def ranks(self) -> NDArray[np.int64]:
@@ -95,8 +96,11 @@ class Fleet:
     def capability(self, device: int) -> float:
         """Return a device's speed over that of the fastest; 1 while it is unknown."""
         seconds = self._seconds[device]
-        unknown = seconds in (0, np.inf)  # 0: too fast for the timer
-        return 1.0 if unknown else min(self._seconds) / seconds
+        if seconds in (0, np.inf):  # 0: too fast for the timer
+            return 1.0
+        if self._fastest is None:
+            self._fastest = min(self._seconds)
+        return self._fastest / seconds
 
     def idle(
         self, busy: Collection[int], time: float | None = None

@@ -13,7 +13,7 @@ from flwr.app import Message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 
 # The Grid interface is typed with Run, so its module has the name in every release,
-# whichever module defines it.
+# whichever module defines it; but it does not re-export it, so mypy must look away.
 from flwr.serverapp.grid.grid import Run  # type: ignore[attr-defined]
 
 __all__ = ["SUPERLINK_NODE_ID", "ErrorCode", "Run", "assume_identity", "stamp"]

@@ -8,18 +8,8 @@ from hypothesis import strategies as st
 from flwr_asyncdrop.aggregation import Buffered, Mixing, Update, weighting
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.submodel import Plan, UnitGroup, extract
-
-PLAN = Plan(
-    groups=(UnitGroup("hidden", 6, "internal"),),
-    shapes={"in.weight": (6, 4), "in.bias": (6,), "out.weight": (3, 6)},
-    axes={
-        "in.weight": {0: torch.arange(6)},
-        "in.bias": {0: torch.arange(6)},
-        "out.weight": {1: torch.arange(6)},
-    },
-    parameters=frozenset({"in.weight", "in.bias", "out.weight"}),
-)
+from flwr_asyncdrop.submodel import extract
+from tests.aggregation.two_layers import PLAN, random_state
 
 
 def one(values):
@@ -32,11 +22,6 @@ def update(local, base, staleness=0, examples=1, indices=None):
 
 def keep(*positions):
     return {"w": {0: torch.tensor(positions)}}
-
-
-def random_state(seed):
-    generator = torch.Generator().manual_seed(seed)
-    return {n: torch.randn(s, generator=generator) for n, s in PLAN.shapes.items()}
 
 
 def random_update(seed, rate=0.5, staleness=0, examples=1):

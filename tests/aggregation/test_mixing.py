@@ -8,23 +8,8 @@ import torch
 from flwr_asyncdrop.aggregation import Aggregator, Mixing, Update, mix_
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.masks import FullMask, RandomMask
-from flwr_asyncdrop.submodel import Plan, UnitGroup, extract
-
-PLAN = Plan(
-    groups=(UnitGroup("hidden", 6, "internal"),),
-    shapes={"in.weight": (6, 4), "in.bias": (6,), "out.weight": (3, 6)},
-    axes={
-        "in.weight": {0: torch.arange(6)},
-        "in.bias": {0: torch.arange(6)},
-        "out.weight": {1: torch.arange(6)},
-    },
-    parameters=frozenset({"in.weight", "in.bias", "out.weight"}),
-)
-
-
-def random_state(seed):
-    generator = torch.Generator().manual_seed(seed)
-    return {n: torch.randn(s, generator=generator) for n, s in PLAN.shapes.items()}
+from flwr_asyncdrop.submodel import extract
+from tests.aggregation.two_layers import PLAN, random_state
 
 
 def indices_of(policy):
