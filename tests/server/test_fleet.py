@@ -107,6 +107,18 @@ def test_speed_is_measured_when_it_is_not_declared():
     assert fleet.ranks.tolist() == [1, 2, 0]
 
 
+def test_capability_is_the_speed_over_that_of_the_fastest_as_measured_so_far():
+    fleet = Fleet(2)
+    fleet.refresh([1, 2])
+    assert fleet.capability(0) == 1.0  # nothing is known yet
+    fleet.observe(0, seconds=4.0, compute=1.0)
+    fleet.observe(1, seconds=8.0, compute=1.0)
+    assert [fleet.capability(device) for device in (0, 1)] == [1.0, 0.5]
+    fleet.refresh([1, 2, 3])
+    fleet.observe(2, seconds=2.0, compute=1.0)
+    assert [fleet.capability(d) for d in (0, 1, 2)] == [0.5, 0.25, 1.0]
+
+
 def test_a_task_too_short_for_the_timer_says_nothing_about_capability():
     fleet = Fleet(num_ranks=2)
     fleet.refresh([1, 2])
