@@ -64,6 +64,43 @@ def test_channel_shuffle_keeps_whole_columns():
     assert plan.axes["2.weight"][1].tolist() == [0, 0, 1, 1, 2, 2]
 
 
+def test_pooling_of_images_in_channels_last_order_changes_strides_alone():
+    class ChannelsLast(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = self.conv(x.contiguous(memory_format=torch.channels_last))
+            return self.fc(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1))
+
+    assert sizes(check(seeded(ChannelsLast), images())) == {"conv": 4}
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "offset"),
+    [
+        pytest.param((2, 4, 4), (16, 1, 4), None, id="transposed in place"),
+        pytest.param((2, 2, 8), (16, 8, 1), None, id="another shape"),
+        pytest.param((2, 4, 4), (16, 4, 1), 0, id="an offset that is given"),
+    ],
+)
+def test_restriding_that_may_move_elements_freezes_units(size, stride, offset):
+    class Restrided(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hidden = nn.Linear(5, 16)
+            self.head = nn.Linear(size[-1], 2)
+
+        def forward(self, x):
+            hidden = self.hidden(x).view(2, 4, 4)
+            return self.head(torch.as_strided(hidden, size, stride, offset))
+
+    with pytest.raises(UnsupportedModelError, match="hidden: .*elements change places"):
+        plan_submodels(seeded(Restrided), vectors()[:2])
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_embedding_bag(mode):
     class Bag(nn.Module):

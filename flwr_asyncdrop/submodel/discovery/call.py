@@ -25,11 +25,14 @@ class Operand:
     from_input : bool
         Whether it depends on the model's inputs (an activation) or on its tensors
         and constants alone.
+    strides : tuple of int
+        Those of the tensor before the operation, which may have changed them.
     """
 
     value: Tensor
     layers: list[Layer] = field(default_factory=list)
     from_input: bool = False
+    strides: tuple[int, ...] = ()
 
     def narrow(self, dim: int, layers: list[Layer]) -> "Operand":
         """Return the first position along `dim`, with other `layers`."""

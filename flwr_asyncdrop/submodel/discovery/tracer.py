@@ -65,7 +65,8 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             return Operand(tensor)
         layers, from_input = self._labels[tensor]
         canonical = [self._space.canonical(layer) for layer in layers]
-        return Operand(tensor, canonical, from_input)
+        strides = tensor.stride() if tensor.layout is torch.strided else ()
+        return Operand(tensor, canonical, from_input, strides)
 
     def close(self, output: Tensor) -> None:
         """Freeze what `output`, a part of the model's output, shows or stems from."""

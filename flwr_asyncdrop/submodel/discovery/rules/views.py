@@ -65,11 +65,28 @@ def copy(call: Call) -> list[list[Layer]]:
     return [call.operand("self").layers]
 
 
+def restride(call: Call) -> list[list[Layer]]:
+    """Keep the labels where every element stays in its place.
+
+    Pooling to one pixel ends so for tensors in channels-last order: only the strides
+    along axes of one position change.
+    """
+    source = call.operand("self")
+    shape, strides = call.arguments["size"], call.arguments["stride"]
+    axes = zip(shape, strides, source.strides, strict=True)
+    moved = any(new != old for size, new, old in axes if size > 1)
+    resized = any(list(layer.shape) != list(shape) for layer in source.layers)
+    if moved or resized or call.arguments["storage_offset"] is not None:
+        raise ValueError("its elements change places")
+    return [source.layers]
+
+
 RULES: dict[str, Rule] = {
     "view _unsafe_view reshape _reshape_alias": reshape,
     "permute transpose transpose_ t t_ squeeze squeeze_ unsqueeze unsqueeze_": move,
     "roll flip repeat unfold pixel_shuffle": move,
     "expand": expand,
     "channel_shuffle native_channel_shuffle": shuffle,
+    "as_strided as_strided_": restride,
     "clone detach alias contiguous lift_fresh _to_copy": copy,
 }
