@@ -30,6 +30,8 @@ class Update:
         The device's speed over that of the fastest device, in (0, 1].
     rank, num_ranks : int
         Its place among the speed ranks, 0 the fastest.
+    lr_factor : float
+        What the schedule had made of the learning rate that it trained with, in (0, 1].
     """
 
     arrays: State
@@ -40,6 +42,7 @@ class Update:
     capability: float = 1.0
     rank: int = 0
     num_ranks: int = 1
+    lr_factor: float = 1.0
 
 
 class Aggregator(ABC):

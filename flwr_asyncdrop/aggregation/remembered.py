@@ -1,5 +1,6 @@
 """Remembered aggregation: every speed group has its say in every step."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
@@ -17,10 +18,14 @@ class Remembered(Aggregator):
     Fast devices send many updates for each one of a slow device, so a mean over the
     latest updates pulls the model towards the data of the fast. Here the server keeps
     the latest change of every group of devices that are about as fast, and each step
-    takes the mean of these: ``W <- W + lr sum_g m_g Delta_g / max(sum_g m_g, 1)`` with
-    the masks ``m_g``, so that a coordinate is averaged over those that trained it. The
-    idea of a memory is MIFA's (Gu et al., 2021), where it stands in for devices that
-    are away: a group keeps its say until it sends something newer.
+    takes the mean of these: ``W <- W + lr sum_g s_g m_g Delta_g / max(sum_g m_g, 1)``
+    with the masks ``m_g``, so that a coordinate is averaged over those that trained it.
+    The idea of a memory is MIFA's (Gu et al., 2021), where it stands in for devices
+    that are away: a group keeps its say until it sends something newer.
+
+    A change is about as large as the learning rate that made it. So that one from
+    before the rate decayed does not outweigh those after, ``s_g`` is the smallest rate
+    so far over that of the change.
 
     Parameters
     ----------
@@ -55,18 +60,24 @@ class Remembered(Aggregator):
         self.size = size
         self._num_groups = num_groups
         self._server_step = ServerStep(server_lr, momentum)
-        self._latest: dict[int, Change] = {}
+        self._latest: dict[int, tuple[Change, float]] = {}
+        self._lr_factor = 1.0
         self._collected = 0
 
     def merge(self, state: State, update: Update) -> bool:
         """Remember the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
         groups = min(self._num_groups, update.num_ranks)
-        self._latest[update.rank * groups // update.num_ranks] = change_of(update)
+        group = update.rank * groups // update.num_ranks
+        self._latest[group] = change_of(update), update.lr_factor
+        self._lr_factor = min(self._lr_factor, update.lr_factor)
         self._collected += 1
         if self._collected < self.size:
             return False
-        changes = [self._latest[group] for group in sorted(self._latest)]
+        changes = [
+            replace(change, weight=self._lr_factor / lr_factor)
+            for _, (change, lr_factor) in sorted(self._latest.items())
+        ]
         self._server_step.take_(state, mean_change(state, changes, "counts"))
         self._collected = 0
         return True

@@ -93,12 +93,12 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             _paper(
                 "resnet10",
                 "cifar10",
-                width=0.25,
+                width=0.125,
                 local_steps=25,
                 batch_size=32,
                 lr=0.05,
-                num_rounds=60,
-                evaluate_every=2,
+                num_rounds=50,
+                evaluate_every=5,
             )
         ),
     }

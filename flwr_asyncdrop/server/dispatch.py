@@ -174,6 +174,7 @@ class Dispatcher:
             dispatched_at=state.time,
             due=state.time,
             cost=TaskCost(part.compute, num_bytes, num_bytes),
+            lr_factor=self.settings.schedule.factor(state.fastest_updates),
             masked=part.masked,
             kept=part.kept,
             base=self._base(state, part) if self._keeps_base else None,

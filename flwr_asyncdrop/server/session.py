@@ -191,6 +191,7 @@ class Session:
             self.dispatcher.fleet.capability(order.device),
             order.rank,
             order.num_ranks,
+            order.lr_factor,
         )
         try:
             changed = self.aggregator.merge(state.arrays, update)

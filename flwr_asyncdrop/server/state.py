@@ -34,6 +34,8 @@ class Order:
         Shape of every array that was sent.
     base_version : int
         Version of the model that was sent.
+    lr_factor : float
+        What the schedule had made of the learning rate, in (0, 1].
     dispatched_at, due : float
         Seconds on the loop's clock: when it left, and when it arrives (virtual
         clock) or is given up (wall clock).
@@ -63,6 +65,7 @@ class Order:
     dispatched_at: float
     due: float
     cost: TaskCost
+    lr_factor: float = 1.0
     masked: bool = False
     lost: bool = False
     kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)

@@ -11,11 +11,20 @@ def one(values):
     return {"w": torch.tensor(values)}
 
 
-def update(change, rank=0, num_ranks=4, kept=None):
+def update(change, rank=0, num_ranks=4, kept=None, lr_factor=1.0):
     base = [1.0] * len(change)
     local = [1.0 + each for each in change]
     indices = {} if kept is None else {"w": {0: torch.tensor(kept)}}
-    return Update(one(local), indices, 3, 1, one(base), rank=rank, num_ranks=num_ranks)
+    return Update(
+        one(local),
+        indices,
+        staleness=3,
+        num_examples=1,
+        base=one(base),
+        rank=rank,
+        num_ranks=num_ranks,
+        lr_factor=lr_factor,
+    )
 
 
 def feed(aggregator, state, *updates):
@@ -52,6 +61,17 @@ class TestByHand:
         memory = Remembered(4, num_groups=2)
         feed(memory, state, *(update([float(2**rank)], rank=rank) for rank in range(4)))
         assert state["w"].item() == (2 + 8) / 2
+
+    def test_changes_shrink_with_the_learning_rate(self):
+        """(8 + 4) / 2; (1 + 0.1 * 4) / 2; a late one with the old rate shrinks too."""
+        state = one([0.0])
+        memory = Remembered(2)
+        feed(memory, state, update([8.0], rank=0), update([4.0], rank=3))
+        assert state["w"].item() == 6.0
+        feed(memory, state, *[update([1.0], rank=0, lr_factor=0.1)] * 2)
+        assert state["w"].item() == pytest.approx(6.7)
+        feed(memory, state, *[update([30.0], rank=3, lr_factor=1.0)] * 2)
+        assert state["w"].item() == pytest.approx(6.7 + (1 + 3) / 2)
 
     def test_the_servers_learning_rate_and_momentum(self):
         state = one([0.0])
