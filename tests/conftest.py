@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks import vision
+from flwr_asyncdrop.simulation.private_flower import assume_identity
 from tests.reviews import write_json_lines
 
 # How long an example takes says more about what else the machine does.
@@ -20,6 +21,12 @@ hypothesis.settings.load_profile("no-deadline")
 def one_thread() -> None:
     """Two threads on two busy cores wait for each other more than they compute."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def identity() -> None:
+    """Let tests create messages, whichever of them runs first."""
+    assume_identity(run_id=1)
 
 
 @pytest.fixture(scope="session")
