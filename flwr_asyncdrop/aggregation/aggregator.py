@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from flwr_asyncdrop.submodel import Indices, State
 
@@ -32,6 +32,8 @@ class Update:
         Its place among the speed ranks, 0 the fastest.
     lr_factor : float
         What the schedule had made of the learning rate that it trained with, in (0, 1].
+    discount : float
+        Factor on its weight, in (0, 1]: less than 1 if it came after its deadline.
     """
 
     arrays: State
@@ -43,6 +45,7 @@ class Update:
     rank: int = 0
     num_ranks: int = 1
     lr_factor: float = 1.0
+    discount: float = 1.0
 
 
 class Aggregator(ABC):
@@ -55,10 +58,16 @@ class Aggregator(ABC):
     waits : bool
         Whether a device whose update has been collected gets no new task until the
         global model has changed.
+    memory : dataclass or None
+        All that changes from one update to the next beside the global model, for
+        checkpoints: tensors, plain data, and dataclasses, lists and dicts of them. A
+        tensor in it may be replaced, but never changed in place. None if there is
+        nothing.
     """
 
     needs_base: ClassVar[bool] = False
     waits: bool = False
+    memory: Any = None
 
     @abstractmethod
     def merge(self, state: State, update: Update) -> bool:

@@ -26,6 +26,16 @@ class Fleet:
     profiles : sequence of DeviceProfile, optional
         The speeds of a simulated fleet, by device index. Without them the speed is
         measured from the tasks, and a device that has done none yet ranks last.
+
+    Attributes
+    ----------
+    node_ids : list of int
+        The Flower node of every device.
+    failures_in_a_row : dict of int to int
+        Tasks that a device has failed since its last success; absent if none.
+    released_at : dict of int to float
+        When a device in quarantine gets tasks again, in seconds on the loop's clock;
+        absent for the others.
     """
 
     def __init__(
@@ -34,6 +44,8 @@ class Fleet:
         self.num_ranks = num_ranks
         self.profiles = profiles
         self.node_ids: list[int] = []
+        self.failures_in_a_row: dict[int, int] = {}
+        self.released_at: dict[int, float] = {}
         self._seconds: list[float] = []
         self._present: set[int] = set()
         self._ranks: NDArray[np.int64] | None = None

@@ -1,5 +1,6 @@
 """All that changes while the server runs, in one serialisable dataclass."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -36,16 +37,23 @@ class Order:
         Version of the model that was sent.
     lr_factor : float
         What the schedule had made of the learning rate, in (0, 1].
-    dispatched_at, due : float
-        Seconds on the loop's clock: when it left, and when it arrives (virtual
-        clock) or is given up (wall clock).
+    dispatched_at : float
+        When it left, in seconds on the loop's clock, as all the times below.
+    due : float
+        When its reply arrives, on the virtual clock; infinity if that is not known
+        (wall clock), or never (`lost`).
     cost : TaskCost
         What it asks of the device.
     masked : bool
         Whether full-size arrays were sent, with the dropped units zeroed.
+    deadline : float
+        When it is overdue: its slot goes to another device, and it counts as late.
+    gives_up : float
+        When nobody waits for it any more, never before its `deadline`; a task for
+        which both are the same is never late.
     lost : bool
         Whether the simulated device will lose the task: then nothing is sent, and it
-        fails when it is due.
+        fails when it is given up.
     kept : mapping of UnitGroup to Tensor
         The unit numbers of each group that it trains; empty for the full model.
     base : dict of str to Tensor, optional
@@ -67,6 +75,8 @@ class Order:
     cost: TaskCost
     lr_factor: float = 1.0
     masked: bool = False
+    deadline: float = math.inf
+    gives_up: float = math.inf
     lost: bool = False
     kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
     base: State | None = None
@@ -100,12 +110,19 @@ class ServerState:
         Tasks lost, by reason.
     lost_in_a_row : list of int
         The devices whose tasks were lost since the last update, one entry a task.
+    duplicates : int
+        Replies that came a second time, and were ignored.
     in_flight : dict of str to Order
-        Orders by message id.
+        Orders by message id, each of which takes a slot.
+    late : dict of str to Order
+        Overdue orders by message id: their slots have gone to others, their devices
+        are taken until they reply or are given up.
     waiting : list of Order
         Orders whose devices wait until their updates change the global model.
     averaged : dict of str to Tensor, optional
         Average of the versions of the model so far, if the algorithm keeps one.
+    ended : str
+        Why the run ended before its last round, in a word; "" if it did not.
     """
 
     seed: int
@@ -121,9 +138,12 @@ class ServerState:
     bytes_up: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     lost_in_a_row: list[int] = field(default_factory=list)
+    duplicates: int = 0
     in_flight: dict[str, Order] = field(default_factory=dict)
+    late: dict[str, Order] = field(default_factory=dict)
     waiting: list[Order] = field(default_factory=list)
     averaged: State | None = None
+    ended: str = ""
 
     @property
     def served(self) -> State:
@@ -132,8 +152,8 @@ class ServerState:
 
     @property
     def orders(self) -> list[Order]:
-        """All orders whose devices are taken: those in flight and those that wait."""
-        return [*self.in_flight.values(), *self.waiting]
+        """All orders whose devices are taken: in flight, late, or waiting."""
+        return [*self.in_flight.values(), *self.late.values(), *self.waiting]
 
     @classmethod
     def start_from(cls, arrays: State, seed: int) -> Self:
