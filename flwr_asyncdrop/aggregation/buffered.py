@@ -1,5 +1,6 @@
 """Buffered aggregation: the server steps once every K updates."""
 
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
@@ -14,7 +15,23 @@ from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State, check_fits
 
-__all__ = ["Buffered"]
+__all__ = ["Buffered", "Collected"]
+
+
+@dataclass
+class Collected:
+    """What `Buffered` keeps between updates.
+
+    Attributes
+    ----------
+    changes : list of Change
+        Those that wait for the next step.
+    velocity : dict of str to Tensor
+        Of the `ServerStep`.
+    """
+
+    changes: list[Change] = field(default_factory=list)
+    velocity: State = field(default_factory=dict)
 
 
 class Buffered(Aggregator):
@@ -63,15 +80,16 @@ class Buffered(Aggregator):
         self._weighting = weighting
         self._normaliser: Normaliser = normaliser
         self._server_step = ServerStep(server_lr, momentum)
-        self._changes: list[Change] = []
+        self.memory = Collected()
 
     def merge(self, state: State, update: Update) -> bool:
         """Collect the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
-        self._changes.append(change_of(update, self._weighting(update)))
-        if len(self._changes) < self.size:
+        changes, velocity = self.memory.changes, self.memory.velocity
+        changes.append(change_of(update, self._weighting(update)))
+        if len(changes) < self.size:
             return False
-        mean = mean_change(state, self._changes, self._normaliser)
-        self._server_step.take_(state, mean)
-        self._changes.clear()
+        mean = mean_change(state, changes, self._normaliser)
+        self._server_step.take_(state, mean, velocity)
+        changes.clear()
         return True

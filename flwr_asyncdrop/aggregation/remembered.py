@@ -1,6 +1,6 @@
 """Remembered aggregation: every speed group has its say in every step."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
@@ -9,7 +9,29 @@ from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State, check_fits
 
-__all__ = ["Remembered"]
+__all__ = ["Latest", "Remembered"]
+
+
+@dataclass
+class Latest:
+    """What `Remembered` keeps between updates.
+
+    Attributes
+    ----------
+    changes : dict of int to (Change, float)
+        The latest change of each speed group, and the `Update.lr_factor` of it.
+    lr_factor : float
+        The smallest one so far.
+    collected : int
+        Updates since the last step.
+    velocity : dict of str to Tensor
+        Of the `ServerStep`.
+    """
+
+    changes: dict[int, tuple[Change, float]] = field(default_factory=dict)
+    lr_factor: float = 1.0
+    collected: int = 0
+    velocity: State = field(default_factory=dict)
 
 
 class Remembered(Aggregator):
@@ -60,24 +82,24 @@ class Remembered(Aggregator):
         self.size = size
         self._num_groups = num_groups
         self._server_step = ServerStep(server_lr, momentum)
-        self._latest: dict[int, tuple[Change, float]] = {}
-        self._lr_factor = 1.0
-        self._collected = 0
+        self.memory = Latest()
 
     def merge(self, state: State, update: Update) -> bool:
         """Remember the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
         groups = min(self._num_groups, update.num_ranks)
         group = update.rank * groups // update.num_ranks
-        self._latest[group] = change_of(update), update.lr_factor
-        self._lr_factor = min(self._lr_factor, update.lr_factor)
-        self._collected += 1
-        if self._collected < self.size:
+        memory: Latest = self.memory
+        memory.changes[group] = change_of(update), update.lr_factor
+        memory.lr_factor = min(memory.lr_factor, update.lr_factor)
+        memory.collected += 1
+        if memory.collected < self.size:
             return False
         changes = [
-            replace(change, weight=self._lr_factor / lr_factor)
-            for _, (change, lr_factor) in sorted(self._latest.items())
+            replace(change, weight=memory.lr_factor / lr_factor)
+            for _, (change, lr_factor) in sorted(memory.changes.items())
         ]
-        self._server_step.take_(state, mean_change(state, changes, "counts"))
-        self._collected = 0
+        mean = mean_change(state, changes, "counts")
+        self._server_step.take_(state, mean, memory.velocity)
+        memory.collected = 0
         return True

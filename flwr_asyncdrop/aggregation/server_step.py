@@ -35,20 +35,29 @@ class ServerStep:
             raise ConfigError(f"server_momentum={momentum!r} must lie in [0, 1)")
         self._lr = lr
         self._momentum = momentum
-        self._velocity: State = {}
 
     @torch.no_grad()
-    def take_(self, state: State, mean: State) -> None:
-        """Change `state` in place; `mean` is used up."""
+    def take_(self, state: State, mean: State, velocity: State) -> None:
+        """Take one step.
+
+        Parameters
+        ----------
+        state : dict of str to Tensor
+            ``W``; changed in place.
+        mean : dict of str to Tensor
+            ``D``; used up.
+        velocity : dict of str to Tensor
+            ``V``, empty before the first step; its tensors are replaced.
+        """
         for name, tensor in state.items():
             if not is_weight(name, tensor):
                 tensor.copy_(mean[name])
                 continue
             step = mean[name]
             if self._momentum:
-                if name in self._velocity:
-                    step = step.add_(self._velocity[name], alpha=self._momentum)
-                self._velocity[name] = step
+                if name in velocity:
+                    step = step.add_(velocity[name], alpha=self._momentum)
+                velocity[name] = step
             tensor.add_(step, alpha=self._lr)
 
 
