@@ -4,18 +4,24 @@
 
     AsyncDropError
     ├── ConfigError            a run-config key is unknown, wrong or contradictory
+    ├── CheckpointError        a checkpoint cannot be gone on from
     ├── DataError              a data set is missing or damaged
     ├── SubmodelError
     │   ├── UnsupportedModelError  no submodels can be made of this module
     │   └── ShapeError             tensors that do not fit the model or the plan
     ├── ReplyError             a client's reply cannot be merged (costs the task)
-    └── RunError               the run cannot go on
+    ├── RunError               the run cannot go on
+    └── Interrupted            a signal stopped the run, which is saved
 """
+
+from signal import Signals
 
 __all__ = [
     "AsyncDropError",
+    "CheckpointError",
     "ConfigError",
     "DataError",
+    "Interrupted",
     "ReplyError",
     "RunError",
     "ShapeError",
@@ -33,6 +39,10 @@ class AsyncDropError(Exception):
 
 class ConfigError(AsyncDropError, ValueError):
     """A run-config key is unknown, has a wrong value, or contradicts another."""
+
+
+class CheckpointError(AsyncDropError):
+    """A checkpoint is missing, damaged, or of another run or version."""
 
 
 class DataError(AsyncDropError):
@@ -58,7 +68,9 @@ class ReplyError(AsyncDropError):
     ----------
     kind : str
         The sort of failure, one of a few, for counting: ``"client-error"``,
-        ``"arrays"``, ``"shape"``, ``"non-finite"`` or ``"num-examples"``.
+        ``"records"`` (not one ArrayRecord), ``"names"``, ``"unreadable"``,
+        ``"shape"``, ``"dtype"``, ``"non-finite"``, ``"variance"`` or
+        ``"num-examples"``.
     message : str
         What is wrong and what mends it.
     """
@@ -70,3 +82,17 @@ class ReplyError(AsyncDropError):
 
 class RunError(AsyncDropError):
     """The run cannot go on: no node came, or every task fails."""
+
+
+class Interrupted(AsyncDropError):  # noqa: N818  # nothing is wrong
+    """A signal has stopped the run between two events; it can go on later.
+
+    Parameters
+    ----------
+    signum : int
+        The signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"interrupted by {Signals(signum).name}")
+        self.signum = signum

@@ -56,6 +56,8 @@ class Session:
         As many as devices can be in flight.
     averaging : float
         Decay of the average of the model's versions that is served; 0 for none.
+    max_examples : int
+        Most examples that a reply can claim.
     """
 
     state: ServerState
@@ -64,6 +66,7 @@ class Session:
     slots: int
     updates_per_round: int
     averaging: float = 0.0
+    max_examples: int = wire.MAX_EXAMPLES
 
     def __post_init__(self) -> None:
         if self.averaging:
@@ -83,6 +86,7 @@ class Session:
         build_aggregator: AggregatorBuilder,
         settings: TrainSettings,
         averaging: float = 0.0,
+        max_examples: int = wire.MAX_EXAMPLES,
     ) -> "Session":
         """Put a run together on the nodes that are connected.
 
@@ -119,7 +123,15 @@ class Session:
             settings,
             keeps_base=aggregator.needs_base,
         )
-        return cls(state, dispatcher, aggregator, slots, possible, averaging)
+        return cls(
+            state,
+            dispatcher,
+            aggregator,
+            slots,
+            possible,
+            averaging,
+            max_examples,
+        )
 
     def resume(
         self, arrays: State, config: Mapping[str, object], node_ids: Iterable[int]
@@ -176,8 +188,8 @@ class Session:
         ReplyError
             If it does not fit its order; the state is as before then.
         """
-        state, keys = self.state, self.dispatcher.settings.keys
-        reply = wire.read_reply(message, order.shapes, keys)
+        state = self.state
+        reply = wire.read_reply(message, self._expected(order))
         arrays, base = reply.arrays, order.base
         if order.masked:
             arrays = extract(arrays, order.indices)
@@ -196,7 +208,7 @@ class Session:
         try:
             changed = self.aggregator.merge(state.arrays, update)
         except ShapeError as error:
-            raise ReplyError("arrays", str(error)) from error
+            raise ReplyError("shape", str(error)) from error
         if changed:
             state.version += 1
             state.waiting.clear()
@@ -207,6 +219,15 @@ class Session:
         state.updates += 1
         state.fastest_updates += order.rank == 0
         return reply
+
+    def _expected(self, order: Order) -> wire.Expected:
+        """Return what the reply to an order must be like."""
+        return wire.Expected(
+            order.shapes,
+            {name: tensor.dtype for name, tensor in self.state.arrays.items()},
+            self.dispatcher.settings.keys,
+            self.max_examples,
+        )
 
     def train_messages(self, server_round: int) -> list[Message]:
         """Dispatch one task to as many devices as a round has updates."""

@@ -288,9 +288,9 @@ class TestFailures:
         ("state", "metrics", "kind"),
         [
             ({"w": torch.ones(3)}, {}, "shape"),
-            ({"v": torch.ones(2)}, {}, "arrays"),
-            ({"w": torch.ones(2, dtype=torch.float64)}, {}, "arrays"),
-            ({"w": torch.ones(2, dtype=torch.int64)}, {}, "arrays"),
+            ({"v": torch.ones(2)}, {}, "names"),
+            ({"w": torch.ones(2, dtype=torch.float64)}, {}, "dtype"),
+            ({"w": torch.ones(2, dtype=torch.int64)}, {}, "dtype"),
             ({"w": torch.tensor([0.0, torch.nan])}, {}, "non-finite"),
             ({"w": torch.ones(2)}, {"num-examples": 0}, "num-examples"),
             ({"w": torch.ones(2)}, {"num-examples": float("inf")}, "num-examples"),
@@ -319,7 +319,7 @@ class TestFailures:
             return reply
 
         run = Run(HandlerGrid(train, node_ids=[1, 2]), seconds=(4.0, 1.0)).go()
-        assert run.state.failures == {"arrays": 2}
+        assert run.state.failures == {"unreadable": 2}
 
     def test_an_archive_of_arrays_costs_its_task(self, tmp_path):
         np.savez(tmp_path / "a.npz", w=np.zeros(2))

@@ -1,0 +1,44 @@
+"""The only reader and writer of Flower's message records.
+
+A task travels as one ``ArrayRecord`` (the submodel) and one ``ConfigRecord``: the
+user's own train config plus the keys of `TaskConfig`. The kept units never travel: the
+client learns the widths from the shapes that it receives.
+"""
+
+from flwr_asyncdrop.wire.replies import (
+    MAX_EXAMPLES,
+    Expected,
+    Reply,
+    flat_metrics,
+    read_evaluation,
+    read_reply,
+)
+from flwr_asyncdrop.wire.tasks import (
+    NUM_PARTITIONS,
+    PARTITION_ID,
+    RecordKeys,
+    TaskConfig,
+    make_task,
+    read_config,
+    read_task,
+)
+from flwr_asyncdrop.wire.tensors import array_bytes, from_record, to_record
+
+__all__ = [
+    "MAX_EXAMPLES",
+    "NUM_PARTITIONS",
+    "PARTITION_ID",
+    "Expected",
+    "RecordKeys",
+    "Reply",
+    "TaskConfig",
+    "array_bytes",
+    "flat_metrics",
+    "from_record",
+    "make_task",
+    "read_config",
+    "read_evaluation",
+    "read_reply",
+    "read_task",
+    "to_record",
+]

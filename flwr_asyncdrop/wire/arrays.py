@@ -1,0 +1,110 @@
+"""Whether an array that a client sent can be merged."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array
+from numpy.typing import NDArray
+
+from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.npy import Layout, read_array, read_layout
+
+__all__ = ["read_sound_array"]
+
+_HALF_MAX = float(np.finfo(np.float16).max)
+
+
+def read_sound_array(
+    name: str, array: Array, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Read an array that has the shape and dtype that were sent, and sound values.
+
+    A narrower dtype of the same kind is widened, which loses nothing (``float16`` to
+    ``float32``, ``int32`` to ``int64``); any other dtype is refused. Values must be
+    finite, and so far from the largest number of their dtype that no difference,
+    square or sum of them overflows; a running variance must not be negative.
+
+    Parameters
+    ----------
+    name : str
+        The array's, for the message.
+    array : Array
+        What the client sent.
+    shape : tuple of int
+        The shape that was sent.
+    dtype : torch.dtype
+        The dtype of the model's tensor, that of the result.
+
+    Raises
+    ------
+    ReplyError
+        Of kind ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or
+        ``"variance"``.
+    """
+    wanted = _numpy_dtype(dtype)
+    try:
+        # What it claims to be, before any memory is spent on it.
+        _check_layout(name, read_layout(array), shape, wanted)
+        values = read_array(array).astype(wanted, copy=False)
+    except ValueError as error:
+        raise ReplyError(
+            "unreadable",
+            f"array {name!r} cannot be read: {error}; return the state_dict as an "
+            "ArrayRecord",
+        ) from error
+    _check_values(name, values)
+    return torch.from_numpy(values)
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+def _check_layout(
+    name: str, found: Layout, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> None:
+    if found.shape != shape:
+        raise ReplyError(
+            "shape",
+            f"array {name!r} came back with shape {found.shape} instead of {shape}: "
+            "train the model that was loaded from the message, not the full one",
+        )
+    if found.dtype.kind != dtype.kind or not np.can_cast(found.dtype, dtype):
+        raise ReplyError(
+            "dtype",
+            f"array {name!r} came back as {found.dtype.name} instead of {dtype.name}: "
+            "return the model's tensors in the dtypes that were sent",
+        )
+
+
+def _check_values(name: str, values: NDArray[Any]) -> None:
+    if values.dtype.kind not in "fc" or values.size == 0:
+        return
+    numbers = values.view(values.real.dtype)
+    limit = _limit(numbers.dtype)
+    # A NaN goes through min and max, and fails both comparisons.
+    with np.errstate(invalid="ignore"):
+        lowest, highest = float(numbers.min()), float(numbers.max())
+    if not (lowest >= -limit and highest <= limit):
+        raise ReplyError(
+            "non-finite",
+            f"array {name!r} holds NaN, infinity or values beyond {limit:.3g}: lower "
+            "the learning rate, or clip the gradients",
+        )
+    # PyTorch's name; the model takes its root.
+    if name.rpartition(".")[2] == "running_var" and lowest < 0:
+        raise ReplyError(
+            "variance",
+            f"array {name!r} holds {lowest:.3g}, and a variance cannot be negative: "
+            "keep noise off running statistics, or use GroupNorm, which has none",
+        )
+
+
+def _limit(dtype: np.dtype[Any]) -> float:
+    """Return the largest magnitude that is merged: squares of it are finite.
+
+    Half precision would be left with too little; it may use all that it has.
+    """
+    return max(math.sqrt(float(np.finfo(dtype).max)), _HALF_MAX)

@@ -1,0 +1,204 @@
+"""What a reply must look like to be merged."""
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.wire.arrays import read_sound_array
+from flwr_asyncdrop.wire.tasks import RecordKeys
+from flwr_asyncdrop.wire.tensors import array_bytes
+
+__all__ = [
+    "MAX_EXAMPLES",
+    "Expected",
+    "Reply",
+    "flat_metrics",
+    "read_evaluation",
+    "read_reply",
+]
+
+MAX_EXAMPLES = 1_000_000_000
+"""Examples that one task can claim unless the user says otherwise."""
+
+
+_LONGEST_REASON = 1000
+_LONGEST_VALUE = 80
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a reply to a task must be like.
+
+    Attributes
+    ----------
+    shapes : mapping of str to tuple of int
+        Name and shape of every array that was sent.
+    dtypes : mapping of str to torch.dtype
+        Dtype of the model's tensors, by the same names.
+    keys : RecordKeys
+        Where the records are.
+    max_examples : int
+        Most examples that it can claim.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, torch.dtype]
+    keys: RecordKeys = field(default_factory=RecordKeys)
+    max_examples: int = MAX_EXAMPLES
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A client's reply that fits its task.
+
+    Attributes
+    ----------
+    arrays : dict of str to Tensor
+        The trained submodel, in the shapes that were sent and the model's dtypes.
+    num_examples : int
+        Examples that it was trained on.
+    metrics : RecordDict
+        The reply's metric records, for Flower's aggregation functions.
+    num_bytes : int
+        Size of the arrays on the wire.
+    """
+
+    arrays: State
+    num_examples: int
+    metrics: RecordDict
+    num_bytes: int
+
+
+def read_reply(message: Message, expected: Expected) -> Reply:
+    """Read a client's reply and check that it can be merged.
+
+    Parameters
+    ----------
+    message : Message
+        The reply.
+    expected : Expected
+        What it must be like.
+
+    Raises
+    ------
+    ReplyError
+        If the client raised, or if a record, array, value or number is not as it
+        must be; one line with the mend, and a kind for counting.
+    """
+    content = _content(message)
+    arrays = _single_arrays(content)
+    _check_names(arrays, expected.shapes)
+    metrics, num_examples = _read_metrics(
+        content, expected.keys.num_examples, expected.max_examples
+    )
+    state = {
+        name: read_sound_array(name, arrays[name], shape, expected.dtypes[name])
+        for name, shape in expected.shapes.items()
+    }
+    return Reply(
+        arrays=state,
+        num_examples=num_examples,
+        metrics=metrics,
+        num_bytes=array_bytes(arrays),
+    )
+
+
+def read_evaluation(
+    message: Message, keys: RecordKeys, max_examples: int = MAX_EXAMPLES
+) -> RecordDict:
+    """Read what a client measured, for Flower's aggregation functions.
+
+    Parameters
+    ----------
+    message : Message
+        The reply to a ``MessageType.EVALUATE``.
+    keys : RecordKeys
+        Where the records are.
+    max_examples : int
+        Most examples that it can claim.
+
+    Raises
+    ------
+    ReplyError
+        If the client raised, or does not say on how many examples it measured.
+    """
+    metrics, _ = _read_metrics(_content(message), keys.num_examples, max_examples)
+    return metrics
+
+
+def flat_metrics(content: RecordDict) -> dict[str, float | int]:
+    """Return the scalar metrics of all metric records, later records winning."""
+    flat: dict[str, float | int] = {}
+    for record in content.metric_records.values():
+        flat.update(
+            {key: val for key, val in record.items() if isinstance(val, float | int)}
+        )
+    return flat
+
+
+def _content(message: Message) -> RecordDict:
+    if message.has_error():
+        reason = textwrap.shorten(message.error.reason or "", _LONGEST_REASON)
+        raise ReplyError(
+            "client-error",
+            f"the client failed with code {message.error.code}: "
+            f"{reason or 'no reason given'}",
+        )
+    return message.content
+
+
+def _single_arrays(content: RecordDict) -> ArrayRecord:
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise ReplyError(
+            "records",
+            f"the reply carries {len(records)} ArrayRecords: return exactly one, with "
+            "the trained state_dict",
+        )
+    return records[0]
+
+
+def _check_names(arrays: ArrayRecord, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if arrays.keys() != shapes.keys():
+        odd = sorted(arrays.keys() ^ shapes.keys())
+        raise ReplyError(
+            "names",
+            f"the reply's arrays differ from those sent in {_short(odd[0])}"
+            f"{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}: return the "
+            "state_dict of the model that was loaded from the message",
+        )
+
+
+def _read_metrics(
+    content: RecordDict, key: str, max_examples: int
+) -> tuple[RecordDict, int]:
+    """Return the metric records, and the number of examples in one of them.
+
+    That one comes first, where Flower's aggregation functions look for it.
+    """
+    records = content.metric_records
+    found = next((name for name, record in records.items() if key in record), None)
+    if found is None:
+        raise ReplyError(
+            "num-examples",
+            f"the reply's MetricRecord has no {key!r}: add the number of examples",
+        )
+    value = records[found][key]
+    if not isinstance(value, int | float) or not 1 <= value <= max_examples:
+        raise ReplyError(
+            "num-examples",
+            f"{key!r} is {_short(value)}: it must be a number of examples from 1 to "
+            f"{max_examples:,}; raise max-examples if there can be more",
+        )
+    return RecordDict({found: records[found], **records}), int(value)
+
+
+def _short(value: object) -> str:
+    """Return a stranger's value as it may stand in a message."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

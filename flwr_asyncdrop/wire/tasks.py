@@ -1,0 +1,142 @@
+"""What a task looks like on the wire."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flwr.app import (
+    DEFAULT_TTL,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    RecordDict,
+)
+
+__all__ = [
+    "NUM_PARTITIONS",
+    "PARTITION_ID",
+    "RecordKeys",
+    "TaskConfig",
+    "make_task",
+    "read_config",
+    "read_task",
+]
+
+SEED = "asyncdrop-seed"
+PARTITION_ID = "partition-id"
+NUM_PARTITIONS = "num-partitions"
+ROUND = "server-round"
+
+
+@dataclass(frozen=True)
+class RecordKeys:
+    """Where a Flower project keeps its records; the defaults are Flower's.
+
+    Attributes
+    ----------
+    arrays, config : str
+        Keys of the ``ArrayRecord`` and the ``ConfigRecord`` in a message.
+    num_examples : str
+        Key of the number of training examples in the reply's ``MetricRecord``.
+    """
+
+    arrays: str = "arrays"
+    config: str = "config"
+    num_examples: str = "num-examples"
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What the server tells the client about a task, beside the user's config.
+
+    Attributes
+    ----------
+    round : int
+        Round in which the task was dispatched, from 1.
+    seed : int
+        Seed of everything random in the task's local training.
+    partition_id, num_partitions : int or None
+        The simulated device that the node plays; None on a real fleet, where a node
+        knows its own data.
+    """
+
+    round: int
+    seed: int
+    partition_id: int | None = None
+    num_partitions: int | None = None
+
+    def entries(self) -> Iterator[tuple[str, int]]:
+        """Yield the keys and values that go into the ``ConfigRecord``."""
+        yield ROUND, self.round
+        yield SEED, self.seed
+        if self.partition_id is not None and self.num_partitions is not None:
+            yield PARTITION_ID, self.partition_id
+            yield NUM_PARTITIONS, self.num_partitions
+
+
+def make_task(
+    arrays: ArrayRecord,
+    config: Mapping[str, object],
+    task: TaskConfig,
+    *,
+    node_id: int,
+    keys: RecordKeys,
+    ttl: float = DEFAULT_TTL,
+    message_type: str = MessageType.TRAIN,
+) -> Message:
+    """Build the message that asks a node to train, or to evaluate, a model.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord
+        The submodel, or the global model.
+    config : mapping of str to config values
+        The user's train or evaluate config.
+    task : TaskConfig
+        What the server adds to it.
+    node_id : int
+        The node to do it.
+    keys : RecordKeys
+        Where the records go.
+    ttl : float
+        Seconds after which Flower gives the message and its reply up.
+    message_type : str
+        Flower's ``MessageType.TRAIN`` or ``MessageType.EVALUATE``.
+    """
+    record = ConfigRecord({**config, **dict(task.entries())})  # type: ignore[dict-item]  # the values come out of a ConfigRecord
+    content = RecordDict({keys.arrays: arrays, keys.config: record})
+    return Message(
+        content=content,
+        dst_node_id=node_id,
+        message_type=message_type,
+        ttl=ttl,
+        group_id=str(task.round),
+    )
+
+
+def read_config(message: Message) -> dict[str, object]:
+    """Return, on the client, the entries of all config records of a message."""
+    merged: dict[str, object] = {}
+    for record in message.content.config_records.values():
+        merged.update(record)
+    return merged
+
+
+def read_task(message: Message) -> TaskConfig:
+    """Read, on the client, what `make_task` added to the user's config.
+
+    A message without these keys (from a plain Flower strategy) reads as round 0,
+    seed 0, and no partition.
+    """
+    merged = read_config(message)
+    return TaskConfig(
+        round=_integer(merged, ROUND) or 0,
+        seed=_integer(merged, SEED) or 0,
+        partition_id=_integer(merged, PARTITION_ID),
+        num_partitions=_integer(merged, NUM_PARTITIONS),
+    )
+
+
+def _integer(config: Mapping[str, object], key: str) -> int | None:
+    value = config.get(key)
+    return value if isinstance(value, int) else None

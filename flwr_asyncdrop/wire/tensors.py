@@ -1,0 +1,33 @@
+"""Tensors as an ``ArrayRecord``, and back."""
+
+import torch
+from flwr.app import ArrayRecord
+
+from flwr_asyncdrop.npy import read_array, write_array
+from flwr_asyncdrop.submodel.types import State
+
+__all__ = ["array_bytes", "from_record", "to_record"]
+
+
+def to_record(state: State) -> ArrayRecord:
+    """Serialise tensors for the wire."""
+    record = ArrayRecord()
+    for name, tensor in state.items():
+        record[name] = write_array(tensor)
+    return record
+
+
+def from_record(record: ArrayRecord) -> State:
+    """Read tensors that own their memory from the wire.
+
+    Raises
+    ------
+    ValueError
+        If the bytes of one are not those of an array of numbers.
+    """
+    return {key: torch.from_numpy(read_array(array)) for key, array in record.items()}
+
+
+def array_bytes(record: ArrayRecord) -> int:
+    """Return the size of the arrays on the wire, in bytes."""
+    return sum(len(array.data) for array in record.values())

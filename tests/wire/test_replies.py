@@ -1,0 +1,196 @@
+"""Every way in which a reply can be wrong has its kind and one line."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ReplyError
+from tests.wire.messages import EXPECTED, KEYS, reply, reply_with, state, task
+
+F32 = np.float32
+
+
+def matrix(*last, dtype=F32):
+    return np.array([[1, 2, 3], [4, 5, *last]], dtype)
+
+
+def test_a_good_reply_is_read():
+    read = wire.read_reply(reply(), EXPECTED)
+    assert torch.equal(read.arrays["weight"], state()["weight"])
+    assert read.arrays["count"] == 7
+    assert read.num_examples == 10
+    assert wire.flat_metrics(read.metrics) == {"num-examples": 10, "loss": 0.5}
+    assert read.num_bytes == wire.array_bytes(wire.to_record(state()))
+    assert not read.metrics.array_records
+
+
+BAD = {
+    "the client raised": (
+        lambda: Message(Error(3, "out of\nmemory"), reply_to=task()),
+        "client-error",
+        "code 3: out of memory",
+    ),
+    "it raised and says nothing": (
+        lambda: Message(Error(3, " \n"), reply_to=task()),
+        "client-error",
+        "no reason given",
+    ),
+    "no arrays": (
+        lambda: Message(RecordDict(), reply_to=task()),
+        "records",
+        "carries 0 ArrayRecords",
+    ),
+    "one array too many": (
+        lambda: reply_with("extra", matrix(6)),
+        "names",
+        "differ from those sent in 'extra': return",
+    ),
+    "arrays missing": (
+        lambda: reply(ArrayRecord()),
+        "names",
+        "differ from those sent in 'bn.running_var' and 2 more",
+    ),
+    "a name without end": (
+        lambda: reply_with("0" * 10**6, matrix(6)),
+        "names",
+        r"sent in '0+\.\.\.: return",
+    ),
+    "no numpy bytes": (
+        lambda: reply_with("weight", Array("float32", (2, 3), "numpy.ndarray", b"x")),
+        "unreadable",
+        "'weight' cannot be read: it does not begin",
+    ),
+    "another serialisation": (
+        lambda: reply_with("weight", Array("float32", (2, 3), "pickle", b"x")),
+        "unreadable",
+        "serialised as 'pickle'",
+    ),
+    "texts": (
+        lambda: reply_with("weight", np.full((2, 3), "text")),
+        "unreadable",
+        "not that of an array of numbers",
+    ),
+    "another shape": (
+        lambda: reply_with("weight", np.zeros((2, 4), F32)),
+        "shape",
+        r"'weight' came back with shape \(2, 4\) instead of \(2, 3\)",
+    ),
+    "wider floats": (
+        lambda: reply_with("weight", matrix(6, dtype=np.float64)),
+        "dtype",
+        "'weight' came back as float64 instead of float32",
+    ),
+    "integers": (
+        lambda: reply_with("weight", matrix(6, dtype=np.int16)),
+        "dtype",
+        "as int16 instead of float32",
+    ),
+    "complex numbers": (
+        lambda: reply_with("weight", matrix(6, dtype=np.complex64)),
+        "dtype",
+        "as complex64 instead of float32",
+    ),
+    "a counter in floats": (
+        lambda: reply_with("count", np.array(7.0)),
+        "dtype",
+        "'count' came back as float64 instead of int64",
+    ),
+    "NaN": (
+        lambda: reply_with("weight", matrix(np.nan)),
+        "non-finite",
+        "lower the learning rate",
+    ),
+    "infinity": (
+        lambda: reply_with("weight", matrix(-np.inf)),
+        "non-finite",
+        "NaN, infinity or values beyond 1.84e\\+19",
+    ),
+    "what would overflow": (
+        lambda: reply_with("weight", matrix(2e19)),
+        "non-finite",
+        "'weight' holds",
+    ),
+    "a negative variance": (
+        lambda: reply_with("bn.running_var", np.array([1, -0.25], F32)),
+        "variance",
+        "'bn.running_var' holds -0.25",
+    ),
+    "no number of examples": (
+        lambda: reply(metrics={"loss": 1.0}),
+        "num-examples",
+        "no 'num-examples'",
+    ),
+    "a list of examples": (
+        lambda: reply(metrics={"num-examples": [1] * 1000}),
+        "num-examples",
+        r"is \[1, 1, .*\.\.\.: it must",
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "kind", "says"), BAD.values(), ids=list(BAD))
+def test_a_bad_reply_is_refused_in_one_line(message, kind, says):
+    with pytest.raises(ReplyError, match=says) as caught:
+        wire.read_reply(message(), EXPECTED)
+    assert caught.value.kind == kind
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("count", [0, -1, 0.5, 1001, 1e18, np.inf, -np.inf, np.nan])
+def test_a_number_of_examples_that_cannot_be(count):
+    with pytest.raises(ReplyError, match="from 1 to 1,000; raise max-examples") as bad:
+        wire.read_reply(reply(metrics={"num-examples": count}), EXPECTED)
+    assert bad.value.kind == "num-examples"
+    with pytest.raises(ReplyError, match="from 1 to 1,000"):
+        wire.read_evaluation(reply(metrics={"num-examples": count}), KEYS, 1000)
+
+
+@pytest.mark.parametrize(("count", "read"), [(1, 1), (1000, 1000), (2.75, 2)])
+def test_a_number_of_examples_that_can(count, read):
+    message = reply(metrics={"num-examples": count})
+    assert wire.read_reply(message, EXPECTED).num_examples == read
+
+
+def test_a_billion_examples_are_enough_unless_told_otherwise():
+    assert wire.Expected({}, {}).max_examples == 10**9
+
+
+@pytest.mark.parametrize(
+    ("sent", "returned"),
+    [
+        (torch.float32, "f2"),
+        (torch.float32, ">f4"),
+        (torch.float64, "f4"),
+        (torch.int64, "i4"),
+        (torch.complex128, "c8"),
+    ],
+)
+def test_what_loses_nothing_is_widened(sent, returned):
+    expected = wire.Expected({"w": (2,)}, {"w": sent})
+    record = ArrayRecord({"w": Array(np.array([1, 3], returned))})
+    read = wire.read_reply(reply(record), expected).arrays["w"]
+    assert read.dtype == sent
+    assert read.tolist() == [1, 3]
+
+
+def test_half_precision_may_use_all_that_it_has():
+    expected = wire.Expected({"w": (1,)}, {"w": torch.float16})
+    record = ArrayRecord({"w": Array(np.array([65504], np.float16))})
+    assert wire.read_reply(reply(record), expected).arrays["w"].item() == 65504
+
+
+def test_both_parts_of_a_complex_number_are_looked_at():
+    expected = wire.Expected({"w": (1,)}, {"w": torch.complex64})
+    record = ArrayRecord({"w": Array(np.array([complex(1, np.inf)], np.complex64))})
+    with pytest.raises(ReplyError, match="infinity"):
+        wire.read_reply(reply(record), expected)
+
+
+def test_what_is_expected_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EXPECTED.max_examples = 1

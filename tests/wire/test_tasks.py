@@ -1,0 +1,47 @@
+"""What the server sends, and what the client reads of it."""
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from flwr_asyncdrop import wire
+from tests.wire.messages import task
+
+
+def test_a_task_carries_the_submodel_the_users_config_and_ours():
+    message = task(partition_id=3, num_partitions=8)
+    assert message.metadata.dst_node_id == 5
+    assert message.metadata.message_type == "train"
+    assert message.metadata.ttl == 60
+    assert dict(message.content["config"]) == {
+        "lr": 0.1,
+        "server-round": 4,
+        "asyncdrop-seed": 99,
+        "partition-id": 3,
+        "num-partitions": 8,
+    }
+    assert wire.read_task(message) == wire.TaskConfig(4, 99, 3, 8)
+
+
+def test_a_real_node_is_not_told_which_device_it_is():
+    assert wire.read_task(task()) == wire.TaskConfig(4, 99, None, None)
+
+
+def test_a_plain_flower_message_reads_as_an_unseeded_task():
+    content = RecordDict({"config": ConfigRecord({"lr": 0.1, "server-round": 2})})
+    message = Message(content, 1, "train")
+    assert wire.read_task(message) == wire.TaskConfig(2, 0, None, None)
+    assert wire.read_config(message) == {"lr": 0.1, "server-round": 2}
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool]
+)
+def test_tensors_survive_the_wire_bit_for_bit(dtype):
+    tensors = {"a": torch.randn(3, 4).to(dtype), "b": torch.tensor(3).to(dtype)}
+    back = wire.from_record(wire.to_record(tensors))
+    for name, tensor in tensors.items():
+        assert back[name].dtype == dtype
+        assert torch.equal(back[name], tensor)
+        back[name].zero_()  # owns its memory
+    assert wire.from_record(wire.to_record(tensors))["a"].shape == (3, 4)
