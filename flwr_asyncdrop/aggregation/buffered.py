@@ -86,7 +86,8 @@ class Buffered(Aggregator):
         """Collect the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
         changes, velocity = self.memory.changes, self.memory.velocity
-        changes.append(change_of(update, self._weighting(update)))
+        weight = self._weighting(update) * update.discount
+        changes.append(change_of(update, weight))
         if len(changes) < self.size:
             return False
         mean = mean_change(state, changes, self._normaliser)

@@ -40,7 +40,7 @@ class Mixing(Aggregator):
     """Mix every update in as it arrives (Algorithms 1 and 2).
 
     With a weighting it is FedAsync (Xie et al., 2019): the update's mixing rate is
-    ``alpha * s``, afresh for every update.
+    ``alpha * s``, afresh for every update; times its discount if it is late.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Mixing(Aggregator):
 
     def merge(self, state: State, update: Update) -> bool:
         """Mix the update in; the global model changes every time."""
-        rate = self._alpha * self._weighting(update)
+        rate = self._alpha * self._weighting(update) * update.discount
         mix_(state, update.arrays, update.indices, rate)
         return True
 

@@ -90,13 +90,13 @@ class Remembered(Aggregator):
         groups = min(self._num_groups, update.num_ranks)
         group = update.rank * groups // update.num_ranks
         memory: Latest = self.memory
-        memory.changes[group] = change_of(update), update.lr_factor
+        memory.changes[group] = change_of(update, update.discount), update.lr_factor
         memory.lr_factor = min(memory.lr_factor, update.lr_factor)
         memory.collected += 1
         if memory.collected < self.size:
             return False
         changes = [
-            replace(change, weight=memory.lr_factor / lr_factor)
+            replace(change, weight=change.weight * (memory.lr_factor / lr_factor))
             for _, (change, lr_factor) in sorted(memory.changes.items())
         ]
         mean = mean_change(state, changes, "counts")

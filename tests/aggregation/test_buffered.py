@@ -16,8 +16,8 @@ def one(values):
     return {"w": torch.tensor(values)}
 
 
-def update(local, base, staleness=0, examples=1, indices=None):
-    return Update(one(local), indices or {}, staleness, examples, one(base))
+def update(local, base, staleness=0, examples=1, indices=None, **late):
+    return Update(one(local), indices or {}, staleness, examples, one(base), **late)
 
 
 def keep(*positions):
@@ -48,6 +48,15 @@ class TestByHand:
         assert buffer.merge(state, second) is True
         # 10 + (2 - 2) / 2, 20 + (0 + 4) / 2
         assert state["w"].tolist() == [10.0, 22.0]
+
+    @pytest.mark.parametrize(("normaliser", "moved"), [("size", 4), ("examples", 5)])
+    def test_a_discount_is_a_factor_on_the_weight(self, normaliser, moved):
+        state = one([0.0])
+        buffer = Buffered(2, normaliser=normaliser)
+        late = update([4.0], [0.0], discount=0.5)
+        feed(buffer, state, late, update([6.0], [0.0], examples=3))
+        # (4 / 2 + 6) / 2, or by examples (4 / 2 + 3 * 6) / 4
+        assert state["w"].item() == moved
 
     def test_a_buffer_starts_empty_again(self):
         state = one([0.0])

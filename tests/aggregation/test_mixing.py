@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from flwr_asyncdrop.aggregation import Aggregator, Mixing, Update, mix_
+from flwr_asyncdrop.aggregation import Aggregator, Mixing, Update, mix_, weighting
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.masks import FullMask, RandomMask
 from flwr_asyncdrop.submodel import extract
@@ -38,6 +38,12 @@ class TestByHand:
             state = {"w": torch.tensor([2.0])}
             mix_(state, {"w": torch.tensor([6.0])}, {}, alpha)
             assert state["w"].item() == result
+
+    def test_a_discount_is_a_factor_on_the_rate(self):
+        state = {"w": torch.tensor([0.0, 4.0])}
+        update = Update({"w": torch.tensor([8.0, 4.0])}, {}, 3, 1, discount=0.5)
+        assert Mixing(0.5, weighting("polynomial", 0.5)).merge(state, update)
+        assert state["w"].tolist() == [1.0, 4.0]  # 8 / 2 / 2 / 2
 
 
 class TestEquivalences:

@@ -11,7 +11,7 @@ def one(values):
     return {"w": torch.tensor(values)}
 
 
-def update(change, rank=0, num_ranks=4, kept=None, lr_factor=1.0):
+def update(change, rank=0, num_ranks=4, kept=None, lr_factor=1.0, discount=1.0):
     base = [1.0] * len(change)
     local = [1.0 + each for each in change]
     indices = {} if kept is None else {"w": {0: torch.tensor(kept)}}
@@ -24,6 +24,7 @@ def update(change, rank=0, num_ranks=4, kept=None, lr_factor=1.0):
         rank=rank,
         num_ranks=num_ranks,
         lr_factor=lr_factor,
+        discount=discount,
     )
 
 
@@ -44,6 +45,13 @@ class TestByHand:
             update([-2.0], rank=0),  # second step: (-2 + 4) / 2
         )
         assert changed == [False, True, False, True]
+        assert state["w"].item() == 7.0
+
+    def test_a_discount_lasts_as_long_as_the_change_is_remembered(self):
+        state, memory = one([0.0]), Remembered(1)
+        feed(memory, state, update([8.0], rank=0, discount=0.5))
+        assert state["w"].item() == 4.0
+        feed(memory, state, update([2.0], rank=3))  # (8 / 2 + 2) / 2
         assert state["w"].item() == 7.0
 
     def test_a_coordinate_is_averaged_over_those_that_trained_it(self):
