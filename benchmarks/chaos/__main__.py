@@ -1,0 +1,44 @@
+"""Break runs in every way there is, and print what is left of them.
+
+    python -m benchmarks.chaos
+
+JSON lines first, then a table by kind of fault.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.chaos.audit import Audit, figures, table
+from benchmarks.chaos.local import LOCAL_RUNS, run_local
+from benchmarks.figures import print_json, print_table
+
+
+def main() -> int:
+    """Run everything; the exit status says whether it survived."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", type=Path, help="folder that the runs' files go to")
+    parser.add_argument("--part", choices=("all", "local", "fleet"), default="all")
+    arguments = parser.parse_args()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as made:
+        audits = break_everything(arguments.keep or Path(made), arguments.part)
+    results = figures(audits)
+    print_json(results)
+    print_table(results)
+    print(f"\n{table(audits)}")
+    return int(any(figure.verdict == "missed" for figure in results))
+
+
+def break_everything(folder: Path, part: str = "all") -> list[Audit]:
+    """Do the runs of one part, or all."""
+    audits: list[Audit] = []
+    if part in ("all", "local"):
+        audits += [run_local(run, folder / run.name) for run in LOCAL_RUNS]
+    return audits
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Books of a run that a callback keeps: who left, who came back, what is finite."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from flwr_asyncdrop.server.callbacks import Callback, Merged
+from flwr_asyncdrop.server.state import Order, ServerState
+
+__all__ = ["Books"]
+
+
+class Books(Callback):
+    """Follows every order to its end, and the model after every merge.
+
+    Parameters
+    ----------
+    path : Path
+        Where the books are written when the run ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open: set[int] = set()
+        self._widest = 0
+        self._non_finite = 0
+
+    def on_dispatch(self, state: ServerState, order: Order) -> None:
+        """Note an order that has left."""
+        self._open.add(order.number)
+        self._widest = max(self._widest, len(state.in_flight))
+
+    def on_update(self, state: ServerState, merged: Merged) -> None:
+        """Note an order that has ended well, and look at the model."""
+        self._open.discard(merged.order.number)
+        self._non_finite += sum(
+            int((~torch.isfinite(tensor)).sum()) for tensor in state.arrays.values()
+        )
+
+    def on_failure(
+        self, state: ServerState, order: Order, kind: str, reason: str
+    ) -> None:
+        """Note an order that has failed."""
+        self._open.discard(order.number)
+
+    def on_end(self, state: ServerState) -> None:
+        """Write the books."""
+        books = {
+            "updates": state.updates,
+            "failures": state.failures,
+            "never_ended": len(self._open),
+            "slots_taken": len(state.in_flight),
+            "most_in_flight": self._widest,
+            "non_finite": self._non_finite,
+        }
+        self._path.write_text(json.dumps(books))

@@ -1,0 +1,189 @@
+"""A real SuperLink with real SuperNodes on this machine, which can be killed."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from scripts.flwr_run import end_processes, free_ports
+
+__all__ = ["Deployment"]
+
+_BIN = Path(sys.executable).parent
+_HOST = "127.0.0.1"
+_PATIENCE = 60.0
+# Up to 1.34 every API has a gRPC port of its own; later there is one HTTP port.
+_GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
+
+
+class Deployment:
+    """A SuperLink and SuperNodes on free ports, with a home of their own.
+
+    Use it as a context manager: on exit it ends every process that was started for
+    it, also those that Flower's own processes have started.
+
+    Parameters
+    ----------
+    home : Path
+        Folder of Flower's files, of the SuperLink's database and of all logs.
+    num_nodes : int
+        SuperNodes that are started at first.
+    survives_superlink : bool
+        Whether the ServerApp outlives its SuperLink: then it is started by a
+        SuperExec of its own (``--isolation process``), else by the SuperLink, which
+        takes it along when it dies (Flower's default).
+    **environment : str
+        Variables of all processes, on top of this process's.
+
+    Raises
+    ------
+    RuntimeError
+        If the SuperLink does not listen within a minute.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        num_nodes: int,
+        *,
+        survives_superlink: bool = False,
+        **environment: str,
+    ) -> None:
+        self.home = home
+        self.num_nodes = num_nodes
+        self._mark = uuid.uuid4().hex
+        self._environment = {
+            **os.environ,
+            "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
+            "FLWR_HOME": str(home),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "ASYNCDROP_RUN": self._mark,
+            **environment,
+        }
+        fleet, control, runtime, *self._node_ports = free_ports(3 + num_nodes)
+        self._fleet, self._runtime = (
+            f"{_HOST}:{port}" for port in (fleet, runtime if _GRPC else fleet)
+        )
+        self._control = f"{_HOST}:{control if _GRPC else fleet}"
+        if _GRPC:
+            self._apis = ["--fleet-api-address", self._fleet]
+            self._apis += ["--serverappio-api-address", self._runtime]
+        else:
+            self._apis = ["--host", _HOST, "--port", str(fleet)]
+        self._apis += ["--control-api-address", f"{_HOST}:{control}"]
+        self._apis += ["--database", str(home / "superlink.db")]
+        if survives_superlink:
+            self._apis += ["--isolation", "process"]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.superlink = self.start_superlink()
+        if survives_superlink:
+            self._start_superexec()
+        self.nodes = [self.start_node(number) for number in range(num_nodes)]
+        (home / "config.toml").write_text(
+            '[superlink]\ndefault = "here"\n[superlink.here]\n'
+            f'address = "{self._control}"\ninsecure = true\n'
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End all processes."""
+        end_processes(self._mark)
+        for process in self._processes:
+            process.wait(timeout=10)
+
+    def start_superlink(self) -> subprocess.Popen[bytes]:
+        """Start the SuperLink, with the database that is there, and wait for it."""
+        self.superlink = self._start("flower-superlink", *self._apis)
+        for address in {self._fleet, self._control, self._runtime}:
+            _wait_for(address)
+        return self.superlink
+
+    def start_node(self, number: int) -> subprocess.Popen[bytes]:
+        """Start the SuperNode that has the partition of this number."""
+        port = self._node_ports[number]
+        own = (
+            ["--clientappio-api-address", f"{_HOST}:{port}"]
+            if _GRPC
+            else ["--host", _HOST, "--port", str(port)]
+        )
+        config = f"partition-id={number} num-partitions={self.num_nodes}"
+        return self._start(
+            "flower-supernode",
+            *("--superlink", self._fleet, "--node-config", config, *own),
+        )
+
+    def run(self, app: Path, **settings: object) -> subprocess.Popen[bytes]:
+        """Start ``flwr run --stream`` of an app with this run-config."""
+        toml = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+        return self._start(
+            "flwr", "run", str(app), "--run-config", toml, "--stream", insecure=False
+        )
+
+    def log_of(self, process: subprocess.Popen[bytes]) -> str:
+        """Return what a process has printed so far."""
+        return self._log(self._processes.index(process)).read_text()
+
+    def logs(self) -> str:
+        """Return what all processes have printed so far."""
+        return "\n".join(
+            f"--- {path.stem}\n{path.read_text()}"
+            for path in sorted(self.home.glob("*.log"))
+        )
+
+    def _start_superexec(self) -> None:
+        address = (
+            ["--appio-api-address", self._runtime, "--plugin-type", "serverapp"]
+            if _GRPC
+            else ["--runtime-api-address", self._runtime]
+        )
+        self._start("flower-superexec", *address)
+
+    def _start(
+        self, program: str, *arguments: str, insecure: bool = True
+    ) -> subprocess.Popen[bytes]:
+        command = [str(_BIN / program), *(["--insecure"] if insecure else [])]
+        with self._log(len(self._processes)).open("w") as output:
+            process = subprocess.Popen(
+                [*command, *arguments],
+                env=self._environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._processes.append(process)
+        return process
+
+    def _log(self, number: int) -> Path:
+        return self.home / f"{number:02d}.log"
+
+
+def _wait_for(address: str) -> None:
+    """Wait until somebody listens."""
+    host, port = address.split(":")
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"nothing listens on {address}") from error
+            time.sleep(0.2)
+        else:
+            return

@@ -1,0 +1,110 @@
+"""The server of a run that is broken on purpose: the strategy as users have it."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from safetensors.torch import save_file
+
+from benchmarks.chaos.books import Books
+from benchmarks.chaos.faults import TALLY, Plan
+from benchmarks.chaos.grid import ChaoticGrid
+from benchmarks.chaos.ledger import Ledger
+from flwr_asyncdrop import FedBuff, speed_levels, wire
+from flwr_asyncdrop.history import HistoryWriter
+
+__all__ = ["Settings", "app", "run"]
+
+_MOST_TASKS = 2048
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A run.
+
+    Attributes
+    ----------
+    clock : {"wall", "virtual"}
+        Which clock it goes by.
+    rounds, in_flight : int
+        Their product is the number of merges.
+    timeout : float
+        Real seconds after which a task without an answer is given up.
+    seed : int
+        Seed of the run.
+    """
+
+    clock: Literal["wall", "virtual"] = "wall"
+    rounds: int = 10
+    in_flight: int = 8
+    timeout: float = 3.0
+    seed: int = 0
+
+    @property
+    def merges(self) -> int:
+        """How many updates the run is to merge."""
+        return self.rounds * self.in_flight
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run what the folder of the run says."""
+    run(grid, Path(str(context.run_config["chaos-dir"])))
+
+
+def run(grid: Grid, folder: Path) -> None:
+    """Run on a grid that goes wrong; leave history, books and model in the folder.
+
+    Every task's change is added up with weight 1, so that the model is the count of
+    the merges.
+
+    Parameters
+    ----------
+    grid : Grid
+        The way to the clients.
+    folder : Path
+        Where `prepare` has put the ledger, the plans and the settings.
+    """
+    settings = Settings(**json.loads((folder / "settings.json").read_text()))
+    plan = Plan.loads((folder / "grid.json").read_text())
+    books = Books(folder / "books.json")
+    strategy = FedBuff(
+        in_flight=settings.in_flight,
+        fleet=speed_levels if settings.clock == "virtual" else None,
+        seed=settings.seed,
+        buffer_size=1,
+        weighting="constant",
+        callbacks=[HistoryWriter(folder / "history.jsonl"), books],
+    )
+    result = strategy.start(
+        ChaoticGrid(grid, plan, Ledger(folder)),
+        wire.to_record({TALLY: torch.zeros(_MOST_TASKS)}),
+        num_rounds=settings.rounds,
+        timeout=settings.timeout,
+    )
+    save_file(wire.from_record(result.arrays), folder / "model.safetensors")
+
+
+def prepare(folder: Path, settings: Settings, clients: Plan, messages: Plan) -> Ledger:
+    """Put what a run needs into a new folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Made.
+    settings : Settings
+        What kind of run it is.
+    clients, messages : Plan
+        What goes wrong with tasks on clients, and with messages on their way.
+    """
+    ledger = Ledger.open_new(folder, clients)
+    (folder / "grid.json").write_text(messages.dumps())
+    (folder / "settings.json").write_text(json.dumps(asdict(settings)))
+    return ledger
