@@ -6,13 +6,18 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from flwr_asyncdrop.aggregation import (
+    NUM_GROUPS,
     Aggregator,
     Buffered,
+    Clipped,
+    Combiner,
     Mixing,
     Remembered,
     Weighting,
+    combiner,
     weighting,
 )
+from flwr_asyncdrop.aggregation.changes import Normaliser
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
 from flwr_asyncdrop.masks import MaskPolicy, OrderedMask, RandomMask, SmartPartition
@@ -38,8 +43,8 @@ class Algorithm:
     Attributes
     ----------
     aggregator : callable
-        Builds the aggregator from the hyperparameters and the number of devices that
-        can be in flight.
+        Builds the aggregator, before clipping, from the hyperparameters and the number
+        of devices that can be in flight.
     uses : frozenset of str
         The hyperparameters that make a difference to it.
     mask : callable or None
@@ -80,6 +85,18 @@ class Algorithm:
                 )
         return Hyperparameters(**values)
 
+    def build_aggregator(self, hyper: Hyperparameters, cohort: int) -> Aggregator:
+        """Build the aggregator for so many devices in flight.
+
+        Raises
+        ------
+        ConfigError
+            If a hyperparameter is out of range, or does not go with the cohort.
+        """
+        aggregator = self.aggregator(hyper, cohort)
+        clips = hyper.clip_norm != 0
+        return Clipped(aggregator, hyper.clip_norm) if clips else aggregator
+
 
 def _mixing(hyper: Hyperparameters, _: int) -> Aggregator:
     return Mixing(hyper.alpha)
@@ -101,6 +118,7 @@ def _fedbuff(hyper: Hyperparameters, cohort: int, *, waits: bool = False) -> Agg
     return Buffered(
         size,
         weighting=_staleness(hyper),
+        combine=_combine(hyper, size, "size"),
         server_lr=hyper.server_lr or 1.0,
         momentum=hyper.server_momentum,
         waits=waits,
@@ -112,8 +130,10 @@ def _fedbuff_waiting(hyper: Hyperparameters, cohort: int) -> Aggregator:
 
 
 def _remembered(hyper: Hyperparameters, cohort: int) -> Aggregator:
+    num_groups = min(NUM_GROUPS, cohort)
     return Remembered(
         hyper.buffer_size or max(cohort // 2, 1),
+        combine=_combine(hyper, num_groups, "counts"),
         server_lr=hyper.server_lr or 0.8,
         momentum=hyper.server_momentum,
     )
@@ -124,10 +144,14 @@ def _staleness(hyper: Hyperparameters) -> Weighting:
     return weighting(name, hyper.weighting_a, hyper.weighting_b)
 
 
+def _combine(hyper: Hyperparameters, count: int, normaliser: Normaliser) -> Combiner:
+    return combiner(hyper.combine, count, trim=hyper.trim, normaliser=normaliser)
+
+
 def _fedavg(hyper: Hyperparameters, cohort: int) -> Aggregator:
     return Buffered(
         cohort,
-        normaliser="examples",
+        combine=_combine(hyper, cohort, "examples"),
         server_lr=hyper.server_lr or 1.0,
         momentum=hyper.server_momentum,
         waits=True,
@@ -162,8 +186,8 @@ def _adjusted(hyper: Hyperparameters) -> Mapping[str, float]:
     return {"logit-adjustment": hyper.logit_adjustment or 1.0}
 
 
-_ALL = frozenset({"averaging", "logit_adjustment"})
-_SERVER = _ALL | {"server_lr", "server_momentum"}
+_ALL = frozenset({"averaging", "clip_norm", "logit_adjustment"})
+_SERVER = _ALL | {"server_lr", "server_momentum", "combine", "trim"}
 _WEIGHTED = frozenset({"weighting", "weighting_a", "weighting_b"})
 _BUFFERED = _SERVER | _WEIGHTED | {"buffer_size"}
 _MIXED = _ALL | {"alpha"}

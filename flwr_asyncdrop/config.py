@@ -7,12 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from flwr_asyncdrop.aggregation import WEIGHTINGS
+from flwr_asyncdrop.aggregation import COMBINATIONS, WEIGHTINGS
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.data import DATASET_NAMES, TEXT_DATASETS
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
 from flwr_asyncdrop.models import MODEL_NAMES, TEXT_MODELS
+from flwr_asyncdrop.wire import MAX_EXAMPLES
 
 __all__ = ["RunConfig"]
 
@@ -36,6 +37,9 @@ class RunConfig:
     buffer_size: int = Hyperparameters.buffer_size
     server_lr: float = Hyperparameters.server_lr
     server_momentum: float = Hyperparameters.server_momentum
+    combine: str = Hyperparameters.combine
+    trim: float = Hyperparameters.trim
+    clip_norm: float = Hyperparameters.clip_norm
     averaging: float = Hyperparameters.averaging
     proximal_mu: float = Hyperparameters.proximal_mu
     logit_adjustment: float = Hyperparameters.logit_adjustment
@@ -73,6 +77,7 @@ class RunConfig:
     availability: float = 1.0
     trace: str = ""
     selection: str = "stratified"
+    max_examples: int = MAX_EXAMPLES
     # What comes out
     evaluate_every: int = 1
     timeout: float = 3600.0
@@ -172,6 +177,9 @@ _RULES: dict[str, Rule] = {
     "buffer_size": _at_least(0),
     "server_lr": _at_least(0),
     "server_momentum": (lambda momentum: 0 <= momentum < 1, "in [0, 1)"),
+    "combine": _one_of(*COMBINATIONS),
+    "trim": (lambda share: 0 <= share < 0.5, "in [0, 0.5)"),
+    "clip_norm": _at_least(0),
     "averaging": (lambda decay: 0 <= decay < 1, "in [0, 1)"),
     "proximal_mu": _at_least(0),
     "logit_adjustment": _at_least(0),
@@ -203,6 +211,7 @@ _RULES: dict[str, Rule] = {
     "dropout": (lambda share: 0 <= share < 1, "in [0, 1)"),
     "availability": (lambda share: 0 < share <= 1, "in (0, 1]"),
     "selection": _one_of("stratified", "uniform"),
+    "max_examples": _at_least(1),
     "evaluate_every": _at_least(1),
     "timeout": _more_than(0),
 }
@@ -234,6 +243,11 @@ _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
         lambda c: ALGORITHMS[c.algo].units == "blocks" and _changed(c, "scope"),
         "algo={c.algo!r} leaves out whole blocks, which scope={c.scope!r} "
         "contradicts: leave it out, or choose algo='hetero-asyncdrop'",
+    ),
+    (
+        lambda c: c.combine != "trimmed-mean" and _changed(c, "trim"),
+        "combine={c.combine!r} cuts nothing off, which trim={c.trim} contradicts: "
+        "leave it out, or choose combine='trimmed-mean'",
     ),
     (
         lambda c: c.dataset in TEXT_DATASETS and c.model not in TEXT_MODELS,

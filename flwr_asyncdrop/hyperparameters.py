@@ -29,6 +29,15 @@ class Hyperparameters:
         Learning rate of the server's step; 0 for the algorithm's own.
     server_momentum : float
         Momentum of the server's step, in [0, 1).
+    combine : str
+        How the server makes one change of those that it has collected: ``"mean"``, or,
+        coordinate by coordinate over the devices that trained it, ``"trimmed-mean"``
+        or ``"median"``.
+    trim : float
+        Share of the values that a trimmed mean cuts off at each end, in [0, 1/2).
+    clip_norm : float
+        L2 norm down to which the change of an update's weights is scaled before it is
+        merged; 0 for no clipping.
     averaging : float
         Decay of the average of the model's versions that is evaluated and returned, in
         [0, 1); 0 for the algorithm's own.
@@ -48,6 +57,9 @@ class Hyperparameters:
     buffer_size: int = 0
     server_lr: float = 0.0
     server_momentum: float = 0.0
+    combine: str = "mean"
+    trim: float = 0.2
+    clip_norm: float = 0.0
     averaging: float = 0.0
     proximal_mu: float = 0.01
     logit_adjustment: float = 0.0

@@ -38,10 +38,10 @@ from flwr_asyncdrop.server.evaluation import (
     Evaluator,
     ServerEvaluator,
 )
-from flwr_asyncdrop.server.fleet import Selection, Stratified
 from flwr_asyncdrop.server.loop import AsyncLoop, Limits
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.selection import Selection, Stratified
 from flwr_asyncdrop.server.session import AggregatorBuilder, FleetBuilder, Session
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.simulation.profiles import TaskCost
@@ -101,6 +101,8 @@ class AsyncStrategy(SynchronousRounds):
         Rounds from one evaluation to the next.
     keys : RecordKeys
         Where the project keeps its records.
+    max_examples : int
+        Most examples that a client can claim; a reply that claims more is refused.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         Flower's ``(list of RecordDict, weighting key) -> MetricRecord``.
     callbacks : sequence of Callback
@@ -129,6 +131,7 @@ class AsyncStrategy(SynchronousRounds):
         fraction_evaluate: float = 0.0,
         evaluate_every: int = 1,
         keys: wire.RecordKeys = wire.RecordKeys(),  # noqa: B008  # frozen
+        max_examples: int = wire.MAX_EXAMPLES,
         train_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         evaluate_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         callbacks: Sequence[Callback] = (),
@@ -140,13 +143,16 @@ class AsyncStrategy(SynchronousRounds):
         in_range = 0 <= fraction_evaluate <= 1
         _check("fraction_evaluate", fraction_evaluate, in_range, "in [0, 1]")
         _check("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'")
+        _check("max_examples", max_examples, max_examples >= 1, "at least 1")
         known = duration in ("flops", "paper")
         _check("duration", duration, known, "'flops' or 'paper'")
         enough = min_available_nodes >= 1
         _check("min_available_nodes", min_available_nodes, enough, "at least 1")
         rules = algorithm(self.algorithm)
         hyper = rules.hyperparameters(self.algorithm, hyperparameters)
-        self.build_aggregator: AggregatorBuilder = partial(rules.aggregator, hyper)
+        self.build_aggregator: AggregatorBuilder = partial(
+            rules.build_aggregator, hyper
+        )
         self.build_aggregator(in_flight)
         self._local = rules.local(hyper)
         self._averaging = hyper.averaging or rules.averaging
@@ -173,6 +179,7 @@ class AsyncStrategy(SynchronousRounds):
         self.fraction_evaluate = fraction_evaluate
         self.evaluate_every = evaluate_every
         self.keys = keys
+        self.max_examples = max_examples
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.callbacks = tuple(callbacks)
@@ -323,6 +330,7 @@ class AsyncStrategy(SynchronousRounds):
             assignment=self._assignment,
             build_aggregator=self.build_aggregator,
             averaging=self._averaging,
+            max_examples=self.max_examples,
             settings=TrainSettings(
                 config={**(config or {}), **self._local},
                 schedule=self.schedule,

@@ -36,6 +36,7 @@ class SynchronousRounds(Strategy):
     min_available_nodes: int
     fraction_evaluate: float
     keys: wire.RecordKeys
+    max_examples: int
     train_metrics_aggr_fn: MetricsFn
     evaluate_metrics_aggr_fn: MetricsFn
     _session: Session | None = None
@@ -99,7 +100,9 @@ class SynchronousRounds(Strategy):
         measured: list[RecordDict] = []
         for reply in replies:
             try:
-                measured.append(wire.read_evaluation(reply, self.keys))
+                measured.append(
+                    wire.read_evaluation(reply, self.keys, self.max_examples)
+                )
             except ReplyError as error:
                 node = reply.metadata.src_node_id
                 logger.warning("no evaluation from node %d: %s", node, error)

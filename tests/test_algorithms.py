@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from flwr_asyncdrop.aggregation import Buffered, Mixing, Remembered
+from flwr_asyncdrop.aggregation import Buffered, Clipped, Mixing, Remembered
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.algorithms import ALGORITHMS, algorithm
 from flwr_asyncdrop.exceptions import ConfigError
@@ -60,6 +60,25 @@ def test_devices_that_would_wait_for_ever_are_refused():
         algorithm("fedbuff-wait").aggregator(hyper, 4)
 
 
+def test_every_algorithm_clips_if_told_to():
+    for rules in ALGORITHMS.values():
+        plain = rules.build_aggregator(Hyperparameters(), 8)
+        clipped = rules.build_aggregator(Hyperparameters(clip_norm=2.0), 8)
+        assert not isinstance(plain, Clipped)
+        assert isinstance(clipped, Clipped)
+        assert clipped.norm == 2.0
+        assert clipped.waits == plain.waits
+
+
+def test_outliers_among_two_are_refused():
+    """A buffer is half of the devices in flight unless told otherwise."""
+    median = Hyperparameters(combine="median")
+    for name, fewest in (("fedavg", 3), ("fedbuff", 6), ("asyncdrop-plus", 3)):
+        algorithm(name).aggregator(median, fewest)
+        with pytest.raises(ConfigError, match="outlier among 2 updates"):
+            algorithm(name).aggregator(median, fewest - 1)
+
+
 def test_hyperparameters_that_make_no_difference_are_refused_by_name():
     rules = algorithm("asyncdrop")
     assert rules.hyperparameters("asyncdrop", {"drop_rate": 0.5}).drop_rate == 0.5
@@ -81,15 +100,21 @@ def test_what_an_algorithm_does_not_use_makes_no_difference():
         buffer_size=2,
         server_lr=0.5,
         server_momentum=0.5,
+        combine="median",
+        trim=0.4,
+        clip_norm=0.5,
         proximal_mu=0.5,
         averaging=0.5,
         logit_adjustment=0.5,
     )
     for rules in ALGORITHMS.values():
         for name in HYPERPARAMETERS:
-            changed = replace(Hyperparameters(), **{name: getattr(other, name)})
+            # A share to trim makes a difference to a trimmed mean alone.
+            combine = "trimmed-mean" if name == "trim" else "mean"
+            default = Hyperparameters(combine=combine)
+            changed = replace(default, **{name: getattr(other, name)})
             assert (name in rules.uses) == (
-                fingerprint(rules, changed) != fingerprint(rules, Hyperparameters())
+                fingerprint(rules, changed) != fingerprint(rules, default)
                 or (
                     name in ("weighting_a", "weighting_b") and "weighting" in rules.uses
                 )
@@ -101,7 +126,7 @@ def fingerprint(rules, hyper):
     mask = None if rules.mask is None else vars(rules.mask(hyper))
     aggregator = {
         name: vars(part) if isinstance(part, ServerStep) else part
-        for name, part in vars(rules.aggregator(hyper, 8)).items()
+        for name, part in vars(rules.build_aggregator(hyper, 8)).items()
     }
     averaging = hyper.averaging or rules.averaging
     return repr((aggregator, mask, rules.local(hyper), averaging))

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Indices, State
 
 __all__ = ["Aggregator", "Update"]
@@ -46,6 +47,19 @@ class Update:
     num_ranks: int = 1
     lr_factor: float = 1.0
     discount: float = 1.0
+
+    @property
+    def sent(self) -> State:
+        """The base.
+
+        Raises
+        ------
+        ConfigError
+            If the update came without it.
+        """
+        if self.base is None:
+            raise ConfigError("a change needs its base: keep what each device was sent")
+        return self.base
 
 
 class Aggregator(ABC):

@@ -4,12 +4,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
-from flwr_asyncdrop.aggregation.changes import (
-    Change,
-    Normaliser,
-    change_of,
-    mean_change,
-)
+from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
+from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.exceptions import ConfigError
@@ -48,8 +44,8 @@ class Buffered(Aggregator):
         ``K``, at least 1.
     weighting : callable
         ``s``, from an update to its weight.
-    normaliser : {"size", "examples", "counts"}
-        See `mean_change`.
+    combine : callable
+        Makes one change of the K: FedBuff's mean by default, or see `combiner`.
     server_lr, momentum : float
         Of the `ServerStep`.
     waits : bool
@@ -68,7 +64,7 @@ class Buffered(Aggregator):
         size: int,
         *,
         weighting: Weighting = constant,
-        normaliser: Normaliser = "size",
+        combine: Combiner = mean_change,
         server_lr: float = 1.0,
         momentum: float = 0.0,
         waits: bool = False,
@@ -78,7 +74,7 @@ class Buffered(Aggregator):
         self.size = size
         self.waits = waits
         self._weighting = weighting
-        self._normaliser: Normaliser = normaliser
+        self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
         self.memory = Collected()
 
@@ -90,7 +86,6 @@ class Buffered(Aggregator):
         changes.append(change_of(update, weight))
         if len(changes) < self.size:
             return False
-        mean = mean_change(state, changes, self._normaliser)
-        self._server_step.take_(state, mean, velocity)
+        self._server_step.take_(state, self._combine(state, changes), velocity)
         changes.clear()
         return True

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
-from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Indices, State, add_
 
 __all__ = ["Change", "Normaliser", "change_of", "is_weight", "mean_change"]
@@ -53,9 +52,7 @@ def change_of(update: Update, weight: float = 1.0) -> Change:
     ConfigError
         If the update does not come with what its device was sent.
     """
-    if update.base is None:
-        raise ConfigError("a change needs its base: keep what each device was sent")
-    base = update.base
+    base = update.sent
     delta = {
         name: tensor - base[name] if is_weight(name, tensor) else tensor
         for name, tensor in update.arrays.items()

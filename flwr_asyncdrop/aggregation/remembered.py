@@ -1,15 +1,20 @@
 """Remembered aggregation: every speed group has its say in every step."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
+from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State, check_fits
 
-__all__ = ["Latest", "Remembered"]
+__all__ = ["NUM_GROUPS", "Latest", "Remembered"]
+
+NUM_GROUPS = 8
+"""Groups of speed ranks unless told otherwise."""
 
 
 @dataclass
@@ -56,6 +61,8 @@ class Remembered(Aggregator):
     num_groups : int
         Groups of speed ranks, at least 1; ranks are spread evenly over them. The
         server keeps one change of each.
+    combine : callable
+        Makes one change of theirs: the mean by default, or see `combiner`.
     server_lr, momentum : float
         Of the `ServerStep`.
 
@@ -71,7 +78,8 @@ class Remembered(Aggregator):
         self,
         size: int,
         *,
-        num_groups: int = 8,
+        num_groups: int = NUM_GROUPS,
+        combine: Combiner = partial(mean_change, normaliser="counts"),  # noqa: B008  # pure
         server_lr: float = 1.0,
         momentum: float = 0.0,
     ) -> None:
@@ -81,6 +89,7 @@ class Remembered(Aggregator):
             raise ConfigError(f"num_groups={num_groups!r} must be at least 1")
         self.size = size
         self._num_groups = num_groups
+        self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
         self.memory = Latest()
 
@@ -99,7 +108,7 @@ class Remembered(Aggregator):
             replace(change, weight=change.weight * (memory.lr_factor / lr_factor))
             for _, (change, lr_factor) in sorted(memory.changes.items())
         ]
-        mean = mean_change(state, changes, "counts")
-        self._server_step.take_(state, mean, memory.velocity)
+        combined = self._combine(state, changes)
+        self._server_step.take_(state, combined, memory.velocity)
         memory.collected = 0
         return True

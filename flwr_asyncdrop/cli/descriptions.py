@@ -23,6 +23,9 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "buffer-size": "updates that fedbuff collects; 0 = half of in-flight",
             "server-lr": "learning rate of the server's step; 0 = the algorithm's own",
             "server-momentum": "and its momentum, in [0, 1)",
+            "combine": "mean | trimmed-mean | median: one change of those collected",
+            "trim": "share that a trimmed mean cuts off at each end, in [0, 0.5)",
+            "clip-norm": "L2 norm down to which an update's change is scaled; 0 = off",
             "averaging": "decay of the average of versions that is served; "
             "0 = the algorithm's own",
             "proximal-mu": "async-fedprox adds mu/2 ||w - w_dispatched||^2 to the loss",
@@ -69,6 +72,7 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "trace": "CSV with a line for each device (absolute path), "
             "instead of levels",
             "selection": "stratified (one of each level in flight) | uniform",
+            "max-examples": "most examples that a device can say it trained on",
         },
         "What comes out": {
             "evaluate-every": "rounds from one evaluation to the next",

@@ -21,8 +21,8 @@ from flwr_asyncdrop.history import HistoryWriter, read_history
 from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.central_evaluation import CentralTest
-from flwr_asyncdrop.server.fleet import Stratified, Uniform
 from flwr_asyncdrop.server.pace import expected_schedule
+from flwr_asyncdrop.server.selection import Stratified, Uniform
 from flwr_asyncdrop.simulation.fleets import build_fleet
 from flwr_asyncdrop.strategies import STRATEGIES
 from flwr_asyncdrop.strategy import AsyncStrategy
@@ -68,6 +68,7 @@ def build_strategy(
         fleet=fleet if config.clock == "virtual" else None,
         duration=config.duration,
         selection=_SELECTIONS[config.selection](),
+        max_examples=config.max_examples,
         seed=config.seed,
         min_available_nodes=1,
         evaluate_every=config.evaluate_every,

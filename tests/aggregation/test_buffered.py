@@ -5,11 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.aggregation import Buffered, Mixing, Update, weighting
+from flwr_asyncdrop.aggregation import Buffered, Mixing, Update, combiner, weighting
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract
 from tests.aggregation.two_layers import PLAN, random_state
+
+
+def mean(normaliser):
+    return combiner("mean", 1, normaliser=normaliser)
 
 
 def one(values):
@@ -52,7 +56,7 @@ class TestByHand:
     @pytest.mark.parametrize(("normaliser", "moved"), [("size", 4), ("examples", 5)])
     def test_a_discount_is_a_factor_on_the_weight(self, normaliser, moved):
         state = one([0.0])
-        buffer = Buffered(2, normaliser=normaliser)
+        buffer = Buffered(2, combine=mean(normaliser))
         late = update([4.0], [0.0], discount=0.5)
         feed(buffer, state, late, update([6.0], [0.0], examples=3))
         # (4 / 2 + 6) / 2, or by examples (4 / 2 + 3 * 6) / 4
@@ -67,7 +71,7 @@ class TestByHand:
 
     def test_fedavg_weighs_by_examples(self):
         state = one([1.0])
-        cohort = Buffered(2, normaliser="examples", waits=True)
+        cohort = Buffered(2, combine=mean("examples"), waits=True)
         feed(
             cohort,
             state,
@@ -90,7 +94,7 @@ class TestByHand:
         ]
         for normaliser, expected in (("size", [6.0, 1.0, 0.0]), ("counts", [6, 2, 0])):
             state = one([0.0, 0.0, 0.0])
-            feed(Buffered(2, normaliser=normaliser), state, *updates)
+            feed(Buffered(2, combine=mean(normaliser)), state, *updates)
             assert state["w"].tolist() == expected
 
     def test_running_statistics_are_averaged_and_counters_take_the_maximum(self):
@@ -130,7 +134,7 @@ class TestEquivalences:
         states = [random_state(0) for _ in range(2)]
         for state, normaliser in zip(states, ("size", "examples"), strict=True):
             updates = (random_update(n, rate=0, examples=7) for n in range(8))
-            feed(Buffered(8, normaliser=normaliser), state, *updates)
+            feed(Buffered(8, combine=mean(normaliser)), state, *updates)
         assert_same(*states)
 
     def test_dropping_nothing_is_the_full_model_bit_for_bit(self):
@@ -156,7 +160,7 @@ def test_a_step_is_that_of_the_naive_reference(seed, size, rate, normaliser):
     state = random_state(seed)
     expected = naive_step(state, updates, normaliser)
     weigh = weighting("polynomial", 0.5)
-    buffer = Buffered(size, weighting=weigh, normaliser=normaliser, server_lr=0.7)
+    buffer = Buffered(size, weighting=weigh, combine=mean(normaliser), server_lr=0.7)
     assert feed(buffer, state, *updates)[-1]
     for name, tensor in expected.items():
         torch.testing.assert_close(state[name], tensor)
