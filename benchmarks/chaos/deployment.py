@@ -130,6 +130,17 @@ class Deployment:
             *("--superlink", self._fleet, "--node-config", config, *own),
         )
 
+    def restart_node(self, number: int) -> None:
+        """Kill a SuperNode and start it again, which makes it another node."""
+        _kill(self.nodes[number])
+        self.nodes[number] = self.start_node(number)
+
+    def restart_superlink(self, seconds_down: float = 0.0) -> None:
+        """Kill the SuperLink and start it again with its database."""
+        _kill(self.superlink)
+        time.sleep(seconds_down)
+        self.start_superlink()
+
     def run(self, app: Path, **settings: object) -> subprocess.Popen[bytes]:
         """Start ``flwr run --stream`` of an app with this run-config."""
         toml = " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
@@ -172,6 +183,12 @@ class Deployment:
 
     def _log(self, number: int) -> Path:
         return self.home / f"{number:02d}.log"
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    # Its children look whether it exists, which a zombie does.
+    process.wait()
 
 
 def _wait_for(address: str) -> None:
