@@ -30,16 +30,17 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from os import SEEK_END
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import CheckpointError, DataError
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import Order, ServerState
-from flwr_asyncdrop.unit_counts import UnitCounts
+from flwr_asyncdrop.unit_counts import UnitCounts, UnitCountsMemory
 
-__all__ = ["SCHEMA", "HistoryWriter", "read_history", "without_wall"]
+__all__ = ["SCHEMA", "HistoryMemory", "HistoryWriter", "read_history", "without_wall"]
 
 SCHEMA = 2
 _WALL_PREFIX = "wall-"
@@ -54,6 +55,28 @@ class _Place:
     round: int
     bytes_down: int
     bytes_up: int
+
+
+@dataclass(frozen=True)
+class HistoryMemory:
+    """How far `HistoryWriter` is, for checkpoints.
+
+    Attributes
+    ----------
+    num_bytes : int
+        Length of the file.
+    seconds : float
+        Real seconds since the start of the run.
+    lines : list of (record or None, place or None)
+        What waits for an evaluation; one of the two is there.
+    units : UnitCountsMemory
+        Which units were trained.
+    """
+
+    num_bytes: int
+    seconds: float
+    lines: list[tuple[_Record | None, _Place | None]]
+    units: UnitCountsMemory
 
 
 class HistoryWriter(Callback):
@@ -86,14 +109,14 @@ class HistoryWriter(Callback):
         self._machine = dict(machine or {})
         self._timer = timer
         self._start = timer()
-        self._file: TextIO | None = None
+        self._file: IO[bytes] | None = None
         self._lines: list[_Record | _Place] = []
         self._units = UnitCounts()
 
     def on_start(self, state: ServerState) -> None:
         """Open the file and write the first line."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("w", encoding="utf-8")
+        self._file = self.path.open("wb")
         self._start = self._timer()
         self._add(
             {
@@ -106,6 +129,58 @@ class HistoryWriter(Callback):
             },
             self._machine,
         )
+
+    @property
+    def memory(self) -> HistoryMemory:
+        """How far it is."""
+        return HistoryMemory(
+            0 if self._file is None else self._file.tell(),
+            self._timer() - self._start,
+            [
+                (None, line) if isinstance(line, _Place) else (line, None)
+                for line in self._lines
+            ],
+            self._units.memory,
+        )
+
+    def restore(self, memory: HistoryMemory) -> None:
+        """Go on from there: what the file has beyond it will be written again.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is missing or too short.
+        """
+        try:
+            self._file = self.path.open("r+b")
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot go on with the history {self.path}: {error.strerror}; start "
+                "the run again without resume"
+            ) from error
+        length = self._file.seek(0, SEEK_END)
+        if length < memory.num_bytes:
+            raise CheckpointError(
+                f"the history {self.path} has {length} bytes, and the checkpoint knows "
+                f"of {memory.num_bytes}: it is of another run; start the run again "
+                "without resume"
+            )
+        self._file.truncate(memory.num_bytes)
+        self._file.seek(memory.num_bytes)
+        self._start = self._timer() - memory.seconds
+        self._lines = [
+            line for pair in memory.lines for line in pair if line is not None
+        ]
+        self._units.restore(memory.units)
+
+    def on_resume(self, state: ServerState) -> None:
+        """Go on with the file; `restore` has opened it."""
+
+    def on_interrupt(self, state: ServerState) -> None:
+        """Close the file without an end."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def on_update(self, state: ServerState, merged: Merged) -> None:
         """Write an ``update`` line."""
@@ -233,7 +308,7 @@ class HistoryWriter(Callback):
             ready += 1
         if self._file is not None and ready:
             text = "".join(f"{json.dumps(line)}\n" for line in self._lines[:ready])
-            self._file.write(text)
+            self._file.write(text.encode())
             self._file.flush()
             del self._lines[:ready]
 

@@ -1,6 +1,7 @@
 """Flower's ``Result``, filled while the run goes on."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
@@ -9,10 +10,28 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import ServerState
 
-__all__ = ["MetricsFn", "ResultCollector"]
+__all__ = ["MetricsFn", "ResultCollector", "ResultsMemory"]
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 """Flower's aggregation of metrics: records and the weighting key to one record."""
+
+
+@dataclass(frozen=True)
+class ResultsMemory:
+    """What `ResultCollector` has collected, for checkpoints.
+
+    Attributes
+    ----------
+    round : list of RecordDict
+        Metrics of the updates of the round that is not full yet.
+    train, evaluate_clients, evaluate_server : dict of int to MetricRecord
+        Flower's metrics by round.
+    """
+
+    round: list[RecordDict]
+    train: dict[int, MetricRecord]
+    evaluate_clients: dict[int, MetricRecord]
+    evaluate_server: dict[int, MetricRecord]
 
 
 class ResultCollector(Callback):
@@ -31,6 +50,23 @@ class ResultCollector(Callback):
         self._aggregate = aggregate
         self._weighting_key = weighting_key
         self._round: list[RecordDict] = []
+
+    @property
+    def memory(self) -> ResultsMemory:
+        """A copy of what was collected."""
+        return ResultsMemory(
+            list(self._round),
+            dict(self.result.train_metrics_clientapp),
+            dict(self.result.evaluate_metrics_clientapp),
+            dict(self.result.evaluate_metrics_serverapp),
+        )
+
+    def restore(self, memory: ResultsMemory) -> None:
+        """Go on collecting from there."""
+        self._round = list(memory.round)
+        self.result.train_metrics_clientapp = dict(memory.train)
+        self.result.evaluate_metrics_clientapp = dict(memory.evaluate_clients)
+        self.result.evaluate_metrics_serverapp = dict(memory.evaluate_server)
 
     def on_update(self, state: ServerState, merged: Merged) -> None:
         """Keep the metrics of the update until its round is full."""

@@ -2,15 +2,34 @@
 
 import math
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from flwr_asyncdrop.server.state import Order
 from flwr_asyncdrop.submodel import UnitGroup
 
-__all__ = ["UnitCounts"]
+__all__ = ["UnitCounts", "UnitCountsMemory"]
+
+
+@dataclass(frozen=True)
+class UnitCountsMemory:
+    """What `UnitCounts` has counted, for checkpoints.
+
+    Attributes
+    ----------
+    updates : dict of int to int
+        Updates by rank.
+    counts : dict of UnitGroup to dict of int to Tensor
+        Per group and rank how often each unit was trained.
+    """
+
+    updates: dict[int, int]
+    counts: dict[UnitGroup, dict[int, Tensor]]
 
 
 class UnitCounts:
@@ -40,6 +59,24 @@ class UnitCounts:
             if order.rank not in of_rank:
                 of_rank[order.rank] = np.zeros(group.size, dtype=np.int64)
             of_rank[order.rank][units.numpy()] += 1
+
+    @property
+    def memory(self) -> UnitCountsMemory:
+        """A copy of what was counted."""
+        counts = {
+            group: {rank: torch.tensor(units) for rank, units in of_rank.items()}
+            for group, of_rank in self._counts.items()
+        }
+        return UnitCountsMemory(dict(self._updates), counts)
+
+    def restore(self, memory: UnitCountsMemory) -> None:
+        """Go on counting from there."""
+        self._updates = Counter(memory.updates)
+        self._counts.clear()
+        for group, of_rank in memory.counts.items():
+            self._counts[group] = {
+                rank: units.numpy().copy() for rank, units in of_rank.items()
+            }
 
     def record(self) -> dict[str, Any] | None:
         """Return the counts as JSON values; None if no submodel was trained.

@@ -65,6 +65,13 @@ class Callback:
     def on_start(self, state: ServerState) -> None:
         """React to the start of the run, before its first task."""
 
+    def on_resume(self, state: ServerState) -> None:
+        """React to a run that goes on from a checkpoint, in place of `on_start`."""
+        self.on_start(state)
+
+    def on_pause(self, state: ServerState) -> None:
+        """React to a moment between two events, at which nothing is half done."""
+
     def on_dispatch(self, state: ServerState, order: Order) -> None:
         """React to a task that has left."""
 
@@ -88,6 +95,9 @@ class Callback:
 
     def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
         """React to an evaluation that has ended, maybe some updates ago."""
+
+    def on_interrupt(self, state: ServerState) -> None:
+        """React to a signal that stops the run, in place of `on_end`."""
 
     def on_end(self, state: ServerState) -> None:
         """React to the end of the run, also to one by an error."""

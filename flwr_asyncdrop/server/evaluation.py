@@ -15,12 +15,45 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.submodel.types import State
 
-__all__ = ["ClientEvaluator", "EvaluateFn", "Evaluator", "ServerEvaluator"]
+__all__ = ["ClientEvaluator", "EvaluateFn", "Evaluator", "Pending", "ServerEvaluator"]
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """Flower's ``evaluate_fn``: round and global model to metrics."""
 
 _MOST_PENDING = 2
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An evaluation that has not been collected yet.
+
+    Attributes
+    ----------
+    round, update : int
+        Round and number of updates of the model.
+    time : float
+        Seconds on the loop's clock at which the model had that state.
+    arrays : dict of str to Tensor
+        The model.
+    """
+
+    round: int
+    update: int
+    time: float
+    arrays: State
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """What an evaluator has not given back yet, for checkpoints.
+
+    Attributes
+    ----------
+    evaluations : list of Pending
+        In the order of submission.
+    """
+
+    evaluations: list[Pending]
 
 
 class Evaluator(ABC):
@@ -38,9 +71,24 @@ class Evaluator(ABC):
     source: ClassVar[str]
     first_round: ClassVar[int]
 
-    @abstractmethod
     def submit(self, state: ServerState, server_round: int) -> None:
         """Take a snapshot of `state` and begin to evaluate it."""
+        arrays = {name: tensor.clone() for name, tensor in state.served.items()}
+        self.begin(Pending(server_round, state.updates, state.time, arrays))
+
+    @abstractmethod
+    def begin(self, pending: Pending) -> None:
+        """Begin to evaluate a model that nobody changes any more."""
+
+    @property
+    @abstractmethod
+    def memory(self) -> UnderWay:
+        """What has been submitted and not collected."""
+
+    def restore(self, memory: UnderWay) -> None:
+        """Begin again with what was under way."""
+        for pending in memory.evaluations:
+            self.begin(pending)
 
     @abstractmethod
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
@@ -75,43 +123,44 @@ class ServerEvaluator(Evaluator):
     def __init__(self, evaluate_fn: EvaluateFn) -> None:
         self._evaluate_fn = evaluate_fn
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
-        self._pending: deque[Future[Evaluation]] = deque()
+        self._pending: deque[tuple[Pending, Future[Evaluation]]] = deque()
 
-    def submit(self, state: ServerState, server_round: int) -> None:
-        """Copy the global model and evaluate the copy."""
-        unfinished = [future for future in self._pending if not future.done()]
+    def begin(self, pending: Pending) -> None:
+        """Evaluate a model in the thread, after those that wait there."""
+        unfinished = [future for _, future in self._pending if not future.done()]
         if len(unfinished) >= _MOST_PENDING:
             wait(unfinished[:1])
-        arrays = {name: tensor.clone() for name, tensor in state.served.items()}
-        self._pending.append(
-            self._executor.submit(
-                self._evaluate, arrays, server_round, state.updates, state.time
-            )
-        )
+        future = self._executor.submit(self._evaluate, pending)
+        self._pending.append((pending, future))
+
+    @property
+    def memory(self) -> UnderWay:
+        """What is under way, or has ended without being collected."""
+        return UnderWay([pending for pending, _ in self._pending])
 
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
         """Return what has ended; an error in ``evaluate_fn`` is raised here."""
-        while self._pending and (finish or self._pending[0].done()):
-            yield self._pending.popleft().result()
+        while self._pending and (finish or self._pending[0][1].done()):
+            evaluation = self._pending[0][1].result()
+            self._pending.popleft()
+            yield evaluation
 
     def close(self) -> None:
         """End the thread after the evaluation that it is at."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _evaluate(
-        self, arrays: State, server_round: int, update: int, time: float
-    ) -> Evaluation:
-        metrics = self._evaluate_fn(server_round, wire.to_record(arrays))
-        return Evaluation(self.source, server_round, update, time, metrics)
+    def _evaluate(self, pending: Pending) -> Evaluation:
+        metrics = self._evaluate_fn(pending.round, wire.to_record(pending.arrays))
+        return Evaluation(
+            self.source, pending.round, pending.update, pending.time, metrics
+        )
 
 
 @dataclass
 class _Sent:
     """A round of client evaluation under way."""
 
-    round: int
-    update: int
-    time: float
+    pending: Pending
     waiting: dict[str, int]
     replies: dict[int, Message] = field(default_factory=dict)
 
@@ -148,13 +197,17 @@ class ClientEvaluator(Evaluator):
         self._patience = patience
         self._rounds: deque[_Sent] = deque()
 
-    def submit(self, state: ServerState, server_round: int) -> None:
-        """Send the global model to the clients that ``configure`` chooses."""
-        messages = self._configure(server_round, wire.to_record(state.served))
+    def begin(self, pending: Pending) -> None:
+        """Send a model to the clients that ``configure`` chooses."""
+        messages = self._configure(pending.round, wire.to_record(pending.arrays))
         pushed = [self._mailbox.push(message) for message in messages]
         waiting = {name: place for place, name in enumerate(pushed) if name}
-        sent = _Sent(server_round, state.updates, state.time, waiting)
-        self._rounds.append(sent)
+        self._rounds.append(_Sent(pending, waiting))
+
+    @property
+    def memory(self) -> UnderWay:
+        """The models that are with the clients."""
+        return UnderWay([sent.pending for sent in self._rounds])
 
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
         """Return the rounds whose replies are all in, or all if `finish`."""
@@ -188,5 +241,6 @@ class ClientEvaluator(Evaluator):
 
     def _evaluation(self, sent: _Sent) -> Evaluation:
         replies = [sent.replies[place] for place in sorted(sent.replies)]
-        metrics = self._aggregate(sent.round, replies)
-        return Evaluation(self.source, sent.round, sent.update, sent.time, metrics)
+        at = sent.pending
+        metrics = self._aggregate(at.round, replies)
+        return Evaluation(self.source, at.round, at.update, at.time, metrics)

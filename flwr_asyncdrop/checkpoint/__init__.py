@@ -1,0 +1,5 @@
+"""Checkpoints: a run that was killed goes on as if nothing had been."""
+
+from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints
+
+__all__ = ["Checkpoints"]

@@ -1,0 +1,172 @@
+"""Saves a run while it goes on, off the loop's path."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints
+from flwr_asyncdrop.checkpoint.codec import Json, encode
+from flwr_asyncdrop.checkpoint.files import Checkpoint, write
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.session import Session
+from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.submodel import State
+
+__all__ = ["Keeper", "Saved", "restore"]
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+
+@runtime_checkable
+class Saved(Protocol):
+    """What has a part of its own in every checkpoint: session, callbacks, and so on."""
+
+    @property
+    def memory(self) -> Any:
+        """All that changes while the run goes on: None, or a dataclass.
+
+        Its fields are of the kinds that `encode` takes, and none of its tensors is
+        changed in place while it is written.
+        """
+
+    def restore(self, memory: Any) -> None:
+        """Go on from there."""
+
+
+class Keeper(Callback):
+    """Writes checkpoints, in a thread of its own.
+
+    The loop's thread only copies what changes in place, which is the global model. It
+    waits for the disk only while the checkpoint before is still being written. One
+    that cannot be written costs a warning, not the run.
+
+    Parameters
+    ----------
+    checkpoints : Checkpoints
+        When and where.
+    run : mapping of str to JSON values
+        What the run was told.
+    session : Session
+        The run.
+    parts : mapping of str to Saved
+        Those with more to save.
+    files : sequence of Path
+        Files that grow with the run: a checkpoint counts on what they have by then.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        run: Mapping[str, Json],
+        session: Session,
+        parts: Mapping[str, Saved],
+        files: Sequence[Path] = (),
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._run = dict(run)
+        self._session = session
+        self._parts = dict(parts)
+        self._files = tuple(files)
+        self._updates_between = checkpoints.every * session.updates_per_round
+        self._due = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def on_resume(self, state: ServerState) -> None:
+        """Find out when the next checkpoint is due."""
+        self._due = self._next(state)
+
+    def on_pause(self, state: ServerState) -> None:
+        """Save the run, if it is time."""
+        if state.updates >= self._due:
+            self._due = self._next(state)
+            self._save(state)
+
+    def on_interrupt(self, state: ServerState) -> None:
+        """Save the run as it is now, and say how to go on."""
+        self._save(state)
+        self._thread.shutdown()
+        logger.warning("interrupted; to go on: %s", self._checkpoints.command)
+
+    def on_end(self, state: ServerState) -> None:
+        """Save a run that ended before its last round, and wait for the disk."""
+        if state.ended:
+            self._save(state)
+            logger.warning("to go on: %s", self._checkpoints.command)
+        self._thread.shutdown()
+
+    def _next(self, state: ServerState) -> int:
+        """Return the number of updates at which the next checkpoint is due."""
+        return (state.updates // self._updates_between + 1) * self._updates_between
+
+    def _save(self, state: ServerState) -> None:
+        """Copy what changes, and have the rest done by the thread."""
+        if self._writing is not None:
+            self._writing.result()
+        tensors: dict[str, Tensor] = {}
+        memories = {
+            "state": _unchanging(state, simulated=self._session.simulated),
+            **{name: part.memory for name, part in self._parts.items()},
+        }
+        body = {
+            "run": self._run,
+            "updates": state.updates,
+            "devices": state.num_devices,
+            "parts": {
+                name: encode(memory, type(memory), name, tensors)
+                for name, memory in memories.items()
+            },
+        }
+        self._writing = self._thread.submit(self._write, body, tensors)
+
+    def _write(self, body: Mapping[str, Json], tensors: Mapping[str, Tensor]) -> None:
+        checkpoints = self._checkpoints
+        try:
+            write(checkpoints.path, body, tensors, checkpoints.keep, self._files)
+        except (OSError, SafetensorError) as error:
+            logger.warning(
+                "no checkpoint at update %d, and the run goes on: %s",
+                body["updates"],
+                error,
+            )
+
+
+def restore(checkpoint: Checkpoint, parts: Mapping[str, Saved]) -> None:
+    """Let everybody go on from a checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If it does not fit.
+    """
+    for name, part in parts.items():
+        part.restore(checkpoint.part(name, type(part.memory)))
+
+
+def _unchanging(state: ServerState, *, simulated: bool) -> ServerState:
+    """Return a state that nobody changes, and that has no more than resuming needs."""
+    orders, late = state.in_flight, state.late
+    if not simulated:
+        # Real devices get no task twice, so nobody needs to know what was sent.
+        orders, late = _without_base(orders), _without_base(late)
+    return replace(
+        state,
+        arrays=_copy(state.arrays),
+        averaged=None if state.averaged is None else _copy(state.averaged),
+        in_flight=orders,
+        late=late,
+    )
+
+
+def _copy(arrays: State) -> State:
+    return {name: tensor.clone() for name, tensor in arrays.items()}
+
+
+def _without_base(orders: Mapping[str, Order]) -> dict[str, Order]:
+    return {name: replace(order, base=None) for name, order in orders.items()}

@@ -1,0 +1,71 @@
+"""Ctrl-C and SIGTERM, at a moment that suits the run."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from flwr_asyncdrop.exceptions import Interrupted
+
+__all__ = ["Signals"]
+
+_Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+class Signals:
+    """Keeps SIGINT and SIGTERM back until the run can stop; a context manager.
+
+    The first signal is noted, and `check` raises it. What the process would have done
+    with it happens when the context is left: Python raises ``KeyboardInterrupt``,
+    Flower's ServerApp process reports that it was stopped, and so on. A second signal
+    is not kept back.
+
+    Only a process's main thread can handle signals. Elsewhere, as where Flower's
+    simulation engine runs the ServerApp, this does nothing, and neither does it touch
+    a signal that the process ignores.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, _Handler] = {}
+        self._received: int | None = None
+
+    def check(self) -> None:
+        """Raise Interrupted if a signal has come."""
+        if self._received is not None:
+            raise Interrupted(self._received)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for so long, and raise Interrupted if a signal has come."""
+        time.sleep(seconds)
+        self.check()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                before = signal.getsignal(signum)
+                # None: set by something that is not Python, which cannot set it back.
+                if before not in (signal.SIG_IGN, None):
+                    self._before[signum] = before
+                    signal.signal(signum, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._put_back()
+        if self._received is not None:
+            signal.raise_signal(self._received)
+
+    def _note(self, signum: int, _: FrameType | None) -> None:
+        self._received = signum
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for signum, before in self._before.items():
+            signal.signal(signum, before)
+        self._before.clear()
