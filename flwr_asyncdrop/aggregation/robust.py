@@ -45,19 +45,27 @@ def trimmed_mean(values: Tensor, trim: float) -> tuple[Tensor, Tensor]:
     counts : Tensor
         Values at each coordinate, int64 of the same shape.
     """
-    cuts = torch.tensor([num_cut(count, trim) for count in range(len(values) + 1)])
+    count = len(values)
+    cuts = torch.tensor([num_cut(here, trim) for here in range(count + 1)])
     mean = values.new_zeros(values.shape[1:])
-    counts = (values < inf).sum(0)
+    counts = torch.empty_like(mean, dtype=torch.int64)
     for block, total, present in zip(
-        torch.split(values.view(len(values), mean.numel()), _BLOCK, 1),
+        torch.split(values.view(count, mean.numel()), _BLOCK, 1),
         torch.split(mean.view(-1), _BLOCK),
         torch.split(counts.view(-1), _BLOCK),
         strict=True,
     ):
+        rows = _sorted_rows(block)
+        if bool((rows[-1] < inf).all()):
+            present.fill_(count)
+            left = rows[num_cut(count, trim) : count - num_cut(count, trim)]
+            torch.mean(torch.stack(left), 0, out=total)
+            continue
+        torch.sum(block < inf, 0, out=present)
         cut = cuts.to(present.device)[present]
-        for place, row in enumerate(_sorted_rows(block)):
-            left = (place >= cut) & (place < present - cut)
-            total.add_(row.where(left, 0.0))
+        for place, row in enumerate(rows):
+            is_left = (place >= cut) & (place < present - cut)
+            total.add_(row.where(is_left, 0.0))
         total.div_((present - 2 * cut).clamp_(min=1))
     return mean, counts
 
