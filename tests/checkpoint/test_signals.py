@@ -1,0 +1,89 @@
+"""A signal stops the run between two events, and then does what it always does."""
+
+import signal
+import threading
+import time
+
+import pytest
+
+from flwr_asyncdrop.checkpoint.signals import Signals
+from flwr_asyncdrop.exceptions import Interrupted
+
+
+class StoppedError(Exception):
+    """What the handler of this process raises."""
+
+
+def stop(signum, _):
+    raise StoppedError(signum)
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def signum(request):
+    before = signal.signal(request.param, stop)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+def test_a_signal_waits_for_the_check_and_is_passed_on_at_the_end(signum):
+    done = []
+    with pytest.raises(StoppedError), Signals() as signals:
+        signal.raise_signal(signum)
+        done.append("what was under way")
+        with pytest.raises(Interrupted, match=signal.Signals(signum).name):
+            signals.check()
+        done.append("saved")
+    assert done == ["what was under way", "saved"]
+    assert signal.getsignal(signum) is stop
+
+
+def test_one_that_nobody_checked_is_passed_on_too(signum):
+    with pytest.raises(StoppedError), Signals():
+        signal.raise_signal(signum)
+
+
+def test_a_second_signal_is_not_kept_back(signum):
+    with pytest.raises(StoppedError), Signals():
+        signal.raise_signal(signum)
+        signal.raise_signal(signum)
+        pytest.fail("it came through")
+
+
+def test_without_a_signal_nothing_happens(signum):
+    with Signals() as signals:
+        signals.check()
+        assert signal.getsignal(signum) is not stop
+    assert signal.getsignal(signum) is stop
+
+
+def test_a_signal_that_the_process_ignores_stays_ignored(signum):
+    signal.signal(signum, signal.SIG_IGN)
+    with Signals() as signals:
+        signal.raise_signal(signum)
+        signals.check()
+    assert signal.getsignal(signum) is signal.SIG_IGN
+
+
+def test_in_a_thread_handlers_are_left_alone(signum):
+    seen = []
+
+    def work():
+        with Signals() as signals:
+            seen.append(signal.getsignal(signum))
+            signals.check()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [stop]
+
+
+def test_a_pause_ends_with_the_signal(signum):
+    timer = threading.Timer(0.05, signal.raise_signal, [signum])
+    with pytest.raises(StoppedError), Signals() as signals:
+        timer.start()
+        deadline = time.monotonic() + 10
+        with pytest.raises(Interrupted):
+            while time.monotonic() < deadline:
+                signals.sleep(0.01)
+    timer.join()
