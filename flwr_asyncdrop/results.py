@@ -1,19 +1,16 @@
 """Flower's ``Result``, filled while the run goes on."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.metrics import MetricsFn, aggregate_metrics
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import ServerState
 
-__all__ = ["MetricsFn", "ResultCollector", "ResultsMemory"]
-
-MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-"""Flower's aggregation of metrics: records and the weighting key to one record."""
+__all__ = ["ResultCollector", "ResultsMemory"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class ResultCollector(Callback):
 
     def on_round(self, state: ServerState, number: int) -> None:
         """Aggregate the metrics of the round."""
-        metrics = self._aggregate(self._round, self._weighting_key)
+        metrics = aggregate_metrics(self._aggregate, self._round, self._weighting_key)
         self.result.train_metrics_clientapp[number] = metrics
         self._round = []
 

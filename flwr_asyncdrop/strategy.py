@@ -18,8 +18,9 @@ from torch import nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.metrics import MetricsFn
 from flwr_asyncdrop.progress import Progress
-from flwr_asyncdrop.results import MetricsFn, ResultCollector
+from flwr_asyncdrop.results import ResultCollector
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.server.assignment import (
     DurationRule,

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
-from flwr_asyncdrop.results import MetricsFn
+from flwr_asyncdrop.metrics import MetricsFn, aggregate_metrics
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.session import Session
 
@@ -72,8 +72,10 @@ class SynchronousRounds(Strategy):
         merged = self._session.merge_all(replies)
         if not merged:
             return None, None
-        metrics = self.train_metrics_aggr_fn(
-            [reply.metrics for reply in merged], self.keys.num_examples
+        metrics = aggregate_metrics(
+            self.train_metrics_aggr_fn,
+            [reply.metrics for reply in merged],
+            self.keys.num_examples,
         )
         return wire.to_record(self._session.state.arrays), metrics
 
@@ -108,4 +110,6 @@ class SynchronousRounds(Strategy):
                 logger.warning("no evaluation from node %d: %s", node, error)
         if not measured:
             return None
-        return self.evaluate_metrics_aggr_fn(measured, self.keys.num_examples)
+        return aggregate_metrics(
+            self.evaluate_metrics_aggr_fn, measured, self.keys.num_examples
+        )
