@@ -39,7 +39,8 @@ from flwr_asyncdrop.server.evaluation import (
     Evaluator,
     ServerEvaluator,
 )
-from flwr_asyncdrop.server.loop import AsyncLoop, Limits
+from flwr_asyncdrop.server.limits import Limits
+from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.selection import Selection, Stratified
@@ -298,11 +299,12 @@ class AsyncStrategy(SynchronousRounds):
                 )
             )
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
-        clock = WallClock if self.fleet is None else VirtualClock
+        virtual = self.fleet is not None
+        clock = VirtualClock(mailbox, timeout) if virtual else WallClock(mailbox)
         loop = AsyncLoop(
             session,
             mailbox=mailbox,
-            clock=clock(mailbox, timeout),
+            clock=clock,
             limits=limits,
             evaluators=evaluators,
             callbacks=[collector, Progress(limits.num_updates), *self.callbacks],

@@ -13,12 +13,14 @@ from flwr_asyncdrop.server.assignment import FullModels
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
 from flwr_asyncdrop.server.dispatch import TrainSettings
-from flwr_asyncdrop.server.fleet import Stratified
-from flwr_asyncdrop.server.loop import AsyncLoop, Limits
+from flwr_asyncdrop.server.limits import Limits
+from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.selection import Stratified
 from flwr_asyncdrop.server.session import Session
 from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.tolerance import Tolerance
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 
 KEYS = wire.RecordKeys()
@@ -139,6 +141,7 @@ class Run:
     arrays: dict = field(default_factory=lambda: {"w": torch.zeros(2)})
     config: dict = field(default_factory=dict)
     schedule: StepDecay = field(default_factory=StepDecay)
+    tolerance: Tolerance = field(default_factory=Tolerance)
     assignment: object = field(default_factory=FullModels)
     seed: int = 0
     evaluators: tuple = ()
@@ -166,7 +169,8 @@ class Run:
             selection=Stratified(),
             assignment=self.assignment,
             build_aggregator=self.build_aggregator or (lambda _: Mixing(self.alpha)),
-            settings=TrainSettings(self.config, self.schedule, KEYS, ttl=60),
+            settings=TrainSettings(self.config, self.schedule, KEYS, ttl=self.patience),
+            tolerance=self.tolerance,
         )
         return self.session
 
@@ -175,7 +179,7 @@ class Run:
         clock = (
             VirtualClock(self.mailbox, self.patience)
             if self.profiles
-            else WallClock(self.mailbox, self.patience, self.grid.timer)
+            else WallClock(self.mailbox, self.grid.timer)
         )
         limits = Limits(
             self.rounds,

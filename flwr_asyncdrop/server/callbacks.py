@@ -24,12 +24,15 @@ class Merged:
         Versions of the model between dispatch and merge.
     round : int
         Round that the update counts for.
+    late : bool
+        Whether it came after its deadline.
     """
 
     order: Order
     reply: Reply
     staleness: int
     round: int
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ class Callback:
     ) -> None:
         """React to the loss of a task; its slot is free again.
 
-        `kind` is one of a few (see `ReplyError`; also ``"no-reply"``, ``"not-sent"``
-        and, of simulated devices, ``"dropout"``), `reason` says it in full.
+        `kind` is one of a few (see `ReplyError`; also ``"no-reply"``, ``"not-sent"``,
+        ``"late"`` and, of simulated devices, ``"dropout"``), `reason` says it in full.
         """
 
     def on_evaluation_due(self, state: ServerState, source: str, number: int) -> None:

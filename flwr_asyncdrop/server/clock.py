@@ -1,8 +1,9 @@
 """Which task ends next, and what time it is.
 
-Only a clock knows the time. Both keep the tasks in flight in a heap of
-``(due, number)`` and differ in what "due" means: on the virtual clock a task arrives
-when it is due, on the wall clock it is given up then.
+Only a clock knows the time. Both keep the tasks that are out in a heap of
+``(time, number)``: the moment at which something happens to a task if no reply comes
+before. On the virtual clock that is its arrival or its deadline, whichever is first;
+on the wall clock nobody knows when it arrives, and it is the deadline.
 """
 
 import heapq
@@ -11,13 +12,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flwr.app import Message
 
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.server.state import Order, ServerState
 
-__all__ = ["Arrival", "Clock", "VirtualClock", "WallClock"]
+__all__ = ["Arrival", "Clock", "Overdue", "VirtualClock", "WallClock"]
 
 
 @dataclass(frozen=True)
@@ -29,28 +31,50 @@ class Arrival:
     message_id : str
         Id of the message that carried the task out.
     message : Message or None
-        The reply; None if none came in time, or if the device lost the task.
+        The reply; None if the task was given up, or lost by its device.
     """
 
     message_id: str
     message: Message | None
 
 
+@dataclass(frozen=True)
+class Overdue:
+    """A task that has passed its deadline; it may still arrive, until it is given up.
+
+    Attributes
+    ----------
+    message_id : str
+        Id of the message that carried the task out.
+    """
+
+    message_id: str
+
+
+Event = Arrival | Overdue
+
+
 class Clock(ABC):
-    """Decides which task in flight ends next.
+    """Decides what happens next to the tasks that are out.
 
     Parameters
     ----------
     mailbox : Mailbox
         Where the replies come in.
-    patience : float
-        Seconds of real time after which a task without a reply is given up.
+
+    Attributes
+    ----------
+    patrol : float
+        Seconds, on this clock, after which to look for nodes that have joined while
+        a slot is free.
     """
 
-    def __init__(self, mailbox: Mailbox, patience: float) -> None:
+    patrol: ClassVar[float]
+
+    def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        self._patience = patience
-        self._tasks: list[tuple[float, int, str]] = []
+        self._moments: list[tuple[float, int, str]] = []
+        self._orders: dict[str, Order] = {}
 
     @property
     @abstractmethod
@@ -58,39 +82,62 @@ class Clock(ABC):
         """Seconds since the start of the run, on this clock."""
 
     @abstractmethod
-    def due(self, duration: float) -> float:
-        """Return when a task that leaves now is due.
-
-        Parameters
-        ----------
-        duration : float
-            Virtual seconds that the task takes.
-        """
-
-    @abstractmethod
-    def next(self, until: float = math.inf) -> Arrival | None:
-        """Wait for the next task to end, and advance to that moment.
+    def next(self, until: float = math.inf) -> Event | None:
+        """Wait for the next event, and advance to that moment.
 
         Parameters
         ----------
         until : float
-            When to look again at the latest, in seconds on this clock; only a
-            simulated device says beforehand when it comes.
+            When to look again at the latest, in seconds on this clock.
 
         Returns
         -------
-        Arrival or None
-            None if no task has ended by `until`; that is what time it is then.
+        Arrival, Overdue or None
+            None if nothing has happened by `until`; that is what time it is then.
 
         Raises
         ------
         IndexError
-            If no task is in flight, and there is nothing else to wait for.
+            If no task is out, and there is nothing else to wait for.
         """
 
-    def add(self, message_id: str, order: Order) -> None:
-        """Put a task that has left in flight."""
-        heapq.heappush(self._tasks, (order.due, order.number, message_id))
+    @abstractmethod
+    def _go_on_from(self, now: float) -> None:
+        """Set the time, in seconds since the start of the run."""
+
+    def add(self, message_id: str, order: Order, *, late: bool = False) -> None:
+        """Wait for a task.
+
+        Parameters
+        ----------
+        message_id : str
+            Id of the message that carried it out.
+        order : Order
+            What was ordered.
+        late : bool
+            Whether its deadline has passed.
+        """
+        self._orders[message_id] = order
+        limit = order.gives_up if late else order.deadline
+        moment = min(order.due, limit)
+        heapq.heappush(self._moments, (moment, order.number, message_id))
+
+    def resume(self, state: ServerState) -> None:
+        """Go on with the tasks, and at the time, of a run that was interrupted."""
+        self._go_on_from(state.time)
+        for message_id, order in state.in_flight.items():
+            self.add(message_id, order)
+        for message_id, order in state.late.items():
+            self.add(message_id, order, late=True)
+
+    def _time_is_up(self) -> Event:
+        """Take the earliest moment, at which no reply has come."""
+        moment, _, message_id = heapq.heappop(self._moments)
+        order = self._orders.pop(message_id)
+        if moment >= order.gives_up:
+            return Arrival(message_id, None)
+        self.add(message_id, order, late=True)
+        return Overdue(message_id)
 
 
 class VirtualClock(Clock):
@@ -99,41 +146,41 @@ class VirtualClock(Clock):
     A duration is fixed when the task leaves, so the order of arrivals, and with it
     the whole run, depends on nothing that is measured: neither on the engine nor on
     the number of workers nor on the load of the machine.
+
+    Parameters
+    ----------
+    mailbox : Mailbox
+        Where the replies come in.
+    patience : float
+        Seconds of real time to wait for a reply that has arrived in virtual time.
     """
 
+    patrol = math.inf
+
     def __init__(self, mailbox: Mailbox, patience: float) -> None:
-        super().__init__(mailbox, patience)
+        super().__init__(mailbox)
+        self._patience = patience
         self._now = 0.0
-        self._lost: set[str] = set()
 
     @property
     def now(self) -> float:
         """Virtual seconds since the start of the run."""
         return self._now
 
-    def due(self, duration: float) -> float:
-        """Return the virtual time of arrival."""
-        return self._now + duration
+    def _go_on_from(self, now: float) -> None:
+        self._now = now
 
-    def add(self, message_id: str, order: Order) -> None:
-        """Put a task that has left in flight; nobody computes one that gets lost."""
-        super().add(message_id, order)
-        if order.lost:
-            self._lost.add(message_id)
-
-    def next(self, until: float = math.inf) -> Arrival | None:
-        """Advance to the earliest arrival and wait for its reply to be computed."""
-        if until < math.inf and (not self._tasks or until < self._tasks[0][0]):
+    def next(self, until: float = math.inf) -> Event | None:
+        """Advance to the next event; wait for the reply of a task that arrives."""
+        if until < math.inf and (not self._moments or until < self._moments[0][0]):
             self._now = until
             return None
-        due, _, message_id = heapq.heappop(self._tasks)
-        message = None
-        if message_id in self._lost:
-            self._lost.remove(message_id)
-        else:
-            message = self._mailbox.wait([message_id], self._patience)
-        self._now = due
-        return Arrival(message_id, message)
+        self._now, _, message_id = self._moments[0]
+        if self._now < self._orders[message_id].due:
+            return self._time_is_up()
+        heapq.heappop(self._moments)
+        del self._orders[message_id]
+        return Arrival(message_id, self._mailbox.wait([message_id], self._patience))
 
 
 class WallClock(Clock):
@@ -143,19 +190,16 @@ class WallClock(Clock):
     ----------
     mailbox : Mailbox
         Where the replies come in.
-    patience : float
-        Seconds after which a task without a reply is given up.
     timer : callable
         Source of monotonic seconds; replaced in tests.
     """
 
+    patrol = 5.0
+
     def __init__(
-        self,
-        mailbox: Mailbox,
-        patience: float,
-        timer: Callable[[], float] = time.monotonic,
+        self, mailbox: Mailbox, timer: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(mailbox, patience)
+        super().__init__(mailbox)
         self._timer = timer
         self._start = timer()
 
@@ -164,16 +208,23 @@ class WallClock(Clock):
         """Real seconds since the start of the run."""
         return self._timer() - self._start
 
-    def due(self, duration: float) -> float:
-        """Return when a task that leaves now is given up."""
-        return self.now + self._patience
+    def _go_on_from(self, now: float) -> None:
+        self._start = self._timer() - now
 
-    def next(self, until: float = math.inf) -> Arrival | None:
-        """Wait for the first reply, or for the first task to run out of time."""
-        due, _, earliest = self._tasks[0]
-        waiting = {message_id: None for _, _, message_id in self._tasks}
-        message = self._mailbox.wait(waiting, max(due - self.now, 0.0))
-        ended = earliest if message is None else message.metadata.reply_to_message_id
-        self._tasks = [task for task in self._tasks if task[2] != ended]
-        heapq.heapify(self._tasks)
-        return Arrival(ended, message)
+    def next(self, until: float = math.inf) -> Event | None:
+        """Wait for the first reply, or for the first deadline to pass."""
+        if not self._moments and until == math.inf:
+            raise IndexError("no task is out, and there is nothing else to wait for")
+        moment = self._moments[0][0] if self._moments else math.inf
+        seconds = max(min(moment, until) - self.now, 0.0)
+        message = self._mailbox.wait(self._orders, seconds)
+        if message is not None:
+            return self._arrival(message)
+        return self._time_is_up() if moment <= until else None
+
+    def _arrival(self, message: Message) -> Arrival:
+        message_id = message.metadata.reply_to_message_id
+        del self._orders[message_id]
+        self._moments = [entry for entry in self._moments if entry[2] != message_id]
+        heapq.heapify(self._moments)
+        return Arrival(message_id, message)

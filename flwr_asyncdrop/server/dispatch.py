@@ -1,19 +1,23 @@
 """From an idle device to a task in flight."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Part
-from flwr_asyncdrop.server.fleet import Fleet, Selection
+from flwr_asyncdrop.server.fleet import SHORTEST_TASK, Fleet
+from flwr_asyncdrop.server.selection import Selection
 from flwr_asyncdrop.server.state import Order, ServerState
-from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.simulation.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.submodel.types import State
 
 __all__ = ["Assignment", "Dispatcher", "TrainSettings", "task_config"]
@@ -21,6 +25,9 @@ __all__ = ["Assignment", "Dispatcher", "TrainSettings", "task_config"]
 # The adjustment biases the model that it brings about so fast, so it fades with the
 # learning rate.
 SCHEDULED = ("lr", "logit-adjustment")
+
+# Clocks of devices differ, and Flower refuses a reply whose time is up by any of them.
+_CLOCK_SKEW = 600.0
 
 
 class Assignment(Protocol):
@@ -43,7 +50,7 @@ class TrainSettings:
     keys : RecordKeys
         Where the records go.
     ttl : float
-        Seconds after which Flower gives a message up.
+        Real seconds after which Flower gives a message up at the latest.
     """
 
     config: Mapping[str, object]
@@ -51,9 +58,9 @@ class TrainSettings:
     keys: wire.RecordKeys
     ttl: float
 
-    def config_at(self, fastest_updates: int) -> dict[str, object]:
-        """Return the train config with what the schedule makes of it at this moment."""
-        config, factor = dict(self.config), self.schedule.factor(fastest_updates)
+    def config_at(self, factor: float) -> dict[str, object]:
+        """Return the train config with this factor of the schedule."""
+        config = dict(self.config)
         for key in SCHEDULED:
             value = config.get(key)
             if isinstance(value, float | int):
@@ -76,6 +83,8 @@ class Dispatcher:
         What goes into every task.
     keeps_base : bool
         Whether an order keeps what was sent.
+    tolerance : Tolerance
+        How long devices may take, and how often they may fail.
     """
 
     def __init__(
@@ -86,9 +95,11 @@ class Dispatcher:
         settings: TrainSettings,
         *,
         keeps_base: bool = False,
+        tolerance: Tolerance = Tolerance(),  # noqa: B008  # frozen
     ) -> None:
         self.fleet = fleet
         self.settings = settings
+        self.tolerance = tolerance
         self._selection = selection
         self._assignment = assignment
         self._keeps_base = keeps_base
@@ -99,7 +110,7 @@ class Dispatcher:
     ) -> tuple[Order, Message] | None:
         """Return the next order and its message, or None if no device is idle.
 
-        The order has no due time yet, the message no id: both come with sending.
+        The message gets its id when it is sent.
 
         Parameters
         ----------
@@ -108,11 +119,10 @@ class Dispatcher:
         server_round : int
             The round, from 1.
         time : float, optional
-            Seconds on the loop's clock. Simulated devices come and go by it, and lose
-            tasks; without it they are all there and reliable.
+            Seconds on the loop's clock. Devices come and go by it, and have to be in
+            time; without it they are all there and reliable.
         """
-        orders = state.orders
-        idle = self.fleet.idle(_devices(orders), time)
+        idle = self.fleet.idle({order.device for order in state.orders}, time)
         if len(idle) == 0:
             return None
         # One broken device must not take every task: the others first.
@@ -120,79 +130,131 @@ class Dispatcher:
         device = self._selection.choose(
             fresh if len(fresh) else idle,
             self.fleet.ranks,
-            (order.rank for order in orders),
+            (order.rank for order in state.in_slots),
             numpy_generator(state.seed, "device", state.dispatched),
         )
-        order, message = self._task(state, device, server_round)
-        if time is not None:
-            order = replace(order, lost=self._loses(state, order))
-        return order, message
-
-    def next_return(self, state: ServerState) -> float:
-        """Return when the first free device of a simulated fleet is there again.
-
-        In seconds on the virtual clock; infinity if there is none that comes back.
-        """
-        return self.fleet.next_return(_devices(state.orders), state.time)
-
-    def duration(self, state: ServerState, order: Order) -> float:
-        """Return the virtual seconds that an order takes; 0 on a real fleet."""
-        if self.fleet.profiles is None:
-            return 0.0
-        profile = self.fleet.profiles[order.device]
-        if profile.jitter == 0:
-            return profile.duration(order.cost)
-        generator = numpy_generator(state.seed, "jitter", order.number)
-        return profile.duration(order.cost, generator.standard_normal())
-
-    def _loses(self, state: ServerState, order: Order) -> bool:
-        if self.fleet.profiles is None:
-            return False
-        dropout = self.fleet.profiles[order.device].dropout
-        if dropout == 0:
-            return False
-        generator = numpy_generator(state.seed, "dropout", order.number)
-        return bool(generator.random() < dropout)
-
-    def _task(
-        self, state: ServerState, device: int, server_round: int
-    ) -> tuple[Order, Message]:
         rank = int(self.fleet.ranks[device])
         part = self._assignment.assign(state, rank, self.fleet.num_ranks)
         record = wire.to_record(part.arrays)
+        order = self._order(state, device, server_round, part, record)
+        if time is not None:
+            order = self._timed(state, order)
+        return order, self.message(state, order, record)
+
+    def message(
+        self, state: ServerState, order: Order, arrays: ArrayRecord | None = None
+    ) -> Message:
+        """Return the message that carries an order out, the same every time.
+
+        Parameters
+        ----------
+        state : ServerState
+            The state of the run; only its seed matters.
+        order : Order
+            What is ordered.
+        arrays : ArrayRecord, optional
+            The arrays that its device trains; the order's own `base` by default.
+
+        Raises
+        ------
+        ConfigError
+            If the order has not kept what was sent.
+        """
+        if arrays is None:
+            if order.base is None:
+                raise ConfigError("an order is sent again only if it keeps its base")
+            arrays = wire.to_record(order.base)
+        ttl = self.settings.ttl
+        if self.fleet.profiles is None:
+            ttl = min(ttl, order.gives_up - order.dispatched_at + _CLOCK_SKEW)
+        return wire.make_task(
+            arrays,
+            self.settings.config_at(order.lr_factor),
+            task_config(
+                self.fleet,
+                order.device,
+                order.round,
+                seed=derive_seed(state.seed, "task", order.device, order.number),
+            ),
+            node_id=order.node_id,
+            ttl=ttl,
+            keys=self.settings.keys,
+        )
+
+    def next_return(self, state: ServerState) -> float:
+        """Return when the first device that is not taken can have a task.
+
+        In seconds on the loop's clock; infinity if there is none.
+        """
+        busy = {order.device for order in state.orders}
+        return self.fleet.next_return(busy, state.time)
+
+    def succeeded(self, order: Order, seconds: float) -> None:
+        """Learn from a task that was done, in so many seconds."""
+        self.fleet.observe(order.device, seconds, order.cost.compute)
+        self.fleet.forgive(order.device)
+
+    def took_longer(self, order: Order, seconds: float) -> None:
+        """Learn from a task that was given up: it takes that long at the least."""
+        if self.fleet.expected(order.device, order.cost) is not None:
+            self.fleet.observe(order.device, seconds, order.cost.compute)
+
+    def failed(self, state: ServerState, order: Order) -> None:
+        """Count a failure of a device, and leave it alone if there are too many."""
+        fleet, device = self.fleet, order.device
+        expected = fleet.expected(device, order.cost) or SHORTEST_TASK
+        seconds = self.tolerance.quarantine(fleet.blame(device), expected)
+        if seconds:
+            fleet.released_at[device] = state.time + seconds
+
+    def _timed(self, state: ServerState, order: Order) -> Order:
+        """Return the order with the moments at which its task arrives or fails."""
+        fleet, left = self.fleet, order.dispatched_at
+        expected = fleet.expected(order.device, order.cost)
+        if fleet.profiles is None:
+            overdue, given_up = self.tolerance.waits(expected, self.settings.ttl)
+            return replace(order, deadline=left + overdue, gives_up=left + given_up)
+        profile = fleet.profiles[order.device]
+        overdue, given_up = self.tolerance.waits(expected)
+        duration = _duration(profile, order, state.seed)
+        if _loses(profile, order, state.seed):
+            # It shows when it is overdue; without deadlines, when it would be there.
+            shows = left + (duration if overdue == math.inf else overdue)
+            return replace(order, lost=True, deadline=shows, gives_up=shows)
+        return replace(
+            order,
+            due=left + duration,
+            deadline=left + overdue,
+            gives_up=left + given_up,
+        )
+
+    def _order(
+        self,
+        state: ServerState,
+        device: int,
+        server_round: int,
+        part: Part,
+        record: ArrayRecord,
+    ) -> Order:
         num_bytes = wire.array_bytes(record)
-        order = Order(
+        return Order(
             number=state.dispatched,
             device=device,
             node_id=self.fleet.node_ids[device],
-            rank=rank,
+            rank=int(self.fleet.ranks[device]),
             num_ranks=self.fleet.num_ranks,
             round=server_round,
             indices=part.indices,
             shapes=part.shapes,
             base_version=state.version,
             dispatched_at=state.time,
-            due=state.time,
+            due=math.inf,
             cost=TaskCost(part.compute, num_bytes, num_bytes),
             lr_factor=self.settings.schedule.factor(state.fastest_updates),
             masked=part.masked,
             kept=part.kept,
             base=self._base(state, part) if self._keeps_base else None,
         )
-        message = wire.make_task(
-            record,
-            self.settings.config_at(state.fastest_updates),
-            task_config(
-                self.fleet,
-                device,
-                server_round,
-                seed=derive_seed(state.seed, "task", device, state.dispatched),
-            ),
-            node_id=order.node_id,
-            ttl=self.settings.ttl,
-            keys=self.settings.keys,
-        )
-        return order, message
 
     def _base(self, state: ServerState, part: Part) -> State:
         """Return what is sent, as it is now; one copy of the full model a version."""
@@ -207,8 +269,19 @@ class Dispatcher:
         return base
 
 
-def _devices(orders: Iterable[Order]) -> set[int]:
-    return {order.device for order in orders}
+def _duration(profile: DeviceProfile, order: Order, seed: int) -> float:
+    """Return the virtual seconds that an order takes on a simulated device."""
+    if profile.jitter == 0:
+        return profile.duration(order.cost)
+    generator = numpy_generator(seed, "jitter", order.number)
+    return profile.duration(order.cost, generator.standard_normal())
+
+
+def _loses(profile: DeviceProfile, order: Order, seed: int) -> bool:
+    if profile.dropout == 0:
+        return False
+    generator = numpy_generator(seed, "dropout", order.number)
+    return bool(generator.random() < profile.dropout)
 
 
 def task_config(

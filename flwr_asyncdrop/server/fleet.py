@@ -1,18 +1,33 @@
-"""The devices seen so far: who they are, how fast, and who trains next."""
+"""The devices seen so far: who they are, how fast, and who may train now."""
 
 import math
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.simulation.profiles import DeviceProfile
+from flwr_asyncdrop.simulation.profiles import DeviceProfile, TaskCost
 
-__all__ = ["Fleet", "Selection", "Stratified", "Uniform"]
+__all__ = ["SHORTEST_TASK", "Fleet", "FleetMemory"]
+
+SHORTEST_TASK = 10.0
+"""Seconds that a task on a real device is expected to take at least.
+
+Flower's deployment needs half of these to carry a task out and back.
+"""
 
 _SMOOTHING = 0.3
+
+
+@dataclass(frozen=True)
+class FleetMemory:
+    """What a `Fleet` has learned of its devices, for checkpoints; see there."""
+
+    node_ids: list[int]
+    seconds: list[float]
+    failures_in_a_row: dict[int, int]
+    released_at: dict[int, float]
 
 
 class Fleet:
@@ -21,8 +36,8 @@ class Fleet:
     Parameters
     ----------
     num_ranks : int
-        Number of speed ranks ``S``. The device at place ``p`` of ``N``, fastest
-        first, has rank ``p * S // N``; equal speeds rank by index.
+        Number of speed ranks ``S``. The device at place ``p`` of the ``N`` that are
+        connected, fastest first, has rank ``p * S // N``; equal speeds rank by index.
     profiles : sequence of DeviceProfile, optional
         The speeds of a simulated fleet, by device index. Without them the speed is
         measured from the tasks, and a device that has done none yet ranks last.
@@ -31,6 +46,8 @@ class Fleet:
     ----------
     node_ids : list of int
         The Flower node of every device.
+    seconds : list of float
+        What a task with the full model takes on it; infinity if that is not known.
     failures_in_a_row : dict of int to int
         Tasks that a device has failed since its last success; absent if none.
     released_at : dict of int to float
@@ -46,7 +63,7 @@ class Fleet:
         self.node_ids: list[int] = []
         self.failures_in_a_row: dict[int, int] = {}
         self.released_at: dict[int, float] = {}
-        self._seconds: list[float] = []
+        self.seconds: list[float] = []
         self._present: set[int] = set()
         self._ranks: NDArray[np.int64] | None = None
         self._fastest: float | None = None
@@ -56,25 +73,74 @@ class Fleet:
         """Return the number of devices ever seen."""
         return len(self.node_ids)
 
+    @property
+    def memory(self) -> FleetMemory:
+        """A copy of what it has learned."""
+        return FleetMemory(
+            list(self.node_ids),
+            list(self.seconds),
+            dict(self.failures_in_a_row),
+            dict(self.released_at),
+        )
+
+    def restore(self, memory: FleetMemory) -> None:
+        """Know again what it had learned; who is connected is for `refresh` to say."""
+        self.node_ids = list(memory.node_ids)
+        self.seconds = list(memory.seconds)
+        self.failures_in_a_row = dict(memory.failures_in_a_row)
+        self.released_at = dict(memory.released_at)
+        self._present = set()
+        self._ranks = self._fastest = None
+
+    def move_to(self, node_ids: Iterable[int]) -> None:
+        """Have the devices of a simulated fleet played by nodes that may be others.
+
+        A new run of Flower's simulation engine has new nodes; they are the same
+        devices, with the same failures, as before.
+        """
+        nodes = sorted(node_ids)
+        if not set(self.node_ids).issubset(nodes):
+            self.node_ids = nodes[: len(self)]
+
     def refresh(self, node_ids: Iterable[int]) -> None:
         """Note which nodes are connected now; new ones join the fleet, by id.
 
-        A simulated fleet has as many devices as profiles, and ignores other nodes.
+        A simulated fleet has as many devices as profiles. When it is complete, new
+        nodes play the devices whose nodes have gone, as any node may play any of
+        them; a SuperNode that was started again is a new node to Flower.
         """
         connected = set(node_ids)
-        for node_id in sorted(connected.difference(self.node_ids)):
-            index = len(self.node_ids)
-            if self.profiles is None:
-                self._seconds.append(np.inf)
-            elif index < len(self.profiles):
-                self._seconds.append(self.profiles[index].seconds_per_task)
-            else:
-                break
-            self.node_ids.append(node_id)
-            self._ranks = self._fastest = None
-        self._present = {
+        joined = sorted(connected.difference(self.node_ids))
+        while joined and not self._complete:
+            self._add(joined.pop(0))
+        if joined:
+            self._replace(connected, joined)
+        present = {
             index for index, node in enumerate(self.node_ids) if node in connected
         }
+        if present != self._present:
+            self._present = present
+            self._ranks = self._fastest = None
+
+    @property
+    def _complete(self) -> bool:
+        return self.profiles is not None and len(self) >= len(self.profiles)
+
+    def _add(self, node_id: int) -> None:
+        profiles = self.profiles
+        known = np.inf if profiles is None else profiles[len(self)].seconds_per_task
+        self.seconds.append(known)
+        self.node_ids.append(node_id)
+
+    def _replace(self, connected: Collection[int], joined: Sequence[int]) -> None:
+        """Have nodes that joined play the devices whose nodes are gone."""
+        vacant = (
+            index for index, node in enumerate(self.node_ids) if node not in connected
+        )
+        # As far as both go: there may be more nodes than devices.
+        for index, node_id in zip(vacant, joined, strict=False):
+            self.node_ids[index] = node_id
+            self.forgive(index)
 
     def observe(self, device: int, seconds: float, compute: float) -> None:
         """Learn the speed of a real device from a task; simulated ones keep theirs.
@@ -90,28 +156,56 @@ class Fleet:
         """
         if self.profiles is not None:
             return
-        full, known = seconds / compute, self._seconds[device]
+        full, known = seconds / compute, self.seconds[device]
         fresh = known == np.inf
-        self._seconds[device] = full if fresh else known + _SMOOTHING * (full - known)
+        self.seconds[device] = full if fresh else known + _SMOOTHING * (full - known)
         self._ranks = self._fastest = None
+
+    def expected(self, device: int, cost: TaskCost) -> float | None:
+        """Return the seconds that a task should take; None if nothing is known.
+
+        By its profile, without jitter; of a real device by its tasks so far.
+        """
+        if self.profiles is not None:
+            return self.profiles[device].duration(cost)
+        if self.seconds[device] == np.inf:
+            return None
+        return max(self.seconds[device] * cost.compute, SHORTEST_TASK)
+
+    def blame(self, device: int) -> int:
+        """Count a failure of a device; return how many it has had in a row."""
+        failures = self.failures_in_a_row.get(device, 0) + 1
+        self.failures_in_a_row[device] = failures
+        return failures
+
+    def forgive(self, device: int) -> None:
+        """Forget the failures of a device, and end its quarantine."""
+        self.failures_in_a_row.pop(device, None)
+        self.released_at.pop(device, None)
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """The rank of every device, shape ``(len(self),)``; 0 is the fastest."""
+        """The rank of every device, shape ``(len(self),)``; 0 is the fastest.
+
+        One that is not connected has the last.
+        """
         if self._ranks is None:
-            order = np.argsort(np.array(self._seconds), kind="stable")
+            away = np.ones(len(self), dtype=bool)
+            away[list(self._present)] = False
+            order = np.lexsort((np.array(self.seconds), away))
             places = np.empty(len(order), dtype=np.int64)
             places[order] = np.arange(len(order))
-            self._ranks = places * self.num_ranks // max(len(order), 1)
+            ranks = places * self.num_ranks // max(len(self._present), 1)
+            self._ranks = np.minimum(ranks, self.num_ranks - 1)
         return self._ranks
 
     def capability(self, device: int) -> float:
         """Return a device's speed over that of the fastest; 1 while it is unknown."""
-        seconds = self._seconds[device]
+        seconds = self.seconds[device]
         if seconds in (0, np.inf):  # 0: too fast for the timer
             return 1.0
         if self._fastest is None:
-            self._fastest = min(self._seconds)
+            self._fastest = min(self.seconds)
         return self._fastest / seconds
 
     def idle(
@@ -124,89 +218,26 @@ class Fleet:
         busy : collection of int
             Those that are taken.
         time : float, optional
-            Seconds on a virtual clock at which a simulated device must be there, by
-            its profile; None does not ask.
+            Seconds on the loop's clock at which a device must be out of quarantine,
+            and a simulated one there, by its profile; None does not ask.
         """
         free = sorted(self._present.difference(busy))
-        if time is not None and self._come_and_go:
-            free = [device for device in free if self._there_from(device, time) == time]
+        if time is not None and (self._come_and_go or self.released_at):
+            free = [device for device in free if self._free_from(device, time) == time]
         return np.array(free, dtype=np.int64)
 
     def next_return(self, busy: Collection[int], time: float) -> float:
-        """Return when the first device that is not in `busy` is there, from `time` on.
+        """Return when the first device that is not in `busy` can train, from `time` on.
 
-        Infinity if there is none that comes back.
+        Infinity if all that are connected are busy.
         """
-        if not self._come_and_go:
-            return math.inf
         free = self._present.difference(busy)
-        return min(
-            (self._there_from(device, time) for device in free), default=math.inf
-        )
+        return min((self._free_from(device, time) for device in free), default=math.inf)
 
-    def _there_from(self, device: int, time: float) -> float:
+    def _free_from(self, device: int, time: float) -> float:
+        """Return when a device is out of quarantine, and there."""
+        time = max(time, self.released_at.get(device, time))
         availability = None
         if self.profiles is not None:
             availability = self.profiles[device].availability
         return time if availability is None else availability.earliest(time)
-
-
-class Selection(ABC):
-    """Chooses which idle device trains next."""
-
-    @abstractmethod
-    def choose(
-        self,
-        idle: NDArray[np.int64],
-        ranks: NDArray[np.int64],
-        busy_ranks: Iterable[int],
-        generator: np.random.Generator,
-    ) -> int:
-        """Choose a device.
-
-        Parameters
-        ----------
-        idle : array of int, shape (n,)
-            The devices to choose from, at least one.
-        ranks : array of int, shape (num_devices,)
-            The rank of every device.
-        busy_ranks : iterable of int
-            The ranks of the tasks in flight.
-        generator : numpy.random.Generator
-            Source of randomness.
-        """
-
-
-class Stratified(Selection):
-    """One device of each rank at any moment, as the paper's script has it.
-
-    The rank with the fewest tasks in flight is next, the fastest first; within the
-    rank every idle device is equally likely.
-    """
-
-    def choose(
-        self,
-        idle: NDArray[np.int64],
-        ranks: NDArray[np.int64],
-        busy_ranks: Iterable[int],
-        generator: np.random.Generator,
-    ) -> int:
-        """Choose an idle device of the rank that is training least."""
-        in_flight = Counter(busy_ranks)
-        idle_ranks = ranks[idle]
-        rank = min(np.unique(idle_ranks).tolist(), key=lambda r: (in_flight[r], r))
-        return int(generator.choice(idle[idle_ranks == rank]))
-
-
-class Uniform(Selection):
-    """Every idle device is equally likely."""
-
-    def choose(
-        self,
-        idle: NDArray[np.int64],
-        ranks: NDArray[np.int64],
-        busy_ranks: Iterable[int],
-        generator: np.random.Generator,
-    ) -> int:
-        """Choose any idle device."""
-        return int(generator.choice(idle))

@@ -1,67 +1,30 @@
 """The event loop: every reply is merged on arrival."""
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from flwr_asyncdrop.exceptions import ReplyError, RunError
 from flwr_asyncdrop.server.callbacks import Callback, Merged
-from flwr_asyncdrop.server.clock import Arrival, Clock
+from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
 from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.session import Session
 from flwr_asyncdrop.server.state import Order
-from flwr_asyncdrop.wire import Reply
 
-__all__ = ["AsyncLoop", "Limits"]
+__all__ = ["AsyncLoop"]
 
-_FAILURES_PER_SLOT = 3
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long the run is, and how wide.
-
-    Attributes
-    ----------
-    num_rounds : int
-        Rounds to run.
-    updates_per_round : int
-        Updates that make a round.
-    slots : int
-        Most tasks in flight at any moment.
-    patience : float
-        Real seconds to wait for a reply, and for nodes when none is left.
-    evaluate_every : int
-        Rounds from one evaluation to the next.
-    """
-
-    num_rounds: int
-    updates_per_round: int
-    slots: int
-    patience: float
-    evaluate_every: int = 1
-
-    @property
-    def num_updates(self) -> int:
-        """Updates in the whole run."""
-        return self.num_rounds * self.updates_per_round
-
-    def round_of(self, update: int) -> int:
-        """Return the round, from 1, that update number `update`, from 0, is in."""
-        return update // self.updates_per_round + 1
-
-    def evaluates(self, number: int) -> bool:
-        """Return whether the model is evaluated after round `number`."""
-        return number % self.evaluate_every == 0 or number == self.num_rounds
+logger = logging.getLogger("flwr.asyncdrop")
 
 
 class AsyncLoop:
     """Keeps `Limits.slots` devices training and merges each reply on arrival.
 
-    The last tasks are not replaced, so that no device trains for nothing and no task
-    outlives the run.
+    A task that is overdue gives its slot to another device; what becomes of its reply
+    is for the session's `Tolerance` to say. The last tasks are not replaced, so that
+    no device trains for nothing; orders that are late may outlive the run.
 
     Parameters
     ----------
@@ -70,7 +33,7 @@ class AsyncLoop:
     mailbox : Mailbox
         The way to the devices.
     clock : Clock
-        Says which task ends next.
+        Says what happens next.
     limits : Limits
         When to end.
     evaluators : sequence of Evaluator
@@ -101,23 +64,25 @@ class AsyncLoop:
         self._evaluators = evaluators
         self._callbacks = callbacks
         self._nodes = nodes
+        self._duplicates_before = session.state.duplicates
 
     def run(self) -> None:
         """Run to the end.
 
+        When no device comes for as long as the limits say, or when nothing but
+        failures comes in, the run ends early and says so in ``state.ended``.
+
         Raises
         ------
         RunError
-            If no node is left, or if every task fails.
+            If that happens before the global model has ever changed.
         """
         try:
             for callback in self._callbacks:
                 callback.on_start(self.state)
             self._evaluate(0)
-            while self.state.updates < self._limits.num_updates:
-                arrival = self._clock.next(until=self._fill())
-                if arrival is not None:
-                    self._handle(arrival)
+            while self._goes_on:
+                self._advance()
                 self._collect(finish=False)
             self._collect(finish=True)
         finally:
@@ -126,24 +91,46 @@ class AsyncLoop:
             for callback in self._callbacks:
                 callback.on_end(self.state)
 
+    @property
+    def _goes_on(self) -> bool:
+        return self.state.updates < self._limits.num_updates and not self.state.ended
+
+    def _advance(self) -> None:
+        """Fill the slots, and deal with what happens next."""
+        state = self.state
+        until = self._fill()
+        if not self._goes_on:
+            return
+        nothing_out = not state.in_flight and not state.late
+        if nothing_out and self._dispatcher.next_return(state) == math.inf:
+            self._wait_for_a_device()
+            return
+        event = self._clock.next(until)
+        state.duplicates = self._duplicates_before + self._mailbox.duplicates
+        if isinstance(event, Arrival):
+            self._end(event)
+        elif isinstance(event, Overdue):
+            state.late[event.message_id] = state.in_flight.pop(event.message_id)
+        elif self._clock.patrol < math.inf:
+            self._refresh(self._nodes.ids())
+
     def _fill(self) -> float:
         """Dispatch until every slot is taken, or no more updates are needed.
 
         Returns
         -------
         float
-            When a device comes for a slot that is still free, in seconds on the
-            clock; infinity if none is free or nobody comes.
+            When to look for a device for a slot that is still free, in seconds on
+            the clock; infinity if none is free or nobody will come.
         """
         state, limits = self.state, self._limits
         left = limits.num_updates - state.updates
         while len(state.in_flight) < min(limits.slots - len(state.waiting), left):
-            if self._dispatch():
-                continue
-            returns_at = self._dispatcher.next_return(state)
-            if state.in_flight or returns_at < math.inf:
-                return returns_at
-            self._wait_for_a_device()
+            if not self._dispatch():
+                returns_at = self._dispatcher.next_return(state)
+                return min(returns_at, state.time + self._clock.patrol)
+            if state.ended:
+                break
         return math.inf
 
     def _dispatch(self) -> bool:
@@ -155,8 +142,6 @@ class AsyncLoop:
         if task is None:
             return False
         order, message = task
-        due = self._clock.due(self._dispatcher.duration(state, order))
-        order = replace(order, due=due)
         state.dispatched += 1
         # Nobody needs to compute what never comes back.
         lost_id = f"lost-{order.number}" if order.lost else None
@@ -172,48 +157,58 @@ class AsyncLoop:
         return True
 
     def _wait_for_a_device(self) -> None:
-        fleet = self._dispatcher.fleet
-        # With nothing in flight, whoever is connected waits for others' updates.
-        waiting = len(fleet.idle(()))
-        self._refresh(self._nodes.wait_for(waiting + 1, self._limits.patience))
-        if len(fleet.idle(())) == waiting:
-            raise RunError(
-                "the nodes of the simulated fleet have gone, and those that are "
-                "connected now are not among its devices: start the run again"
+        patience = self._limits.patience
+        logger.warning("no device is there to train: waiting %g s for one", patience)
+        if not self._nodes.watch(self._somebody_can_train, patience):
+            self._give_up(
+                "timeout",
+                f"no device was there to train for {patience:g} s: start SuperNodes, "
+                "or raise the timeout",
             )
 
-    def _handle(self, arrival: Arrival) -> None:
+    def _somebody_can_train(self, node_ids: Iterable[int]) -> bool:
+        self._refresh(node_ids)
+        return self._dispatcher.next_return(self.state) < math.inf
+
+    def _end(self, arrival: Arrival) -> None:
         """End a task: merge its reply, or note why that cannot be done."""
-        state = self.state
+        state, message_id = self.state, arrival.message_id
         state.time = self._clock.now
-        order = state.in_flight.pop(arrival.message_id)
-        if order.lost:
-            self._lose(order, "dropout", "the simulated device dropped out")
-            return
+        late = message_id in state.late
+        order = (state.late if late else state.in_flight).pop(message_id)
         if arrival.message is None:
-            patience = self._limits.patience
-            self._fail(order, "no-reply", f"no reply within {patience:g} s")
+            self._no_reply(order)
             return
+        discount = self._dispatcher.tolerance.late_weight if late else 1.0
         staleness = state.version - order.base_version
         try:
-            reply = self._session.merge(order, arrival.message, staleness)
+            reply = self._session.read(order, arrival.message)
+            if discount > 0:
+                self._session.merge(order, reply, staleness, discount)
         except ReplyError as error:
             self._fail(order, error.kind, str(error))
             return
-        self._merged(order, reply, staleness)
-
-    def _merged(self, order: Order, reply: Reply, staleness: int) -> None:
-        """Keep the books of an update, and end its round with it."""
-        state = self.state
         state.bytes_up += reply.num_bytes
-        state.lost_in_a_row.clear()
         elapsed = state.time - order.dispatched_at
-        self._dispatcher.fleet.observe(order.device, elapsed, order.cost.compute)
+        if discount == 0:
+            self._dispatcher.fleet.observe(order.device, elapsed, order.cost.compute)
+            behind = state.time - order.deadline
+            self._lose(
+                order, "late", f"its reply came {behind:.3g} s after its deadline"
+            )
+            return
+        self._dispatcher.succeeded(order, elapsed)
         number = self._limits.round_of(state.updates - 1)
+        self._merged(Merged(order, reply, staleness, number, late))
+
+    def _merged(self, merged: Merged) -> None:
+        """Tell of an update, and end its round with it."""
+        state = self.state
+        state.lost_in_a_row.clear()
         for callback in self._callbacks:
-            callback.on_update(state, Merged(order, reply, staleness, number))
+            callback.on_update(state, merged)
         if state.updates % self._limits.updates_per_round == 0:
-            self._end_round(number)
+            self._end_round(merged.round)
 
     def _end_round(self, number: int) -> None:
         self._refresh(self._nodes.ids())
@@ -227,6 +222,21 @@ class AsyncLoop:
         fleet.refresh(node_ids)
         self.state.num_devices = len(fleet)
 
+    def _no_reply(self, order: Order) -> None:
+        """Note why nothing came back; what the simulation does is only bad luck."""
+        waited = order.gives_up - order.dispatched_at
+        if order.lost:
+            self._lose(order, "dropout", "the simulated device dropped out")
+        elif order.due == math.inf:
+            # It takes at least that long: the next deadline is a later one.
+            self._dispatcher.took_longer(order, waited)
+            self._fail(order, "no-reply", f"no reply within {waited:g} s")
+        elif self.state.time < order.due:
+            self._lose(order, "no-reply", f"no reply within {waited:g} virtual s")
+        else:
+            patience = self._limits.patience
+            self._fail(order, "no-reply", f"no reply within {patience:g} s")
+
     def _fail(self, order: Order, kind: str, reason: str) -> None:
         """Note a failure; end the run when nothing but failures comes in."""
         state = self.state
@@ -235,18 +245,28 @@ class AsyncLoop:
         self._refresh(self._nodes.ids())
         self._lose(order, kind, reason)
         lost = len(state.lost_in_a_row)
-        if lost >= _FAILURES_PER_SLOT * self._limits.slots:
-            raise RunError(
+        changed = state.version > 0
+        if lost >= self._limits.most_failures(state.num_devices, changed=changed):
+            self._give_up(
+                "failures",
                 f"the last {lost} tasks all failed, the last one on device "
-                f"{order.device}: {reason}"
+                f"{order.device}: {reason}",
             )
 
     def _lose(self, order: Order, kind: str, reason: str) -> None:
-        """Count a lost task."""
+        """Count a lost task, and its device's failure."""
         state = self.state
         state.failures[kind] = state.failures.get(kind, 0) + 1
+        self._dispatcher.failed(state, order)
         for callback in self._callbacks:
             callback.on_failure(state, order, kind, reason)
+
+    def _give_up(self, word: str, reason: str) -> None:
+        """End the run with what it has, or with an error if it has nothing."""
+        if self.state.version == 0:
+            raise RunError(reason)
+        self.state.ended = word
+        logger.error("the run ends early, with what it has so far: %s", reason)
 
     def _evaluate(self, number: int) -> None:
         for evaluator in self._evaluators:

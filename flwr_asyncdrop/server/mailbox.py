@@ -26,6 +26,13 @@ class Mailbox:
         Flower's grid, or a `LocalGrid`.
     timer, sleep : callable
         Source of monotonic seconds, and the pause; replaced in tests.
+    check : callable, optional
+        Called again and again while it waits, which ends if it raises.
+
+    Attributes
+    ----------
+    duplicates : int
+        Replies that were thrown away, as the message had been answered before.
     """
 
     def __init__(
@@ -34,12 +41,15 @@ class Mailbox:
         *,
         timer: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        check: Callable[[], None] | None = None,
     ) -> None:
         self._grid = grid
         self._timer = timer
         self._sleep = sleep
+        self._check = check
         self._wait_any = getattr(grid, "wait_any", None)
         self._arrived: dict[str, Message] = {}
+        self.duplicates = 0
 
     def push(self, message: Message) -> str | None:
         """Send a message; return its id, or None if the grid did not take it.
@@ -62,7 +72,7 @@ class Mailbox:
         Parameters
         ----------
         message_ids : collection of str
-            Ids that `push` returned.
+            Ids that `push` returned; without any it only waits.
         timeout : float
             Seconds of real time to wait; may be infinite.
 
@@ -79,10 +89,12 @@ class Mailbox:
             self._pull(message_ids)
             if (message := self._take(message_ids)) is not None:
                 return message
+            if self._check is not None:
+                self._check()
             left = deadline - self._timer()
             if left <= 0:
                 return None
-            if self._wait_any is not None:
+            if self._wait_any is not None and message_ids:
                 self._wait_any(message_ids, min(left, _LONGEST_POLL))
             else:
                 self._sleep(min(left, pause))
@@ -96,6 +108,11 @@ class Mailbox:
         return None if first is None else self._arrived.pop(first)
 
     def _pull(self, message_ids: Collection[str]) -> None:
-        missing = [name for name in message_ids if name not in self._arrived]
-        for message in self._grid.pull_messages(missing) if missing else ():
-            self._arrived[message.metadata.reply_to_message_id] = message
+        missing = dict.fromkeys(n for n in message_ids if n not in self._arrived)
+        for message in self._grid.pull_messages(list(missing)) if missing else ():
+            message_id = message.metadata.reply_to_message_id
+            if message_id in missing:
+                del missing[message_id]
+                self._arrived[message_id] = message
+            else:
+                self.duplicates += 1

@@ -78,3 +78,26 @@ class Nodes:
             self._sleep(min(_POLL, patience))
             before, nodes = len(nodes), self.ids()
         return nodes
+
+    def watch(self, enough: Callable[[list[int]], bool], patience: float) -> bool:
+        """Wait until the nodes that are connected will do.
+
+        Parameters
+        ----------
+        enough : callable
+            From the ids of the nodes, ascending, to whether they will do.
+        patience : float
+            Seconds of real time to wait.
+
+        Returns
+        -------
+        bool
+            Whether they did in time.
+        """
+        deadline = self._timer() + patience
+        while not enough(self.ids()):
+            left = deadline - self._timer()
+            if left <= 0:
+                return False
+            self._sleep(min(_POLL, left))
+        return True

@@ -22,12 +22,14 @@ from flwr_asyncdrop.server.dispatch import (
     TrainSettings,
     task_config,
 )
-from flwr_asyncdrop.server.fleet import Fleet, Selection
+from flwr_asyncdrop.server.fleet import Fleet, FleetMemory
+from flwr_asyncdrop.server.selection import Selection
 from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.server.tolerance import Tolerance
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 from flwr_asyncdrop.submodel import State, extract
 
-__all__ = ["AggregatorBuilder", "FleetBuilder", "Session"]
+__all__ = ["AggregatorBuilder", "FleetBuilder", "Session", "SessionMemory"]
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -36,6 +38,22 @@ AggregatorBuilder = Callable[[int], Aggregator]
 
 FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""
+
+
+@dataclass(frozen=True)
+class SessionMemory:
+    """The size of a run, which it keeps when it goes on, and its devices.
+
+    Attributes
+    ----------
+    updates_per_round : int
+        As in `Session`.
+    fleet : FleetMemory
+        What is known of the devices.
+    """
+
+    updates_per_round: int
+    fleet: FleetMemory
 
 
 @dataclass
@@ -69,7 +87,7 @@ class Session:
     max_examples: int = wire.MAX_EXAMPLES
 
     def __post_init__(self) -> None:
-        if self.averaging:
+        if self.averaging and self.state.averaged is None:
             arrays = self.state.arrays
             self.state.averaged = {name: t.clone() for name, t in arrays.items()}
 
@@ -87,6 +105,9 @@ class Session:
         settings: TrainSettings,
         averaging: float = 0.0,
         max_examples: int = wire.MAX_EXAMPLES,
+        tolerance: Tolerance = Tolerance(),  # noqa: B008  # frozen
+        keeps_base: bool = False,
+        memory: SessionMemory | None = None,
     ) -> "Session":
         """Put a run together on the nodes that are connected.
 
@@ -94,17 +115,26 @@ class Session:
         more in flight than those; on a real one others may still come, unless devices
         wait for each other, which takes a fixed number of them.
 
+        With `keeps_base`, orders keep what was sent though the aggregator does not
+        need it: it may have to be sent again. With the `memory` of a run that was
+        interrupted, the new one has the size and the devices of that.
+
         Raises
         ------
         ConfigError
             If devices wait for more updates than can be in flight.
         """
-        profiles = None if build_fleet is None else build_fleet(len(node_ids))
-        possible = min(in_flight, len(node_ids))
+        size = len(node_ids) if memory is None else len(memory.fleet.node_ids)
+        profiles = None if build_fleet is None else build_fleet(size)
+        possible = min(in_flight, size) if memory is None else memory.updates_per_round
         aggregator = build_aggregator(possible)
         grows = profiles is None and not aggregator.waits
         slots = in_flight if grows else possible
         fleet = Fleet(slots, profiles)
+        if memory is not None:
+            fleet.restore(memory.fleet)
+            if profiles is not None:
+                fleet.move_to(node_ids)
         fleet.refresh(node_ids)
         state.num_devices = len(fleet)
         if possible < in_flight:
@@ -121,7 +151,8 @@ class Session:
             selection,
             assignment,
             settings,
-            keeps_base=aggregator.needs_base,
+            keeps_base=keeps_base or aggregator.needs_base,
+            tolerance=tolerance,
         )
         return cls(
             state,
@@ -132,6 +163,16 @@ class Session:
             averaging,
             max_examples,
         )
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the devices are simulated: any node may play any of them."""
+        return self.dispatcher.fleet.profiles is not None
+
+    @property
+    def memory(self) -> SessionMemory:
+        """Its size, and what is known of the devices."""
+        return SessionMemory(self.updates_per_round, self.dispatcher.fleet.memory)
 
     def resume(
         self, arrays: State, config: Mapping[str, object], node_ids: Iterable[int]
@@ -171,25 +212,38 @@ class Session:
             for device in chosen
         ]
 
-    def merge(self, order: Order, message: Message, staleness: int) -> wire.Reply:
+    def read(self, order: Order, message: Message) -> wire.Reply:
+        """Read the reply to an order.
+
+        Raises
+        ------
+        ReplyError
+            If it does not fit the order.
+        """
+        return wire.read_reply(message, self._expected(order))
+
+    def merge(
+        self, order: Order, reply: wire.Reply, staleness: int, discount: float = 1.0
+    ) -> None:
         """Take a reply into the global model.
 
         Parameters
         ----------
         order : Order
             The order that it answers.
-        message : Message
+        reply : Reply
             The reply.
         staleness : int
             Versions of the model between dispatch and merge.
+        discount : float
+            Factor on its weight, in (0, 1].
 
         Raises
         ------
         ReplyError
-            If it does not fit its order; the state is as before then.
+            If it does not fit the global model; the state is as before then.
         """
         state = self.state
-        reply = wire.read_reply(message, self._expected(order))
         arrays, base = reply.arrays, order.base
         if order.masked:
             arrays = extract(arrays, order.indices)
@@ -204,6 +258,7 @@ class Session:
             order.rank,
             order.num_ranks,
             order.lr_factor,
+            discount,
         )
         try:
             changed = self.aggregator.merge(state.arrays, update)
@@ -218,7 +273,6 @@ class Session:
             state.waiting.append(order)
         state.updates += 1
         state.fastest_updates += order.rank == 0
-        return reply
 
     def _expected(self, order: Order) -> wire.Expected:
         """Return what the reply to an order must be like."""
@@ -260,7 +314,8 @@ class Session:
                 logger.warning("device %d did not reply", order.device)
                 continue
             try:
-                reply = self.merge(order, by_node[node], staleness=0)
+                reply = self.read(order, by_node[node])
+                self.merge(order, reply, staleness=0)
             except ReplyError as error:
                 logger.warning("device %d: %s", order.device, error)
                 continue

@@ -122,7 +122,8 @@ class ServerState:
     averaged : dict of str to Tensor, optional
         Average of the versions of the model so far, if the algorithm keeps one.
     ended : str
-        Why the run ended before its last round, in a word; "" if it did not.
+        Why the run ended before its last round: ``"timeout"`` (no device came) or
+        ``"failures"`` (nothing else came in); "" if it did not.
     """
 
     seed: int
@@ -149,6 +150,11 @@ class ServerState:
     def served(self) -> State:
         """The model that is evaluated and returned: the average, if there is one."""
         return self.arrays if self.averaged is None else self.averaged
+
+    @property
+    def in_slots(self) -> list[Order]:
+        """The orders that take a slot: those in flight and those that wait."""
+        return [*self.in_flight.values(), *self.waiting]
 
     @property
     def orders(self) -> list[Order]:

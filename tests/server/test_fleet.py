@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.server.fleet import Fleet, Stratified, Uniform
+from flwr_asyncdrop.server.fleet import Fleet
+from flwr_asyncdrop.server.selection import Stratified, Uniform
 from flwr_asyncdrop.simulation.availability import Availability
-from flwr_asyncdrop.simulation.profiles import DeviceProfile, speed_levels
+from flwr_asyncdrop.simulation.profiles import DeviceProfile, TaskCost, speed_levels
 
 
 def fleet_of(seconds, num_ranks):
@@ -49,6 +50,66 @@ def test_a_simulated_fleet_ignores_nodes_beyond_its_profiles():
     assert fleet.node_ids == [1, 2]
 
 
+def test_nodes_that_join_a_simulated_fleet_play_the_devices_whose_nodes_have_gone():
+    fleet = fleet_of([1, 2, 3], num_ranks=3)
+    fleet.blame(1)
+    fleet.released_at[1] = 50.0
+    fleet.refresh([100, 7, 9, 8])
+    assert fleet.node_ids == [100, 7, 8]
+    assert fleet.idle((), 0.0).tolist() == [0, 1, 2]
+    assert fleet.blame(1) == 1
+
+
+def test_ranks_are_those_of_the_devices_that_are_connected():
+    fleet = Fleet(num_ranks=2)
+    fleet.refresh([1, 2, 3, 4])
+    for device, seconds in enumerate((1.0, 2.0, 3.0, 4.0)):
+        fleet.observe(device, seconds, compute=1.0)
+    assert fleet.ranks.tolist() == [0, 0, 1, 1]
+    fleet.refresh([3, 4])
+    assert fleet.ranks.tolist() == [1, 1, 0, 1]
+
+
+class TestQuarantine:
+    def test_a_device_in_quarantine_is_not_idle_until_its_release(self):
+        fleet = fleet_of([1, 2, 3], num_ranks=3)
+        fleet.released_at[1] = 9.0
+        assert fleet.idle((), 8.9).tolist() == [0, 2]
+        assert fleet.idle((), 9.0).tolist() == [0, 1, 2]
+        assert fleet.idle(()).tolist() == [0, 1, 2]
+        assert fleet.next_return({0, 2}, 3.0) == 9.0
+        assert fleet.next_return({0, 1, 2}, 3.0) == np.inf
+
+    def test_one_that_is_away_at_its_release_comes_after_it(self):
+        fleet = comers_and_goers()
+        fleet.released_at[0] = 5.0  # it is there from 0 to 4 s and from 10 to 14 s
+        assert fleet.next_return({1, 2}, 1.0) == 10.0
+
+    def test_failures_are_counted_in_a_row(self):
+        fleet = fleet_of([1, 2], num_ranks=2)
+        assert [fleet.blame(0), fleet.blame(1), fleet.blame(0)] == [1, 1, 2]
+        fleet.released_at[0] = 9.0
+        fleet.forgive(0)
+        assert fleet.idle((), 0.0).tolist() == [0, 1]
+        assert [fleet.blame(0), fleet.blame(1)] == [1, 2]
+
+
+class TestExpectedDuration:
+    def test_a_profile_says_it_without_jitter(self):
+        fleet = Fleet(1, [DeviceProfile(4.0, latency=1.0, jitter=2.0)])
+        fleet.refresh([1])
+        assert fleet.expected(0, TaskCost(0.5, 10, 10)) == 4.0
+
+    def test_a_real_device_is_expected_to_be_as_fast_as_so_far(self):
+        fleet = Fleet(1)
+        fleet.refresh([1])
+        assert fleet.expected(0, TaskCost(1.0, 0, 0)) is None
+        fleet.observe(0, seconds=40.0, compute=0.5)
+        assert fleet.expected(0, TaskCost(1.0, 0, 0)) == 80.0
+        assert fleet.expected(0, TaskCost(0.25, 0, 0)) == 20.0
+        assert fleet.expected(0, TaskCost(0.01, 0, 0)) == 10.0
+
+
 def comers_and_goers():
     """Two devices with a pattern of 10 s, and one that is always there."""
     early, late = (Availability(10.0, (when,)) for when in ((0.0, 4.0), (3.0, 6.0)))
@@ -88,12 +149,13 @@ def test_the_next_return_is_that_of_a_free_and_connected_device():
     assert fleet.next_return((), 8.0) == 13.0
 
 
-def test_without_patterns_nobody_is_waited_for():
-    assert fleet_of([1, 2], num_ranks=2).next_return((), 0.0) == np.inf
+def test_nobody_is_waited_for_if_all_who_are_connected_are_busy():
+    assert fleet_of([1, 2], num_ranks=2).next_return({0, 1}, 5.0) == np.inf
     real = Fleet(num_ranks=1)
     real.refresh([1])
-    assert real.next_return((), 0.0) == np.inf
-    assert real.idle((), 0.0).tolist() == [0]
+    assert real.next_return({0}, 5.0) == np.inf
+    assert real.next_return((), 5.0) == 5.0
+    assert real.idle((), 5.0).tolist() == [0]
 
 
 def test_speed_is_measured_when_it_is_not_declared():
