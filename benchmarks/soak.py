@@ -1,0 +1,118 @@
+"""The memory of a run of 20,000 updates, on devices that come, go and drop out.
+
+    python -m benchmarks.soak
+
+The clients do nothing, so that the server and its grid do as much as they can. Looked
+at every 500 updates; the figures leave out what the first tenth of the run takes, in
+which caches and pools fill.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+
+from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.usage import resident_bytes
+from flwr_asyncdrop import FedBuff, LocalGrid, speed_levels
+from flwr_asyncdrop.history import HistoryWriter
+from flwr_asyncdrop.server.callbacks import Callback, Merged
+from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.simulation import DeviceProfile
+
+__all__ = ["Memory", "soak_figures"]
+
+UPDATES = 20_000
+NODES = 200
+IN_FLIGHT = 40
+WEIGHTS = 10_000
+_LOOK_EVERY = 500
+_WARM_UP = 0.1
+_BYTES_PER_MB = 1e6
+_DROPOUT = 0.05
+_AVAILABILITY = 0.5
+
+
+class Memory(Callback):
+    """Looks at the resident memory of this process and its workers now and then."""
+
+    def __init__(self) -> None:
+        self.updates: list[int] = []
+        self.megabytes: list[float] = []
+
+    def on_update(self, state: ServerState, merged: Merged) -> None:
+        """Look."""
+        if state.updates % _LOOK_EVERY == 0:
+            self.updates.append(state.updates)
+            self.megabytes.append(resident_bytes() / _BYTES_PER_MB)
+
+
+def soak_figures(updates: int = UPDATES) -> list[Figure]:
+    """Run it, and fit a line through what memory it takes.
+
+    Parameters
+    ----------
+    updates : int
+        Updates to merge; a multiple of the devices in flight.
+    """
+    memory = Memory()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalGrid(
+            "benchmarks.noop:client_app", num_nodes=NODES, workers=1
+        ) as grid,
+    ):
+        strategy = FedBuff(
+            in_flight=IN_FLIGHT,
+            fleet=_fleet,
+            callbacks=[HistoryWriter(Path(folder) / "history.jsonl"), memory],
+        )
+        strategy.start(
+            grid,
+            ArrayRecord({"weights": torch.zeros(WEIGHTS)}),
+            num_rounds=updates // IN_FLIGHT,
+        )
+    return figures_of(memory)
+
+
+def figures_of(memory: Memory) -> list[Figure]:
+    """Return where the line begins and ends, and how steep it is."""
+    begin = int(_WARM_UP * len(memory.updates))
+    updates = np.array(memory.updates[begin:])
+    megabytes = np.array(memory.megabytes[begin:])
+    slope = np.polynomial.Polynomial.fit(updates, megabytes, 1).convert().coef[1]
+    return [
+        Figure("soak_updates", int(updates[-1])),
+        Figure("rss_start_mb", megabytes[0]),
+        Figure("rss_end_mb", megabytes[-1]),
+        Figure("rss_mb_per_10k_updates", slope * 1e4, 2),
+    ]
+
+
+def _fleet(count: int) -> Sequence[DeviceProfile]:
+    return speed_levels(
+        count, jitter=0.3, dropout=_DROPOUT, availability=_AVAILABILITY
+    )
+
+
+def main() -> int:
+    """Run, and print; the exit status says whether the line is flat."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--updates", type=int, default=UPDATES)
+    arguments = parser.parse_args()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    figures = soak_figures(arguments.updates)
+    print_json(figures)
+    print_table(figures)
+    return int(any(figure.verdict == "missed" for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
