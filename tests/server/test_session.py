@@ -39,8 +39,9 @@ def one_order(opened):
 def test_a_merge_keeps_the_books():
     opened = session(alpha=0.25)
     order, message = one_order(opened)
-    reply = opened.merge(order, answer(message, ONES), staleness=3)
+    reply = opened.read(order, answer(message, ONES))
     assert reply.arrays["w"].tolist() == [1, 1]
+    opened.merge(order, reply, staleness=3)
     state = opened.state
     assert state.arrays["w"].tolist() == [0.25, 0.25]
     assert (state.version, state.updates, state.fastest_updates) == (1, 1, 1)
@@ -51,7 +52,7 @@ def test_a_merge_keeps_the_books():
     [
         failing,
         lambda m: answer(m, {"w": torch.ones(3)}),
-        lambda m: answer(m, {"w": torch.ones(2, dtype=torch.float16)}),
+        lambda m: answer(m, {"w": torch.ones(2, dtype=torch.int64)}),
         lambda m: answer(m, {"w": torch.ones(2, dtype=torch.bool)}),
     ],
 )
@@ -59,11 +60,19 @@ def test_a_reply_that_does_not_fit_leaves_all_as_it_was(reply):
     opened = session()
     order, message = one_order(opened)
     with pytest.raises(ReplyError) as caught:
-        opened.merge(order, reply(message), staleness=0)
+        opened.read(order, reply(message))
     assert "\n" not in str(caught.value)
     state = opened.state
     assert state.arrays["w"].tolist() == [0, 0]
     assert (state.version, state.updates, state.fastest_updates) == (0, 0, 0)
+
+
+def test_a_discount_halves_what_an_update_moves():
+    opened = session(alpha=0.25)
+    order, message = one_order(opened)
+    reply = opened.read(order, answer(message, ONES))
+    opened.merge(order, reply, staleness=0, discount=0.5)
+    assert opened.state.arrays["w"].tolist() == [0.125, 0.125]
 
 
 def test_a_synchronous_round_is_merged_in_the_order_of_dispatch():
