@@ -5,12 +5,15 @@ import pytest
 import torch
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Part
 from flwr_asyncdrop.server.dispatch import Dispatcher, TrainSettings
-from flwr_asyncdrop.server.fleet import Fleet, Stratified
+from flwr_asyncdrop.server.fleet import Fleet
+from flwr_asyncdrop.server.selection import Stratified
 from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.tolerance import Tolerance
 from flwr_asyncdrop.simulation.availability import Availability
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 from tests.runs import KEYS
@@ -28,12 +31,17 @@ class Half:
         return Part({"w": state.arrays["w"][:2]}, indices, {"w": (2,)}, compute=0.25)
 
 
-def dispatcher(profiles=None, nodes=(30, 10), assignment=None, **changes):
+def dispatcher(profiles=None, nodes=(30, 10), assignment=None, ttl=60, **tolerance):
     fleet = Fleet(len(nodes), profiles)
     fleet.refresh(nodes)
-    settings = {"config": {"lr": 0.5}, "schedule": StepDecay((3,), 0.1), **changes}
-    settings = TrainSettings(keys=KEYS, ttl=60, **settings)
-    return Dispatcher(fleet, Stratified(), assignment or Half(), settings)
+    settings = TrainSettings({"lr": 0.5}, StepDecay((3,), 0.1), KEYS, ttl)
+    return Dispatcher(
+        fleet,
+        Stratified(),
+        assignment or Half(),
+        settings,
+        tolerance=Tolerance(**tolerance),
+    )
 
 
 def run_state():
@@ -70,24 +78,91 @@ def test_a_simulated_device_is_told_who_it_is_and_a_real_one_is_not():
     assert (task.partition_id, task.num_partitions) == (None, None)
 
 
-def test_the_duration_is_compute_and_transfer():
-    sender = dispatcher(VIRTUAL)
-    order, _ = sender.next_task(run_state(), 1)
-    transfer = 2 * order.cost.bytes_down / 100.0
-    assert sender.duration(run_state(), order) == 2.0 * 0.25 + transfer
-    assert dispatcher().duration(run_state(), order) == 0.0
+def test_a_simulated_task_arrives_after_compute_and_transfer():
+    state = run_state()
+    state.time = 10.0
+    order, _ = dispatcher(VIRTUAL).next_task(state, 1, time=10.0)
+    duration = 2.0 * 0.25 + 2 * order.cost.bytes_down / 100.0
+    assert order.due == 10.0 + duration
+    # Three times as long as it should take, and twice that.
+    assert (order.deadline, order.gives_up) == (10 + 3 * duration, 10 + 6 * duration)
 
 
 def test_jitter_is_drawn_from_the_seed_of_the_run_and_the_number_of_the_order():
-    sender = dispatcher([DeviceProfile(2.0, jitter=0.5)] * 2)
-    order, _ = sender.next_task(run_state(), 1)
-    durations = [sender.duration(run_state(), replace(order, number=n)) for n in (0, 1)]
+    sender, state = dispatcher([DeviceProfile(2.0, jitter=0.5)] * 2), run_state()
+
+    def order(number, state=state):
+        state.dispatched = number
+        return sender.next_task(state, 1, time=0.0)[0]
+
     noise = [numpy_generator(5, "jitter", n).standard_normal() for n in (0, 1)]
     # 2 s with a quarter of the compute.
-    assert durations == [0.5 * math.exp(0.5 * z) for z in noise]
-    assert durations[0] != durations[1]
+    assert [order(n).due for n in (0, 1)] == [0.5 * math.exp(0.5 * z) for z in noise]
+    assert order(0).due != order(1).due
+    assert order(0).deadline == order(1).deadline == 1.5
     other = ServerState.start_from({"w": torch.zeros(4)}, seed=6)
-    assert sender.duration(other, order) != durations[0]
+    assert order(0, other).due != order(0).due
+
+
+class TestDeadlinesOfRealDevices:
+    def order(self, sender, seconds=None):
+        if seconds is not None:
+            for device in (0, 1):
+                sender.fleet.observe(device, seconds, compute=1.0)
+        state = run_state()
+        state.time = 100.0
+        order, message = sender.next_task(state, 1, time=100.0)
+        return order.deadline - 100, order.gives_up - 100, message.metadata.ttl
+
+    def test_a_device_that_nobody_knows_has_the_timeout(self):
+        assert self.order(dispatcher(ttl=3600)) == (3600, 3600, 3600)
+
+    def test_one_that_is_known_has_three_times_as_long_as_its_last_tasks(self):
+        # 80 s for the full model, 20 s for a quarter. Clocks may differ by ten minutes.
+        limits = self.order(dispatcher(ttl=3600), seconds=80.0)
+        assert limits == (60.0, 120.0, 720.0)
+
+    def test_nobody_has_less_than_three_times_ten_seconds(self):
+        assert self.order(dispatcher(ttl=3600), seconds=0.1) == (30.0, 60.0, 660.0)
+
+    def test_nobody_has_longer_than_the_timeout(self):
+        assert self.order(dispatcher(ttl=100), seconds=80.0) == (60.0, 100.0, 100.0)
+        assert self.order(dispatcher(ttl=40), seconds=80.0) == (40.0, 40.0, 40.0)
+
+    def test_without_deadlines_all_have_the_timeout(self):
+        sender = dispatcher(ttl=3600, deadline=0)
+        assert self.order(sender, seconds=80.0) == (3600, 3600, 3600)
+
+    def test_a_task_that_was_given_up_makes_the_next_deadline_a_later_one(self):
+        sender = dispatcher(ttl=3600)
+        assert self.order(sender, seconds=80.0)[0] == 60.0
+        order, _ = sender.next_task(run_state(), 1, time=0.0)
+        sender.took_longer(order, 120.0)  # 480 s for the full model: 80 + 0.3 * 400
+        assert sender.fleet.expected(order.device, order.cost) == 200.0 / 4
+
+    def test_of_a_device_that_nobody_knows_it_says_nothing(self):
+        sender = dispatcher(ttl=3600)
+        order, _ = sender.next_task(run_state(), 1, time=0.0)
+        sender.took_longer(order, 3600.0)
+        assert sender.fleet.expected(order.device, order.cost) is None
+
+
+@pytest.mark.parametrize(
+    ("profiles", "released"),
+    # Twice its 0.5 s for a quarter of the compute; ten seconds for a real device.
+    [([DeviceProfile(2.0)] * 2, 7.0 + 1.0), (None, 7.0 + 20.0)],
+)
+def test_too_many_failures_in_a_row_bring_quarantine(profiles, released):
+    sender, state = dispatcher(profiles, quarantine_after=2), run_state()
+    state.time = 7.0
+    order, _ = sender.next_task(state, 1, time=7.0)
+    for _ in range(3):
+        sender.failed(state, order)
+    assert sender.fleet.released_at == {order.device: released}
+    sender.succeeded(order, seconds=1.0)
+    assert sender.fleet.released_at == {}
+    sender.failed(state, order)
+    assert sender.fleet.released_at == {}
 
 
 def test_a_share_of_the_orders_gets_lost_wherever_time_is_simulated():
@@ -99,6 +174,42 @@ def test_a_share_of_the_orders_gets_lost_wherever_time_is_simulated():
         lost += sender.next_task(state, 1, time=0.0)[0].lost
     assert 70 <= lost <= 130  # 100 are expected, with a deviation of 9
     assert not dispatcher().next_task(state, 1, time=0.0)[0].lost
+
+
+@pytest.mark.parametrize(("deadline", "shows_at"), [(3.0, 1.5), (0.0, 0.5)])
+def test_a_lost_order_never_arrives_and_shows_when_it_is_overdue(deadline, shows_at):
+    # 2 s with a quarter of the compute; without deadlines, when it would arrive.
+    sender = dispatcher([DeviceProfile(2.0, dropout=0.99)] * 2, deadline=deadline)
+    order, _ = sender.next_task(run_state(), 1, time=0.0)
+    assert order.lost
+    assert (order.due, order.deadline, order.gives_up) == (math.inf, shows_at, shows_at)
+
+
+def test_a_late_order_keeps_its_device_and_gives_its_rank_to_another():
+    sender = dispatcher([DeviceProfile(s) for s in (1, 1, 2, 2)], nodes=range(1, 5))
+    sender.fleet.num_ranks = 2
+    state = run_state()
+    first, _ = sender.next_task(state, 1, time=0.0)
+    assert first.rank == 0
+    state.late["m0"] = first
+    second, _ = sender.next_task(state, 1, time=0.0)
+    assert (second.rank, first.device != second.device) == (0, True)
+    state.in_flight["m1"] = second
+    assert sender.next_task(state, 1, time=0.0)[0].rank == 1
+
+
+def test_an_order_is_sent_again_as_it_was():
+    state = run_state()
+    sender = dispatcher(VIRTUAL)
+    order, message = sender.next_task(state, 1)
+    state.fastest_updates = 3  # the schedule has gone on
+    state.arrays["w"] += 1
+    kept = replace(order, base={"w": torch.tensor([0.0, 1.0])})
+    again = sender.message(state, kept)
+    assert again.content == message.content
+    assert again.metadata.ttl == message.metadata.ttl
+    with pytest.raises(ConfigError, match="keeps its base"):
+        sender.message(state, order)
 
 
 def test_who_is_not_there_gets_no_task():
@@ -158,6 +269,6 @@ def test_the_assignment_hears_the_rank():
 )
 def test_only_a_learning_rate_that_is_a_number_follows_the_schedule(config, expected):
     settings = TrainSettings(config, StepDecay((3,), 0.1), KEYS, ttl=60)
-    assert settings.config_at(3) == pytest.approx(expected)
-    assert settings.config_at(2) == config
+    assert settings.config_at(0.1) == pytest.approx(expected)
+    assert settings.config_at(1.0) == config
     assert settings.config == config
