@@ -89,8 +89,7 @@ class LocalTraining:
         if self.optimizer == "adam":
             betas = (self.momentum, 0.999)
             return torch.optim.Adam(model.parameters(), self.lr, betas)
-        # The same numbers as the plain one, bit for bit, in two thirds of the time.
-        return torch.optim.SGD(model.parameters(), self.lr, self.momentum, fused=True)
+        return torch.optim.SGD(model.parameters(), self.lr, self.momentum)
 
     def _positions(
         self, num_samples: int, generator: torch.Generator

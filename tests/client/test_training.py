@@ -48,21 +48,6 @@ def batches(num_samples, steps, batch_size, seed=0):
     return seen
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_steps_are_those_of_plain_sgd_bit_for_bit(momentum):
-    model, (x, y) = network(), data()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
-    order = torch.randperm(len(y), generator=generator())
-    for at in order.split(4):
-        optimiser.zero_grad()
-        F.cross_entropy(model(x[at]), y[at]).backward()
-        optimiser.step()
-
-    _, ours = trained(steps=3, momentum=momentum)
-
-    assert ours == {name: t.tolist() for name, t in model.state_dict().items()}
-
-
 def test_two_steps_by_hand():
     """One weight w on the input 1, logits (w, 0), label 0, momentum 0.5, rate 1.
 
