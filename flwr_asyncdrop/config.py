@@ -2,20 +2,33 @@
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from flwr_asyncdrop.aggregation import COMBINATIONS, WEIGHTINGS
 from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.checkpoint import run_folder
 from flwr_asyncdrop.data import DATASET_NAMES, TEXT_DATASETS
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
 from flwr_asyncdrop.models import MODEL_NAMES, TEXT_MODELS
 from flwr_asyncdrop.wire import MAX_EXAMPLES
 
-__all__ = ["RunConfig"]
+__all__ = ["INCIDENTAL", "RunConfig"]
+
+INCIDENTAL = frozenset(
+    {
+        "data_dir",
+        "download",
+        "out_dir",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "resume",
+    }
+)
+"""The fields of `RunConfig` that make no other run, wherever and however it is run."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,9 @@ class RunConfig:
     evaluate_every: int = 1
     timeout: float = 3600.0
     out_dir: str = ""
+    checkpoint_every: int = 10
+    keep_checkpoints: int = 2
+    resume: str = ""
 
     @classmethod
     def parse(cls, run_config: Mapping[str, object]) -> Self:
@@ -117,6 +133,11 @@ class RunConfig:
         for contradicts, message in _CONTRADICTIONS:
             if contradicts(self):
                 raise ConfigError(message.format(c=self))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All values by key, as `parse` takes them."""
+        return {name.replace("_", "-"): value for name, value in asdict(self).items()}
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -214,6 +235,8 @@ _RULES: dict[str, Rule] = {
     "max_examples": _at_least(1),
     "evaluate_every": _at_least(1),
     "timeout": _more_than(0),
+    "checkpoint_every": _at_least(0),
+    "keep_checkpoints": _at_least(1),
 }
 
 
@@ -232,6 +255,15 @@ _LEVELS = (
     "availability",
 )
 _KEYS_OF_LEVELS = ", ".join(_LEVELS).replace("_", "-")
+
+
+def _goes_elsewhere(config: RunConfig) -> bool:
+    """Return whether a run that goes on is to go on in another folder."""
+    if not (config.resume and config.out_dir):
+        return False
+    folder = run_folder(Path(config.resume).expanduser())
+    return folder.absolute() != Path(config.out_dir).expanduser().absolute()
+
 
 _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
     (
@@ -289,6 +321,21 @@ _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
         lambda c: bool(c.trace) and _changed(c, *_LEVELS),
         "trace={c.trace!r} says what every device is like, which "
         f"{_KEYS_OF_LEVELS} contradict: leave them out, or the trace",
+    ),
+    (
+        _goes_elsewhere,
+        "resume={c.resume!r} goes on in the folder of its run, which "
+        "out-dir={c.out_dir!r} contradicts: leave it out",
+    ),
+    (
+        lambda c: c.checkpoint_every == 0 and bool(c.resume),
+        "resume={c.resume!r} goes on from checkpoints, which checkpoint-every=0 "
+        "contradicts: leave it out",
+    ),
+    (
+        lambda c: c.checkpoint_every == 0 and _changed(c, "keep_checkpoints"),
+        "keep-checkpoints={c.keep_checkpoints} keeps nothing with checkpoint-every=0: "
+        "leave one of them out",
     ),
 )
 

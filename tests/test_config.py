@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.config import INCIDENTAL, RunConfig
 from flwr_asyncdrop.exceptions import ConfigError
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
@@ -118,6 +118,12 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
         ({"trace": "/t.csv", "jitter": 0.1}, ["trace", "jitter"]),
         ({"trace": "/t.csv", "dropout": 0.1}, ["trace", "dropout"]),
         ({"trace": "/t.csv", "availability": 0.5}, ["trace", "availability"]),
+        ({"resume": "/a", "out-dir": "/b"}, ["resume='/a'", "out-dir='/b'"]),
+        ({"resume": "/a", "checkpoint-every": 0}, ["resume='/a'", "checkpoint-every"]),
+        (
+            {"checkpoint-every": 0, "keep-checkpoints": 3},
+            ["checkpoint-every=0", "keep-checkpoints=3"],
+        ),
     ],
 )
 def test_contradictory_keys_are_refused_by_name(run_config, names):
@@ -134,6 +140,15 @@ def test_contradictions_leave_what_agrees_alone():
     RunConfig.parse({"dataset": "cifar10", "download": True, "data-dir": "/data"})
     RunConfig.parse({"dataset": "imdb", "model": "lstm", "data-dir": "/data"})
     RunConfig.parse({"partition": "dirichlet", "dirichlet-alpha": 0.1})
+    RunConfig.parse({"resume": "/a/checkpoints/000003", "out-dir": "/a"})
+
+
+def test_the_settings_are_all_that_was_parsed():
+    given = {"algo": "asyncdrop", "drop-rate": 0.5, "resume": "/a"}
+    config = RunConfig.parse(given)
+    assert RunConfig.parse(config.settings) == config
+    assert config.settings.items() >= given.items()
+    assert {name.replace("_", "-") for name in INCIDENTAL} < config.settings.keys()
 
 
 def test_milestones():

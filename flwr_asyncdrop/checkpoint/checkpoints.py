@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,12 +10,11 @@ from flwr_asyncdrop.checkpoint.codec import Json
 from flwr_asyncdrop.checkpoint.files import Checkpoint, all_checkpoints, read
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 
-__all__ = ["FOLDER", "Checkpoints", "check_same_run", "newest"]
+__all__ = ["Checkpoints", "newest", "run_folder"]
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-FOLDER = "checkpoints"
-"""Name of the checkpoints' folder in the folder of a run."""
+_FOLDER = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -26,16 +25,19 @@ class Checkpoints:
     ----------
     folder : Path
         The folder of the run; checkpoints go to its ``checkpoints``.
+    resume : Path, optional
+        What the run goes on from: its folder, for the newest checkpoint there, or one
+        checkpoint. None to begin.
     every : int
         Rounds from one checkpoint to the next, at least 1. There is one before the
         first update too, one when a signal stops the run, and one when the run ends
         early.
     keep : int
         Checkpoints that there are at most, at least 1.
-    resume : bool
-        Whether the run goes on from the newest checkpoint in the folder.
     settings : mapping of str to JSON values
-        What must be the same when the run goes on.
+        What the run is told, in full: a checkpoint keeps it.
+    incidental : collection of str
+        Those of the `settings` that may be others when the run goes on.
     command : str
         What makes it go on, for people.
 
@@ -46,11 +48,12 @@ class Checkpoints:
     """
 
     folder: Path
+    resume: Path | None = None
     every: int = 10
     keep: int = 2
-    resume: bool = False
     settings: Mapping[str, Json] = field(default_factory=dict)
-    command: str = "the same again, with Checkpoints(..., resume=True)"
+    incidental: Collection[str] = ()
+    command: str = "do the same with Checkpoints(folder, resume=folder)"
 
     def __post_init__(self) -> None:
         for name in ("every", "keep"):
@@ -60,13 +63,42 @@ class Checkpoints:
     @property
     def path(self) -> Path:
         """The folder of the checkpoints."""
-        return self.folder / FOLDER
+        return self.folder / _FOLDER
+
+    def open(self) -> Checkpoint | None:
+        """Return the checkpoint that the run goes on from; None if it begins.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none, if it is damaged, or if its run was told otherwise.
+        """
+        if self.resume is None:
+            return None
+        checkpoint = newest(self.resume)
+        self._check_settings(checkpoint)
+        return checkpoint
 
     def discard(self) -> None:
         """Delete all checkpoints: the run is over, and its files are written."""
         if self.path.is_dir():
             # At once, so that half a folder is never taken for one to go on from.
             shutil.rmtree(self.path.rename(self.path.with_suffix(".tmp")))
+
+    def _check_settings(self, checkpoint: Checkpoint) -> None:
+        """Raise CheckpointError if the checkpoint's run was told otherwise."""
+        were, are = checkpoint.settings, self.settings
+        differences = [
+            f"{key} {were.get(key)!r}, now {are.get(key)!r}"
+            for key in {**were, **are}
+            if key not in self.incidental and were.get(key) != are.get(key)
+        ]
+        if differences:
+            raise CheckpointError(
+                f"{checkpoint.path} is of a run with another configuration "
+                f"({'; '.join(differences)}): go on with the same, or start the run "
+                "again without resume"
+            )
 
 
 def newest(folder: Path) -> Checkpoint:
@@ -83,9 +115,9 @@ def newest(folder: Path) -> Checkpoint:
     CheckpointError
         If there is none, or if it cannot be used.
     """
-    if folder.parent.name == FOLDER:
+    if folder.parent.name == _FOLDER:
         return _whole(folder)
-    candidates = all_checkpoints(folder / FOLDER)
+    candidates = all_checkpoints(folder / _FOLDER)
     if not candidates:
         raise CheckpointError(
             f"{folder} has no checkpoint to go on from: the run ended, never began, or "
@@ -99,19 +131,9 @@ def newest(folder: Path) -> Checkpoint:
     return _whole(candidates[-1])
 
 
-def check_same_run(checkpoint: Checkpoint, run: Mapping[str, Json]) -> None:
-    """Raise CheckpointError if the checkpoint is of a run that was told otherwise."""
-    differences = [
-        f"{key} {checkpoint.run.get(key)!r}, now {run.get(key)!r}"
-        for key in {**checkpoint.run, **run}
-        if checkpoint.run.get(key) != run.get(key)
-    ]
-    if differences:
-        raise CheckpointError(
-            f"{checkpoint.path} is of a run with another configuration "
-            f"({'; '.join(differences)}): go on with the same, or start the run again "
-            "without resume"
-        )
+def run_folder(path: Path) -> Path:
+    """Return the folder of a run from itself or from that of one of its checkpoints."""
+    return path.parent.parent if path.parent.name == _FOLDER else path
 
 
 def _whole(path: Path) -> Checkpoint:

@@ -38,7 +38,7 @@ class Checkpoint:
     ----------
     path : Path
         Its folder.
-    run : dict of str to JSON values
+    settings : dict of str to JSON values
         What the run was told.
     updates : int
         Updates merged by then.
@@ -51,7 +51,7 @@ class Checkpoint:
     """
 
     path: Path
-    run: dict[str, Json]
+    settings: dict[str, Json]
     updates: int
     devices: int
     parts: dict[str, Json]
@@ -196,7 +196,7 @@ def read(path: Path) -> Checkpoint:
         )
     if digest != _digest(content):
         raise _damaged(file, "its digest is another")
-    names = ("run", "updates", "devices", "parts", "tensors_sha256")
+    names = ("settings", "updates", "devices", "parts", "tensors_sha256")
     return Checkpoint(path, **{name: content[name] for name in names})
 
 

@@ -50,8 +50,6 @@ class Keeper(Callback):
     ----------
     checkpoints : Checkpoints
         When and where.
-    run : mapping of str to JSON values
-        What the run was told.
     session : Session
         The run.
     parts : mapping of str to Saved
@@ -63,13 +61,11 @@ class Keeper(Callback):
     def __init__(
         self,
         checkpoints: Checkpoints,
-        run: Mapping[str, Json],
         session: Session,
         parts: Mapping[str, Saved],
         files: Sequence[Path] = (),
     ) -> None:
         self._checkpoints = checkpoints
-        self._run = dict(run)
         self._session = session
         self._parts = dict(parts)
         self._files = tuple(files)
@@ -115,7 +111,7 @@ class Keeper(Callback):
             **{name: part.memory for name, part in self._parts.items()},
         }
         body = {
-            "run": self._run,
+            "settings": dict(self._checkpoints.settings),
             "updates": state.updates,
             "devices": state.num_devices,
             "parts": {

@@ -78,6 +78,10 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "evaluate-every": "rounds from one evaluation to the next",
             "timeout": "real seconds to wait for a reply, and for nodes",
             "out-dir": "where the files go; default ./runs/<time>-<algo>",
+            "checkpoint-every": "rounds from one checkpoint to the next; "
+            "0 = no checkpoints",
+            "keep-checkpoints": "how many of them are kept, the newest ones",
+            "resume": "folder of an interrupted run (absolute path), to go on with it",
         },
     }
 )

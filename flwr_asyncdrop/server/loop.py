@@ -4,13 +4,14 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 
-from flwr_asyncdrop.exceptions import ReplyError, RunError
+from flwr_asyncdrop.exceptions import Interrupted, ReplyError, RunError
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
-from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
 from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.resuming import send_again
 from flwr_asyncdrop.server.session import Session
 from flwr_asyncdrop.server.state import Order
 
@@ -42,6 +43,8 @@ class AsyncLoop:
         Told of everything.
     nodes : Nodes
         Says which nodes are connected.
+    under_way : sequence of UnderWay, optional
+        Of a run that goes on: what each evaluator was at. None for a run that begins.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class AsyncLoop:
         evaluators: Sequence[Evaluator] = (),
         callbacks: Sequence[Callback] = (),
         nodes: Nodes,
+        under_way: Sequence[UnderWay] | None = None,
     ) -> None:
         self.state = session.state
         self._session = session
@@ -64,6 +68,7 @@ class AsyncLoop:
         self._evaluators = evaluators
         self._callbacks = callbacks
         self._nodes = nodes
+        self._under_way = under_way
         self._duplicates_before = session.state.duplicates
 
     def run(self) -> None:
@@ -76,20 +81,47 @@ class AsyncLoop:
         ------
         RunError
             If that happens before the global model has ever changed.
+        Interrupted
+            If the mailbox or the nodes raise it while they wait.
         """
+        interrupted = False
         try:
-            for callback in self._callbacks:
-                callback.on_start(self.state)
-            self._evaluate(0)
+            self._begin()
             while self._goes_on:
+                for callback in self._callbacks:
+                    callback.on_pause(self.state)
                 self._advance()
                 self._collect(finish=False)
             self._collect(finish=True)
+        except Interrupted:
+            interrupted = True
+            # While the evaluators still know what is under way.
+            for callback in self._callbacks:
+                callback.on_interrupt(self.state)
+            raise
         finally:
             for evaluator in self._evaluators:
                 evaluator.close()
+            if not interrupted:
+                for callback in self._callbacks:
+                    callback.on_end(self.state)
+
+    def _begin(self) -> None:
+        """Begin, or go on with what was under way."""
+        if self._under_way is None:
             for callback in self._callbacks:
-                callback.on_end(self.state)
+                callback.on_start(self.state)
+            self._evaluate(0)
+            return
+        state = self.state
+        state.ended = ""
+        for callback in self._callbacks:
+            callback.on_resume(state)
+        for evaluator, memory in zip(self._evaluators, self._under_way, strict=True):
+            evaluator.restore(memory)
+        for order in send_again(self._session, self._mailbox):
+            self._count(order, "interrupted", "the server stopped before it replied")
+        self._clock.resume(state)
 
     @property
     def _goes_on(self) -> bool:
@@ -106,6 +138,7 @@ class AsyncLoop:
             self._wait_for_a_device()
             return
         event = self._clock.next(until)
+        state.time = self._clock.now
         state.duplicates = self._duplicates_before + self._mailbox.duplicates
         if isinstance(event, Arrival):
             self._end(event)
@@ -173,7 +206,6 @@ class AsyncLoop:
     def _end(self, arrival: Arrival) -> None:
         """End a task: merge its reply, or note why that cannot be done."""
         state, message_id = self.state, arrival.message_id
-        state.time = self._clock.now
         late = message_id in state.late
         order = (state.late if late else state.in_flight).pop(message_id)
         if arrival.message is None:
@@ -255,9 +287,13 @@ class AsyncLoop:
 
     def _lose(self, order: Order, kind: str, reason: str) -> None:
         """Count a lost task, and its device's failure."""
+        self._dispatcher.failed(self.state, order)
+        self._count(order, kind, reason)
+
+    def _count(self, order: Order, kind: str, reason: str) -> None:
+        """Count a lost task."""
         state = self.state
         state.failures[kind] = state.failures.get(kind, 0) + 1
-        self._dispatcher.failed(state, order)
         for callback in self._callbacks:
             callback.on_failure(state, order, kind, reason)
 

@@ -93,9 +93,7 @@ plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 
 
 @given(
-    st.recursive(
-        plain, lambda part: st.lists(part) | st.dictionaries(st.text(), part)
-    )
+    st.recursive(plain, lambda part: st.lists(part) | st.dictionaries(st.text(), part))
 )
 def test_any_json_comes_back(value):
     assert repr(there_and_back(value, Any)) == repr(value)

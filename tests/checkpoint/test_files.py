@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from flwr_asyncdrop.checkpoint import files
-from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints, check_same_run, newest
+from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints, newest, run_folder
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, read, write
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 
 BODY = {
-    "run": {"algo": "asyncdrop", "lr": 0.1},
+    "settings": {"algo": "asyncdrop", "lr": 0.1},
     "updates": 120,
     "devices": 8,
     "parts": {"state": {"w": "state/w"}},
@@ -39,7 +39,7 @@ def flip(file, place):
 
 def test_what_was_written_is_read(tmp_path):
     checkpoint = read(save(tmp_path))
-    assert (checkpoint.run, checkpoint.updates) == (BODY["run"], 120)
+    assert (checkpoint.settings, checkpoint.updates) == (BODY["settings"], 120)
     assert checkpoint.devices == 8
     (w,) = checkpoint.part("state", dict[str, torch.Tensor]).values()
     assert torch.equal(w, W)
@@ -120,21 +120,21 @@ def test_a_file_that_is_cut_off_or_gone_is_refused(tmp_path, name):
     with pytest.raises(CheckpointError, match="is damaged"):
         newest(path)
     file.unlink()
-    with pytest.raises(CheckpointError, match="cannot read|is damaged"):
+    with pytest.raises(CheckpointError, match=r"cannot read|is damaged"):
         newest(path)
 
 
 def test_json_that_was_changed_is_damage(tmp_path):
     path = save(tmp_path)
     change(path, updates=121)
-    with pytest.raises(CheckpointError, match="damaged .its digest is another"):
+    with pytest.raises(CheckpointError, match=r"damaged .its digest is another"):
         read(path)
 
 
 def test_a_newer_format_is_refused_with_the_version_to_go_on_with(tmp_path):
     path = save(tmp_path)
     change(path, format_version=99, written_by="9.1")
-    with pytest.raises(CheckpointError, match="by flwr-asyncdrop 9.1 in format 99"):
+    with pytest.raises(CheckpointError, match=r"by flwr-asyncdrop 9.1 in format 99"):
         read(path)
 
 
@@ -148,7 +148,7 @@ def test_something_else_is_not_taken_for_a_checkpoint(tmp_path, text):
 
 def test_a_part_with_other_fields_is_of_another_version(tmp_path):
     checkpoint = read(save(tmp_path))
-    with pytest.raises(CheckpointError, match="does not fit this version.*nothing"):
+    with pytest.raises(CheckpointError, match=r"does not fit this version.*nothing"):
         checkpoint.part("nothing", dict[str, int])
 
 
@@ -175,15 +175,29 @@ def test_one_checkpoint_by_name_is_taken_or_refused_but_not_replaced(tmp_path):
 
 
 def test_a_run_goes_on_only_as_it_began(tmp_path):
-    checkpoint = read(save(tmp_path))
-    check_same_run(checkpoint, dict(BODY["run"]))
-    for told, says in (
-        ({"algo": "asyncdrop", "lr": 0.2}, "lr 0.1, now 0.2"),
-        ({"algo": "asyncdrop"}, "lr 0.1, now None"),
-        ({**BODY["run"], "seed": 3}, "seed None, now 3"),
-    ):
-        with pytest.raises(CheckpointError, match=says):
-            check_same_run(checkpoint, told)
+    path = save(tmp_path)
+
+    def opened(**told):
+        settings = {**BODY["settings"], **told}
+        incidental = {"out-dir"}
+        resuming = {"resume": tmp_path, "incidental": incidental}
+        return Checkpoints(tmp_path, settings=settings, **resuming).open()
+
+    assert opened().path == path
+    assert opened(**{"out-dir": "elsewhere"}).path == path
+    with pytest.raises(CheckpointError, match=r"\(lr 0.1, now 0.2; seed None, now 3\)"):
+        opened(lr=0.2, seed=3)
+    with pytest.raises(CheckpointError, match="algo 'asyncdrop', now None"):
+        Checkpoints(tmp_path, tmp_path).open()
+
+
+def test_a_run_that_begins_looks_at_no_checkpoint(tmp_path):
+    save(tmp_path)
+    assert Checkpoints(tmp_path).open() is None
+
+
+def test_the_folder_of_a_run_is_known_from_its_checkpoints(tmp_path):
+    assert run_folder(save(tmp_path)) == run_folder(tmp_path) == tmp_path
 
 
 def test_a_run_that_is_over_leaves_no_checkpoint(tmp_path):
