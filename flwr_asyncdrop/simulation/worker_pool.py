@@ -30,6 +30,8 @@ __all__ = ["WorkerPool"]
 # caller is busy (merging, evaluating) and does not call in.
 _TASKS_PER_WORKER = 2
 _SECONDS_TO_EXIT = 5.0
+# A machine that is short of memory may kill a worker before it is ready.
+_MOST_FAILED_STARTS = 3
 # The first optimiser of a process imports it, which takes a second.
 _IMPORTED_LATE = ("torch._dynamo",)
 
@@ -116,7 +118,7 @@ class WorkerPool(Runner):
         The ClientApp cannot be loaded, or sent to the workers; or the system, which
         is not a POSIX one, cannot start them.
     RunError
-        A worker died before it was ready.
+        A worker died before it was ready; later on, if those that replace it do so too.
     """
 
     def __init__(self, client_app: ClientAppSource, size: int, threads: int) -> None:
@@ -139,6 +141,8 @@ class WorkerPool(Runner):
         self._slots = [Slot.make() for _ in range(size * _TASKS_PER_WORKER)]
         self._free = list(range(len(self._slots)))
         self._workers: list[_Worker] = []
+        self._failed_starts = 0
+        self._is_complete = False
         self._is_closed = False
         # Registered after multiprocessing's own, so run before it: it waits for
         # processes that only `close` ends.
@@ -151,6 +155,7 @@ class WorkerPool(Runner):
         except BaseException:
             self.close()
             raise
+        self._is_complete = True
 
     @property
     def has_room(self) -> bool:
@@ -225,6 +230,7 @@ class WorkerPool(Runner):
         while record := Record.receive_now(worker.channel):
             if record == READY:
                 worker.is_ready = True
+                self._failed_starts = 0
             elif record.slot == FAILED:
                 raise ConfigError(receive_text(worker.channel, record.size))
             else:
@@ -243,11 +249,13 @@ class WorkerPool(Runner):
             waiting.append(entry)
         worker.close()
         if not worker.is_ready:
-            raise RunError(
-                f"A worker of the local grid {cause} while it loaded the ClientApp; "
-                'a script that uses LocalGrid needs `if __name__ == "__main__":` '
-                "around its code."
-            )
+            self._failed_starts += 1
+            if self._failed_starts > (_MOST_FAILED_STARTS if self._is_complete else 0):
+                raise RunError(
+                    f"A worker of the local grid {cause} while it loaded the "
+                    "ClientApp; a script that uses LocalGrid needs "
+                    '`if __name__ == "__main__":` around its code.'
+                )
         successor = self._start()
         for record, task in waiting:
             successor.give(record, task)

@@ -1,5 +1,6 @@
 """The worker processes of LocalGrid: how they live, die and are replaced."""
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -200,6 +201,37 @@ def test_failed_start_leaves_nothing() -> None:
     with pytest.raises(ConfigError, match="cannot be sent to a worker: "):
         LocalGrid(lambda: ClientApp(), num_nodes=1, workers=2)
     assert multiprocessing.active_children() == []
+
+
+def unlucky(folder: Path, fatal: range) -> Callable[[], ClientApp]:
+    from grid_apps import make_unlucky_app
+
+    starts = folder / "starts"
+    starts.touch()
+    return functools.partial(make_unlucky_app, starts, fatal)
+
+
+def test_successor_that_is_killed_at_its_start_is_replaced_with_its_tasks(
+    tmp_path: Path,
+) -> None:
+    with LocalGrid(unlucky(tmp_path, range(1, 4)), num_nodes=3, workers=1) as grid:
+        actions = ["kill", "tally", "tally"]
+        nodes = grid.get_node_ids()
+        messages = [task(n, a, 5) for n, a in zip(nodes, actions, strict=True)]
+        replies = grid.send_and_receive(messages)
+        assert [reply.has_content() for reply in replies].count(True) == 2
+        assert (tmp_path / "starts").read_text() == "|||||"
+        # It may happen again: successes in between count.
+        assert ask(grid, 1000, "kill").has_error()
+        assert ask(grid, 1001).has_content()
+
+
+def test_successors_that_never_start_are_an_error(tmp_path: Path) -> None:
+    with LocalGrid(unlucky(tmp_path, range(1, 99)), num_nodes=2, workers=1) as grid:
+        assert ask(grid, 1000, "kill").has_error()
+        with pytest.raises(RunError, match=r"SIGKILL.* while it loaded"):
+            ask(grid, 1001)
+    assert (tmp_path / "starts").read_text() == "|||||"
 
 
 def test_system_without_fork_server_is_told_of_workers_0(

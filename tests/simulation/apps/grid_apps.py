@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -23,6 +24,15 @@ def make_nothing() -> None:
 
 def exit_at_once() -> None:
     os._exit(7)
+
+
+def make_unlucky_app(starts: Path, fatal: range) -> ClientApp:
+    """Die on those starts, counted from 0 in a file."""
+    number = len(starts.read_text())
+    starts.write_text("|" * (number + 1))
+    if number in fatal:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return app
 
 
 @app.train()
