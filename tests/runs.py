@@ -80,23 +80,25 @@ class Recorder(Callback):
         self.slots = slots
         self.orders, self.merged, self.failures = [], [], []
         self.rounds, self.evaluations, self.due = [], [], []
-        self.weights, self.times = [], []
+        self.weights, self.times, self.ends = [], [], []
         self.ended = 0
 
     def on_dispatch(self, state, order):
         self.orders.append(order)
-        devices = [flying.device for flying in state.in_flight.values()]
+        devices = [taken.device for taken in state.orders]
         assert len(devices) == len(set(devices)), "two tasks on one device"
-        assert self.slots is None or len(devices) <= self.slots
+        assert self.slots is None or len(state.in_flight) <= self.slots
 
     def on_update(self, state, merged):
         self.merged.append(merged)
         self.times.append(state.time)
+        self.ends.append((state.time, merged.order.device, "merged"))
         first = next(iter(state.arrays.values()))
         self.weights.append(first.flatten()[0].item())
 
     def on_failure(self, state, order, kind, reason):
         self.failures.append((order.device, kind, reason))
+        self.ends.append((state.time, order.device, kind))
 
     def on_round(self, state, number):
         self.rounds.append((number, state.updates))

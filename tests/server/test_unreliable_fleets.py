@@ -1,6 +1,9 @@
 """Simulated devices that jitter, drop out, come and go."""
 
 import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.seeding import numpy_generator
+from flwr_asyncdrop.server.tolerance import Tolerance
 from flwr_asyncdrop.simulation import Availability, DeviceProfile
 from tests.grids import HandlerGrid
 from tests.runs import Run, answer, plus_one
@@ -83,8 +87,11 @@ def lost(seed, number, dropout):
     return numpy_generator(seed, "dropout", number).random() < dropout
 
 
-def test_a_lost_task_costs_its_time_and_its_bytes_down():
-    run = run_of(DeviceProfile(2.0, dropout=0.5), rounds=6, seed=1).go()
+@pytest.mark.parametrize(("deadline", "notices_after"), [(0.0, 2.0), (3.0, 6.0)])
+def test_a_lost_task_costs_its_time_and_its_bytes_down(deadline, notices_after):
+    tolerance = Tolerance(deadline, quarantine_after=0)
+    device = DeviceProfile(2.0, dropout=0.5)
+    run = run_of(device, rounds=6, seed=1, tolerance=tolerance).go()
     fates = []
     while fates.count(False) < 6:
         fates.append(lost(1, len(fates), 0.5))
@@ -94,8 +101,10 @@ def test_a_lost_task_costs_its_time_and_its_bytes_down():
     assert state.failures == {"dropout": fates.count(True)}
     reason = "the simulated device dropped out"
     assert run.recorder.failures[0] == (0, "dropout", reason)
-    ends = [2.0 * (number + 1) for number, gone in enumerate(fates) if not gone]
-    assert run.recorder.times == ends
+    ends = list(accumulate(notices_after if gone else 2.0 for gone in fates))
+    assert run.recorder.times == [
+        end for end, gone in zip(ends, fates, strict=True) if not gone
+    ]
     size = run.recorder.orders[0].cost.bytes_down
     assert state.bytes_down == len(fates) * size
     assert state.bytes_up == 6 * size
@@ -115,8 +124,25 @@ def test_a_row_of_dropouts_is_bad_luck_and_not_the_end_of_the_run():
     assert run.state.lost_in_a_row == []
 
 
-def reference(profiles, updates, seed):
-    """Return ``(device, dispatched, due, lost)`` of every task, written down naively.
+@dataclass
+class Task:
+    """A task of the reference."""
+
+    device: int
+    sent: float
+    lost: bool
+    arrives: float
+    deadline: float
+    gives_up: float
+    overdue: bool = False
+
+    @property
+    def moment(self):
+        return min(self.arrives, self.gives_up if self.overdue else self.deadline)
+
+
+def reference(profiles, updates, seed, tolerance):
+    """Return the orders, and how and when they ended, written down naively.
 
     As many slots as devices, each of its own rank: whoever is there is sent out.
     """
@@ -129,33 +155,58 @@ def reference(profiles, updates, seed):
 
     def starts(device, time):
         pattern = profiles[device].availability
-        cycles = range(int(time / pattern.period) + 3)
-        begins = [start for start, _ in pattern.intervals]
+        cycles = range(int(time / pattern.period) + 3) if pattern else ()
+        begins = [start for start, _ in pattern.intervals] if pattern else ()
         moments = [k * pattern.period + start for k in cycles for start in begins]
-        return [moment for moment in moments if moment > time]
+        return [moment for moment in (*moments, released[device]) if moment > time]
+
+    def task(number, device):
+        profile = profiles[device]
+        noise = numpy_generator(seed, "jitter", number).standard_normal()
+        usual = profile.seconds_per_task
+        arrives = now + usual * math.exp(profile.jitter * noise)
+        overdue = tolerance.deadline * usual or math.inf
+        if lost(seed, number, profile.dropout):
+            shows = now + overdue if tolerance.deadline else arrives
+            return Task(device, now, True, math.inf, shows, shows)
+        return Task(device, now, False, arrives, now + overdue, now + 2 * overdue)
 
     speeds = sorted(range(len(profiles)), key=lambda d: profiles[d].seconds_per_task)
-    now, merged, tasks, flying = 0.0, 0, [], []
+    failures, released = Counter(), Counter()
+    now, merged, orders, out, ends = 0.0, 0, [], [], []
     while merged < updates:
-        busy = {task[1] for task in flying}
         for device in speeds:
-            room = len(flying) < updates - merged
-            if room and device not in busy and there(device, now):
-                number, profile = len(tasks), profiles[device]
-                noise = numpy_generator(seed, "jitter", number).standard_normal()
-                factor = math.exp(profile.jitter * noise)
-                due = now + profile.seconds_per_task * factor
-                tasks.append((device, now, due, lost(seed, number, profile.dropout)))
-                flying.append((due, device, tasks[-1]))
-        room = len(flying) < updates - merged
-        free = set(speeds) - {task[1] for task in flying} if room else set()
-        wakes = [moment for device in free for moment in starts(device, now)]
-        ends = [task[0] for task in flying]
-        now = min(wakes + ends)
-        if now in ends:
-            task = flying.pop(ends.index(now))
-            merged += not task[2][3]
-    return tasks
+            room = sum(not task.overdue for task in out) < updates - merged
+            free = device not in {task.device for task in out}
+            if room and free and there(device, now) and released[device] <= now:
+                out.append(task(len(orders), device))
+                orders.append(out[-1])
+        room = sum(not task.overdue for task in out) < updates - merged
+        idle = set(speeds) - {task.device for task in out} if room else set()
+        wakes = [moment for device in idle for moment in starts(device, now)]
+        now = min(wakes + [task.moment for task in out])
+        due = [task for task in out if task.moment == now]
+        if not due:
+            continue
+        ended = due[0]
+        if now < min(ended.arrives, ended.gives_up):
+            ended.overdue = True
+            continue
+        out.remove(ended)
+        kind = "dropout" if ended.lost else "no-reply"
+        if now == ended.arrives:
+            drops = ended.overdue and tolerance.late == "drop"
+            kind = "late" if drops else "merged"
+        ends.append((now, ended.device, kind))
+        failures[ended.device] += 1
+        if kind == "merged":
+            merged += 1
+            failures[ended.device] = released[ended.device] = 0
+        elif (beyond := failures[ended.device] - tolerance.quarantine_after) >= 0:
+            usual = profiles[ended.device].seconds_per_task
+            pause = 2 ** min(beyond, 6) * usual if tolerance.quarantine_after else 0
+            released[ended.device] = now + pause
+    return [(task.device, task.sent, task.lost) for task in orders], ends
 
 
 FLEET = (
@@ -168,14 +219,28 @@ FLEET = (
 )
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_loop_equals_the_naive_fleet(seed):
-    run = run_of(*FLEET, rounds=15, seed=seed).go()
-    orders = run.recorder.orders
-    assert [(o.device, o.dispatched_at, o.due, o.lost) for o in orders] == reference(
-        FLEET, 60, seed
-    )
+TOLERANCES = (
+    Tolerance(),
+    Tolerance(deadline=0, quarantine_after=0),
+    Tolerance(deadline=1.5, late="drop", quarantine_after=2),
+    Tolerance(deadline=1, late="merge", quarantine_after=1),
+)
+
+
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_loop_equals_the_naive_fleet(seed, tolerance):
+    run = run_of(*FLEET, rounds=15, seed=seed, tolerance=tolerance).go()
+    orders, ends = reference(FLEET, 60, seed, tolerance)
+    made = [(o.device, o.dispatched_at, o.lost) for o in run.recorder.orders]
+    assert made == orders
+    assert run.recorder.ends == ends
     assert run.state.failures["dropout"] > 3
+    out = len(run.state.in_flight) + len(run.state.late)
+    assert len(orders) == len(ends) + out
+    kinds = Counter(kind for _, _, kind in ends)
+    assert kinds.pop("merged") == 60
+    assert kinds == run.state.failures
 
 
 def virtual_run(delays, seed=0):
@@ -251,11 +316,12 @@ def test_any_fleet_comes_to_the_end_and_time_never_goes_back(
         assert pattern is None or pattern.earliest(order.dispatched_at) == (
             order.dispatched_at
         )
+    out = [*state.in_flight.values(), *state.late.values()]
+    assert len(orders) == state.updates + sum(state.failures.values()) + len(out)
     gone = [order for order in orders if order.lost]
-    assert len(gone) == state.failures.get("dropout", 0)
-    assert len(grid.pushed) == len(orders) - len(gone) == state.updates
+    assert len(gone) == state.failures.get("dropout", 0) + sum(o.lost for o in out)
+    assert len(grid.pushed) == len(orders) - len(gone)
     assert state.bytes_down == sum(order.cost.bytes_down for order in orders)
-    assert not state.in_flight
 
 
 def test_flowers_own_rounds_know_no_time_and_find_everybody_there_and_reliable():
