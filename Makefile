@@ -7,7 +7,7 @@ VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types unit grpc bench setup clean
+.PHONY: run test lint types unit grpc bench chaos soak setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -33,6 +33,14 @@ grpc: $(VENV_GRPC)/ready
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# Breaks runs on purpose, on LocalGrid and on a real SuperLink: about five minutes.
+chaos: setup
+	$(BIN)/python -m benchmarks.chaos
+
+# The memory of a run of 20,000 updates.
+soak: setup
+	$(BIN)/python -m benchmarks.soak
 
 setup: $(VENV)/ready
 

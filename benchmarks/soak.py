@@ -64,9 +64,7 @@ def soak_figures(updates: int = UPDATES) -> list[Figure]:
     memory = Memory()
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalGrid(
-            "benchmarks.noop:client_app", num_nodes=NODES, workers=1
-        ) as grid,
+        LocalGrid("benchmarks.noop:client_app", num_nodes=NODES, workers=1) as grid,
     ):
         strategy = FedBuff(
             in_flight=IN_FLIGHT,
@@ -96,9 +94,7 @@ def figures_of(memory: Memory) -> list[Figure]:
 
 
 def _fleet(count: int) -> Sequence[DeviceProfile]:
-    return speed_levels(
-        count, jitter=0.3, dropout=_DROPOUT, availability=_AVAILABILITY
-    )
+    return speed_levels(count, jitter=0.3, dropout=_DROPOUT, availability=_AVAILABILITY)
 
 
 def main() -> int:

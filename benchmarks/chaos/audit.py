@@ -7,9 +7,10 @@ callback's books of orders.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -18,10 +19,12 @@ from benchmarks.chaos.faults import SPOILERS, TALLY, Fault
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.figures import Figure
 from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.server.tolerance import LATE_POLICIES
 
 __all__ = ["Audit", "figures", "table"]
 
-_SOUND = (None, Fault.LATE, Fault.HANGS)
+_LATE = "discount"  # the strategy's default
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,12 @@ class Audit:
         others = [*ledger.entries("grid"), *ledger.entries("harness")]
         tally = load_file(folder / "model.safetensors")[TALLY]
         in_model = set(tally.nonzero().flatten().tolist())
-        in_history = Counter(
-            line["metrics"]["task"]
-            for line in read_history(folder / "history.jsonl")
-            if line["event"] == "update"
-        )
+        history = list(read_history(folder / "history.jsonl"))
+        updates = [line for line in history if line["event"] == "update"]
         delivered = {
             by_seed.get(entry["seed"]) for entry in ledger.entries("delivered")
         }
         healthy = {n for n in delivered & tasks.keys() if tasks[n]["fault"] is None}
-        twice = set((tally > 1 + 1e-6).nonzero().flatten().tolist())
         books = json.loads((folder / "books.json").read_text())
         faults = [(Fault(t["fault"]), n) for n, t in tasks.items() if t["fault"]]
         faults += [(Fault(e["fault"]), by_seed.get(e.get("seed"))) for e in others]
@@ -114,13 +113,28 @@ class Audit:
             faults=Counter(fault for fault, _ in faults),
             healed=Counter(fault for fault, number in faults if number in in_model),
             lost=len(healthy - in_model),
-            twice=len(twice | {n for n, times in in_history.items() if times > 1}),
+            twice=len(_merged_twice(tally, updates)),
             spoiled=sum(tasks[n]["fault"] in SPOILERS for n in in_model & tasks.keys()),
             stuck=books["never_ended"] + books["slots_taken"],
             non_finite=books["non_finite"] + int((~torch.isfinite(tally)).sum()),
             failures=books["failures"],
             seconds=seconds,
         )
+
+
+def _merged_twice(
+    tally: torch.Tensor, updates: Sequence[Mapping[str, Any]]
+) -> set[int]:
+    """Return the tasks that count for more in the model than one merge does.
+
+    And those that the history has more than once.
+    """
+    once = torch.ones_like(tally)
+    late = [line["metrics"]["task"] for line in updates if line.get("late")]
+    once[late] = LATE_POLICIES[_LATE]
+    in_model = (tally > once + _ROUNDING).nonzero().flatten().tolist()
+    times = Counter(line["metrics"]["task"] for line in updates)
+    return {*in_model, *(task for task, count in times.items() if count > 1)}
 
 
 def figures(audits: Sequence[Audit]) -> list[Figure]:

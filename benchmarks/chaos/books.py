@@ -45,11 +45,13 @@ class Books(Callback):
         self._open.discard(order.number)
 
     def on_end(self, state: ServerState) -> None:
-        """Write the books."""
+        """Write the books; what is late is still out, but in nobody's way."""
+        late = {order.number for order in state.late.values()}
         books = {
             "updates": state.updates,
             "failures": state.failures,
-            "never_ended": len(self._open),
+            "never_ended": len(self._open - late),
+            "late": len(late),
             "slots_taken": len(state.in_flight),
             "most_in_flight": self._widest,
             "non_finite": self._non_finite,

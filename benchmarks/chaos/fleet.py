@@ -1,4 +1,4 @@
-"""A broken run on a real SuperLink with real SuperNodes, which are killed as it goes."""
+"""A broken run on a real SuperLink with real SuperNodes, all of which are killed."""
 
 import subprocess
 import time

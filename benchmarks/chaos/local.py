@@ -95,7 +95,9 @@ LOCAL_RUNS = (
 )
 
 
-def run_local(run: LocalRun, folder: Path) -> Audit:
+def run_local(
+    run: LocalRun, folder: Path, *, nodes: int = _NODES, workers: int = _WORKERS
+) -> Audit:
     """Run it, kill its workers, and audit what comes out.
 
     Parameters
@@ -104,18 +106,22 @@ def run_local(run: LocalRun, folder: Path) -> Audit:
         What to do.
     folder : Path
         Where its files go; made.
+    nodes, workers : int
+        Of the LocalGrid.
     """
     merges = run.settings.merges
-    clients = Plan.draw(run.clients, fine=merges - 8, seed=run.seed)
-    messages = Plan.draw(run.messages, fine=merges - 8, seed=run.seed + 1)
+    # All tasks without a fault but those that end the run are merged.
+    fine = merges - run.settings.in_flight
+    clients = Plan.draw(run.clients, fine, run.seed)
+    messages = Plan.draw(run.messages, fine, run.seed + 1)
     ledger = server.prepare(folder, run.settings, clients, messages)
     config = {"chaos-dir": str(folder), "late-seconds": 3.0, "hang-seconds": 8.0}
     started = time.perf_counter()
     with (
         LocalGrid(
             "benchmarks.chaos.client:app",
-            num_nodes=_NODES,
-            workers=_WORKERS,
+            num_nodes=nodes,
+            workers=workers,
             run_config=config,
         ) as grid,
         _killing_workers(ledger, run.kills, run.seed),

@@ -1,0 +1,213 @@
+"""What breaks runs does so, and the audit sees it."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from benchmarks.chaos.audit import Audit, figures, table
+from benchmarks.chaos.faults import SPOILERS, TALLY, Fault, Plan
+from benchmarks.chaos.grid import ChaoticGrid
+from benchmarks.chaos.ledger import Ledger
+from benchmarks.chaos.local import LocalRun, run_local
+from benchmarks.chaos.server import Settings
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ReplyError
+from tests.grids import HandlerGrid
+
+
+@given(
+    counts=st.dictionaries(st.sampled_from(list(Fault)), st.integers(0, 4), max_size=5),
+    fine=st.integers(10, 30),
+    seed=st.integers(0, 9),
+)
+def test_a_plan_has_every_fault_and_never_three_in_a_row(counts, fine, seed):
+    plan = Plan.draw(counts, fine, seed)
+    assert Counter(plan.faults) - Counter({None: fine}) == Counter(counts)
+    assert len(plan.faults) == sum(counts.values()) + fine
+    in_a_row = "".join(".x"[fault is not None] for fault in plan.faults)
+    assert "xxx" not in in_a_row
+    assert plan[len(plan.faults)] is None
+    assert Plan.loads(plan.dumps()) == plan
+
+
+def test_another_seed_is_another_order():
+    counts = {Fault.RAISES: 5, Fault.NAN: 5}
+    assert Plan.draw(counts, 20, 0) == Plan.draw(counts, 20, 0)
+    assert Plan.draw(counts, 20, 0) != Plan.draw(counts, 20, 1)
+
+
+@pytest.mark.parametrize("fault", SPOILERS)
+def test_every_spoiled_answer_is_refused(message, fault):
+    sound = RecordDict(
+        {
+            "arrays": ArrayRecord({TALLY: Array(np.zeros(8, np.float32))}),
+            "metrics": MetricRecord({"num-examples": 1, "task": 0}),
+        }
+    )
+    expected = wire.Expected({TALLY: (8,)}, {TALLY: torch.float32}, wire.RecordKeys())
+    wire.read_reply(Message(sound, reply_to=message), expected)
+    SPOILERS[fault](sound)
+    with pytest.raises(ReplyError):
+        wire.read_reply(Message(sound, reply_to=message), expected)
+
+
+@pytest.fixture
+def message():
+    grid = HandlerGrid(lambda message: None)
+    task = train_message(0)
+    grid.push_messages([task])
+    return task
+
+
+def train_message(seed, node=1):
+    arrays = wire.to_record({TALLY: torch.zeros(8)})
+    task = wire.TaskConfig(1, seed)
+    return wire.make_task(arrays, {}, task, node_id=node, keys=wire.RecordKeys())
+
+
+def chaotic(tmp_path, *faults):
+    """A grid that answers at once, behind one that goes wrong."""
+    grid = HandlerGrid(lambda message: Message(message.content, reply_to=message))
+    ledger = Ledger.open_new(tmp_path / "run", Plan())
+    return ChaoticGrid(grid, Plan(faults), ledger), ledger
+
+
+def pull(grid, *ids):
+    return [reply.metadata.reply_to_message_id for reply in grid.pull_messages(ids)]
+
+
+def test_a_grid_without_faults_is_the_grid(tmp_path):
+    grid, ledger = chaotic(tmp_path)
+    assert grid.push_messages([train_message(7), train_message(8)]) == ["m0", "m1"]
+    assert pull(grid, "m0") == ["m0"]
+    assert pull(grid, "m0", "m1") == ["m1"]
+    assert [entry["seed"] for entry in ledger.entries("delivered")] == [7, 8]
+    assert ledger.entries("grid") == []
+
+
+def test_replies_come_twice_again_or_never(tmp_path):
+    faults = Fault.DUPLICATE, Fault.AGAIN, Fault.SWALLOWED
+    grid, ledger = chaotic(tmp_path, *faults)
+    ids = grid.push_messages([train_message(seed) for seed in range(3)])
+    assert pull(grid, *ids) == ["m0", "m0", "m1"]
+    assert pull(grid, *ids) == ["m1"]
+    assert pull(grid, *ids) == []
+    assert [entry["seed"] for entry in ledger.entries("delivered")] == [0, 1]
+    assert [entry["fault"] for entry in ledger.entries("grid")] == list(faults)
+
+
+def test_a_task_is_not_accepted_and_a_node_is_away_for_a_while(tmp_path):
+    grid, _ = chaotic(tmp_path, Fault.NOT_SENT, Fault.NODE_LEAVES)
+    assert grid.push_messages([train_message(0, node=1)]) == []
+    assert grid.push_messages([train_message(1, node=1)]) == ["m0"]
+    assert grid.get_node_ids() == [2, 3]
+    assert grid.push_messages([train_message(2, node=1)]) == []
+    for seed in range(3, 14):
+        grid.push_messages([train_message(seed, node=2)])
+    assert grid.get_node_ids() == [1, 2, 3]
+    assert pull(grid, "m0") == ["m0"]
+
+
+def books(**changes):
+    return {
+        "failures": {"client-error": 1},
+        "never_ended": 0,
+        "slots_taken": 0,
+        "non_finite": 0,
+        **changes,
+    }
+
+
+def ended_run(folder, *, tally, updates, faults=(), delivered=None, **changes):
+    """Write the files of a run whose task `k` has fault `k` and seed `100 + k`."""
+    ledger = Ledger.open_new(folder, Plan(tuple(faults)))
+    for number in range(len(tally)):
+        ledger.begin_task(seed=100 + number, partition=0)
+    for number in range(len(tally)) if delivered is None else delivered:
+        ledger.note("delivered", seed=100 + number)
+    save_file({TALLY: torch.tensor([*tally, 0.0])}, folder / "model.safetensors")
+    lines = [
+        {"event": "update", "metrics": {"task": task}, "late": late}
+        for task, late in updates
+    ]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (folder / "history.jsonl").write_text(text)
+    (folder / "books.json").write_text(json.dumps(books(**changes)))
+    return Audit.of("run", folder, expected=3, seconds=1.0)
+
+
+SOUND = {"tally": [1.0, 0.0, 1.0, 1.0], "updates": [(0, 0), (2, 0), (3, 0)]}
+
+
+def test_a_sound_run(tmp_path):
+    faults = [None, Fault.RAISES, Fault.LATE, None]
+    audit = ended_run(tmp_path / "run", **SOUND, faults=faults)
+    assert audit.survived
+    assert audit.merged == 3
+    assert (audit.lost, audit.twice, audit.stuck, audit.non_finite) == (0, 0, 0, 0)
+    assert audit.faults == {Fault.RAISES: 1, Fault.LATE: 1}
+    assert audit.healed == {Fault.LATE: 1}
+    values = {figure.name: figure.value for figure in figures([audit, audit])}
+    assert values["faults_injected"] == 4
+    assert values["survived"] == 1
+    assert "answer is late" in table([audit])
+    assert "client-error 1" in table([audit])
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"tally": [2.0, 0.0, 1.0, 1.0]}, "twice"),
+        ({"updates": [(0, 0), (0, 0), (2, 0), (3, 0)]}, "twice"),
+        ({"tally": [1.0, 0.0, 1.0, 1.0], "updates": [(0, 1), (2, 0), (3, 0)]}, "twice"),
+        ({"never_ended": 1}, "stuck"),
+        ({"slots_taken": 1}, "stuck"),
+        ({"non_finite": 1}, "non_finite"),
+        ({"tally": [1.0, float("nan"), 1.0, 1.0]}, "non_finite"),
+        ({"faults": []}, "lost"),
+        ({"faults": [Fault.NAN, Fault.RAISES]}, "spoiled"),
+    ],
+)
+def test_what_is_wrong_is_seen(tmp_path, changes, what):
+    faults = [None, Fault.RAISES, None, None]
+    run = {"faults": faults, **SOUND, **changes}
+    assert getattr(ended_run(tmp_path / "run", **run), what) == 1
+
+
+@pytest.mark.parametrize("tally", [[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+def test_too_few_or_too_many_merges_are_no_survival(tmp_path, tally):
+    assert not ended_run(tmp_path / "run", **{**SOUND, "tally": tally}).survived
+
+
+def test_half_of_a_late_update_is_one_merge(tmp_path):
+    updates = [(0, 1), (2, 0), (3, 0)]
+    tally = [0.5, 0.0, 1.0, 1.0]
+    audit = ended_run(tmp_path / "run", tally=tally, updates=updates)
+    assert audit.twice == 0
+    assert audit.survived
+
+
+def test_an_answer_that_never_reached_the_server_is_not_its_loss(tmp_path):
+    run = {**SOUND, "delivered": [0, 2, 3]}
+    assert ended_run(tmp_path / "run", **run).lost == 0
+
+
+@pytest.mark.parametrize("clock", ["wall", "virtual"])
+def test_a_small_broken_run_survives(tmp_path, clock):
+    run = LocalRun(
+        "small",
+        Settings(clock, rounds=4, in_flight=4, timeout=20.0),
+        {Fault.RAISES: 2, Fault.NAN: 2, Fault.KILLED: 1},
+        {Fault.DUPLICATE: 2, Fault.AGAIN: 2, Fault.NOT_SENT: 1},
+    )
+    audit = run_local(run, tmp_path / "run", nodes=8, workers=2)
+    assert audit.survived
+    assert audit.faults == {**run.clients, **run.messages}
+    assert (audit.lost, audit.twice, audit.stuck, audit.non_finite) == (0, 0, 0, 0)
