@@ -14,6 +14,7 @@ from flwr_asyncdrop.data import DATASET_NAMES, TEXT_DATASETS
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS, Hyperparameters
 from flwr_asyncdrop.models import MODEL_NAMES, TEXT_MODELS
+from flwr_asyncdrop.server.tolerance import LATE_POLICIES, LatePolicy, Tolerance
 from flwr_asyncdrop.wire import MAX_EXAMPLES
 
 __all__ = ["INCIDENTAL", "RunConfig"]
@@ -91,6 +92,9 @@ class RunConfig:
     trace: str = ""
     selection: str = "stratified"
     max_examples: int = MAX_EXAMPLES
+    deadline: float = Tolerance.deadline
+    late: LatePolicy = Tolerance.late
+    quarantine_after: int = Tolerance.quarantine_after
     # What comes out
     evaluate_every: int = 1
     timeout: float = 3600.0
@@ -233,6 +237,12 @@ _RULES: dict[str, Rule] = {
     "availability": (lambda share: 0 < share <= 1, "in (0, 1]"),
     "selection": _one_of("stratified", "uniform"),
     "max_examples": _at_least(1),
+    "deadline": (
+        lambda times: times == 0 or 1 <= times < float("inf"),
+        "at least 1 (times the expected duration of a task), or 0 for none",
+    ),
+    "late": _one_of(*LATE_POLICIES),
+    "quarantine_after": _at_least(0),
     "evaluate_every": _at_least(1),
     "timeout": _more_than(0),
     "checkpoint_every": _at_least(0),
@@ -280,6 +290,11 @@ _CONTRADICTIONS: tuple[tuple[Callable[[RunConfig], bool], str], ...] = (
         lambda c: c.combine != "trimmed-mean" and _changed(c, "trim"),
         "combine={c.combine!r} cuts nothing off, which trim={c.trim} contradicts: "
         "leave it out, or choose combine='trimmed-mean'",
+    ),
+    (
+        lambda c: c.deadline == 0 and _changed(c, "late"),
+        "deadline=0 makes nothing late, which late={c.late!r} contradicts: leave it "
+        "out, or set a deadline, e.g. 3.0",
     ),
     (
         lambda c: c.dataset in TEXT_DATASETS and c.model not in TEXT_MODELS,

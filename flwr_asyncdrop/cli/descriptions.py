@@ -73,6 +73,10 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "instead of levels",
             "selection": "stratified (one of each level in flight) | uniform",
             "max-examples": "most examples that a device can say it trained on",
+            "deadline": "of a task, times its expected duration; 0 = none",
+            "late": "merge | discount (by half) | drop: a reply after its deadline",
+            "quarantine-after": "failures in a row for which a device is left alone; "
+            "0 = never",
         },
         "What comes out": {
             "evaluate-every": "rounds from one evaluation to the next",
