@@ -5,33 +5,56 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, fixedclipping_mod
+from flwr.clientapp.mod import (
+    LocalDpMod,
+    adaptiveclipping_mod,
+    arrays_size_mod,
+    fixedclipping_mod,
+)
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
+from torch import nn
 
 from flwr_asyncdrop import (
+    AsyncDropPlus,
     AsyncFedAvg,
+    FedBuff,
     HeteroAsyncDrop,
     LocalGrid,
+    SyncFedAvg,
     load_submodel,
     speed_levels,
+    wire,
 )
+from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.server.callbacks import Callback
 from tests.runs import mlp
 
 CLIP = 0.01
 pytestmark = pytest.mark.usefixtures("no_settling")
+DROPPING = (HeteroAsyncDrop, AsyncDropPlus)
 
 
-def client_app(*mods):
+def normalised():
+    """A model with running statistics and a counter."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 64), nn.BatchNorm1d(64), nn.Linear(64, 3))
+
+
+def add_one(model, message):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+
+
+def client_app(*mods, net=mlp, train=add_one):
     """Build a client as users write it: load, change the weights, reply."""
     app = ClientApp(mods=list(mods))
 
     @app.train()
-    def train(message, context):
-        model = load_submodel(mlp(), message.content["arrays"])
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(1.0)
+    def reply(message, context):
+        model = load_submodel(net(), message.content["arrays"])
+        train(model, message)
         content = RecordDict(
             {
                 "arrays": ArrayRecord(model.state_dict()),
@@ -51,60 +74,134 @@ def clipping():
     return client_app(fixedclipping_mod, arrays_size_mod)
 
 
-def private():
-    return client_app(LocalDpMod(CLIP, sensitivity=1e-6, epsilon=10.0, delta=1e-5))
+def local_privacy(noise):
+    """Noise of a standard deviation that is about so many times a half."""
+    return LocalDpMod(CLIP, sensitivity=noise, epsilon=10.0, delta=1e-5)
+
+
+class Measure:
+    """The outermost mod: notes how far what goes back is from what was sent."""
+
+    def __init__(self):
+        self.lengths = []
+
+    def __call__(self, message, context, call_next):
+        sent = message.content["arrays"].to_torch_state_dict()
+        reply = call_next(message, context)
+        returned = reply.content["arrays"].to_torch_state_dict()
+        self.lengths.append(distance(returned, sent))
+        return reply
 
 
 class Updates(Callback):
-    """Notes how far each reply is from the kept part of the model it meets."""
+    """Notes what came of each task."""
 
     def __init__(self):
-        self.shapes, self.failures = [], []
+        self.shapes, self.metrics, self.failures = [], [], []
 
     def on_update(self, state, merged):
         self.shapes.append({n: tuple(t.shape) for n, t in merged.reply.arrays.items()})
+        self.metrics.append(wire.flat_metrics(merged.reply.metrics))
 
     def on_failure(self, state, order, kind, reason):
-        self.failures.append(reason)
+        self.failures.append(kind)
 
 
-def run(build_app, train_config=None):
+def run(app, strategy=HeteroAsyncDrop, net=mlp, config=(), rounds=2, **options):
+    """Train on three devices; return what came of the tasks, and the model."""
     updates = Updates()
-    strategy = HeteroAsyncDrop(
-        mlp(),
-        torch.zeros(1, 4),
-        in_flight=1,
-        alpha=1.0,
-        fleet=speed_levels,
-        callbacks=[updates],
-    )
-    with LocalGrid(build_app, num_nodes=3, workers=0) as grid:
+    model = (net(), torch.zeros(2, 4)) if strategy in DROPPING else ()
+    options = {"in_flight": 3, "fleet": speed_levels, **options}
+    strategy = strategy(*model, callbacks=[updates], **options)
+    with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
         result = strategy.start(
             grid,
-            ArrayRecord(mlp().state_dict()),
-            num_rounds=1,
-            train_config=ConfigRecord(train_config or {}),
+            ArrayRecord(net().state_dict()),
+            num_rounds=rounds,
+            train_config=ConfigRecord(dict(config)),
         )
     return updates, result.arrays.to_torch_state_dict()
 
 
+def distance(arrays, others):
+    return float(
+        np.sqrt(sum(float(((arrays[n] - others[n]) ** 2).sum()) for n in others))
+    )
+
+
 def moved(arrays):
-    initial = mlp().state_dict()
-    return np.sqrt(sum(float(((arrays[n] - initial[n]) ** 2).sum()) for n in initial))
+    return distance(arrays, mlp().state_dict())
 
 
-def test_fixed_clipping_clips_the_update_of_a_submodel():
-    updates, arrays = run(clipping, {"clipping_norm": CLIP})
+@pytest.mark.parametrize(
+    "mod", [fixedclipping_mod, adaptiveclipping_mod, local_privacy(1e-7)]
+)
+@pytest.mark.parametrize(
+    "strategy", [AsyncFedAvg, HeteroAsyncDrop, FedBuff, AsyncDropPlus, SyncFedAvg]
+)
+def test_flowers_privacy_mods_clip_every_update(mod, strategy):
+    measure = Measure()
+    app = client_app(measure, mod)
+    updates, arrays = run(app, strategy, config={"clipping_norm": CLIP})
     assert updates.failures == []
-    assert updates.shapes[0]["0.weight"] == (5, 4)  # 6 units, a quarter less
-    assert moved(arrays) == pytest.approx(CLIP, rel=1e-3)
-    assert moved(run(plain)[1]) > 1
+    assert measure.lengths == pytest.approx([CLIP] * 6, rel=0.01)
+    assert CLIP / 10 < moved(arrays) < 6 * CLIP
+    narrow = updates.shapes[0]["0.weight"][0] < 6
+    assert narrow == (strategy in DROPPING)
 
 
-def test_local_differential_privacy_clips_and_adds_noise():
-    updates, arrays = run(private)
-    assert updates.failures == []
-    assert moved(arrays) == pytest.approx(CLIP, rel=0.05)
+def test_without_a_mod_the_model_moves_further():
+    assert moved(run(plain())[1]) > 1
+
+
+def test_local_noise_reaches_the_server():
+    silent, noisy = Measure(), Measure()
+    run(client_app(silent, local_privacy(0.0)), rounds=1)
+    run(client_app(noisy, local_privacy(1.0)), rounds=1)
+    assert max(silent.lengths) < 1.1 * CLIP
+    assert min(noisy.lengths) > 10 * CLIP
+
+
+def test_adaptive_clipping_says_whether_it_clipped():
+    updates, _ = run(client_app(adaptiveclipping_mod), config={"clipping_norm": CLIP})
+    assert [metrics["norm_bit"] for metrics in updates.metrics] == [1] * 6
+    updates, _ = run(client_app(adaptiveclipping_mod), config={"clipping_norm": 1e3})
+    assert [metrics["norm_bit"] for metrics in updates.metrics] == [0] * 6
+
+
+def test_noise_that_makes_a_variance_negative_costs_the_task_and_not_the_model():
+    """As it does to one of so many with certainty."""
+    app = client_app(local_privacy(100.0), net=normalised)
+    with pytest.raises(RunError, match="a variance cannot be negative"):
+        run(app, AsyncFedAvg, normalised)
+
+
+class TestAgainstALiar:
+    """One of three devices asks for a huge change; the others add one."""
+
+    @staticmethod
+    def lie(model, message):
+        device = wire.read_task(message).partition_id
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1e6 if device == 0 else 1.0)
+
+    def moved(self, strategy, **options):
+        options = {"buffer_size": 3, **options} if strategy is FedBuff else options
+        _, arrays = run(client_app(train=self.lie), strategy, rounds=1, **options)
+        return moved(arrays)
+
+    @pytest.mark.parametrize("strategy", [SyncFedAvg, FedBuff])
+    @pytest.mark.parametrize("combine", ["trimmed-mean", "median"])
+    def test_the_others_outvote_it(self, strategy, combine):
+        honest = np.sqrt(sum(p.numel() for p in mlp().parameters()))
+        assert self.moved(strategy) > 1e4
+        assert self.moved(strategy, combine=combine) == pytest.approx(honest, rel=0.01)
+
+    @pytest.mark.parametrize("strategy", [AsyncFedAvg, HeteroAsyncDrop, FedBuff])
+    def test_clipping_bounds_it(self, strategy):
+        assert self.moved(strategy) > 1e4
+        assert self.moved(strategy, clip_norm=0.5) < 2
 
 
 def test_flowers_privacy_wrapper_drives_the_synchronous_hooks():
