@@ -8,7 +8,7 @@ r"""The record of a run: one JSON object per line, in the same order every time.
 ``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
                         ``rank``, ``dispatched_at``, ``staleness``, ``version``,
                         ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
-                        ``metrics``
+                        ``metrics``; ``late``, if it came after its deadline
 ``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
                         ``reason``
 ``evaluation``          ``source``, ``round``, ``update``, ``time``,
@@ -17,7 +17,8 @@ r"""The record of a run: one JSON object per line, in the same order every time.
 ``units``               how often each rank trained each unit, see
                         `UnitCounts.record`; absent if no submodel was trained
 ``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
-                        ``failures``
+                        ``failures``; ``duplicates``, replies that came twice, if
+                        there were any; ``ended``, why, if it ended early
 ======================  ==========================================================
 
 Times are seconds on the run's clock. Whatever depends on the machine stands under
@@ -95,6 +96,11 @@ class HistoryWriter(Callback):
         What the first line says under ``wall``.
     timer : callable
         Source of monotonic seconds, for ``wall``.
+
+    Attributes
+    ----------
+    ended_early : bool
+        Whether the run is over though it has not done all its rounds.
     """
 
     def __init__(
@@ -112,6 +118,7 @@ class HistoryWriter(Callback):
         self._file: IO[bytes] | None = None
         self._lines: list[_Record | _Place] = []
         self._units = UnitCounts()
+        self.ended_early = False
 
     def on_start(self, state: ServerState) -> None:
         """Open the file and write the first line."""
@@ -202,6 +209,7 @@ class HistoryWriter(Callback):
                 "bytes_up": merged.reply.num_bytes,
                 "compute": cost.compute,
                 "in_flight": len(state.in_flight),
+                **({"late": True} if merged.late else {}),
             },
             metrics=metrics,
         )
@@ -255,6 +263,7 @@ class HistoryWriter(Callback):
         """Write the last lines and close the file."""
         if self._file is None:
             return
+        self.ended_early = bool(state.ended)
         self._lines = [line for line in self._lines if isinstance(line, dict)]
         if (units := self._units.record()) is not None:
             self._add({"event": "units", **units})
@@ -266,6 +275,8 @@ class HistoryWriter(Callback):
                 "bytes_down": state.bytes_down,
                 "bytes_up": state.bytes_up,
                 "failures": state.failures,
+                **({"duplicates": state.duplicates} if state.duplicates else {}),
+                **({"ended": state.ended} if state.ended else {}),
             }
         )
         self._file.close()

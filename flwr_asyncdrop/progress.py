@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 
 from flwr_asyncdrop.readable import headline, readable_bytes
@@ -21,11 +21,11 @@ class Progress(Callback):
     """Logs how far the run is, and which tasks were lost.
 
     The line has updates, time on the run's clock, the last evaluation's headline
-    metric (the server's, unless only clients evaluate), bytes, tasks in flight, mean
-    staleness, updates per real second and lost tasks::
+    metric (the server's, unless only clients evaluate), bytes, tasks in flight and
+    late, mean staleness, updates per real second and lost tasks by kind::
 
         update  128/480 | t 512 s | accuracy 0.913 | 12.3 MB down, 12.1 MB up | 8 in
-        flight | staleness 5.2 | 41 updates/s | 2 failed
+        flight, 1 late | staleness 5.2 | 41 updates/s | lost: 1 no-reply, 1 shape
 
     Parameters
     ----------
@@ -98,8 +98,9 @@ class Progress(Callback):
         """Log the last line, and what was lost."""
         logger.info("%s", self._line(state))
         if state.failures:
-            kinds = ", ".join(f"{n} {kind}" for kind, n in state.failures.items())
-            logger.warning("tasks lost: %s", kinds)
+            logger.warning("tasks lost: %s", _counts(state.failures))
+        if state.duplicates:
+            logger.warning("%d replies came twice, merged once", state.duplicates)
 
     def _log_if_due(self, state: ServerState) -> None:
         now = self._timer()
@@ -118,13 +119,18 @@ class Progress(Callback):
             if metric is not None:
                 parts.append(f"{metric[0]} {metric[1]:.3f}")
         down, up = readable_bytes(state.bytes_down), readable_bytes(state.bytes_up)
-        parts += [f"{down} down, {up} up", f"{self._in_flight} in flight"]
+        late = f", {len(state.late)} late" if state.late else ""
+        parts += [f"{down} down, {up} up", f"{self._in_flight} in flight{late}"]
         if self._merged:
             parts.append(f"staleness {self._staleness / self._merged:.1f}")
         elapsed = self._timer() - self._start
         if self._merged and elapsed > 0:
             rate = self._merged / elapsed
             parts.append(f"{rate:.{0 if rate >= 10 else 1}f} updates/s")
-        if lost := sum(state.failures.values()):
-            parts.append(f"{lost} failed")
+        if state.failures:
+            parts.append(f"lost: {_counts(state.failures)}")
         return " | ".join(parts)
+
+
+def _counts(failures: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in failures.items())

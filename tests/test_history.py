@@ -93,7 +93,28 @@ def test_the_lines_of_a_small_run(tmp_path):
     }
     assert update["wall"]["train-seconds"] == 0.5
     assert (failure["device"], failure["reason"]) == (4, "it raised")
-    assert (end["event"], end["updates"], end["time"]) == ("end", 1, 1.0)
+    assert without_wall(end) == {
+        "event": "end",
+        "updates": 1,
+        "time": 1.0,
+        "bytes_down": 0,
+        "bytes_up": 0,
+        "failures": {},
+    }
+
+
+def test_what_went_wrong_is_only_there_if_it_did(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    run.updates = 1
+    reply = Reply({}, 7, RecordDict(), num_bytes=120)
+    writer.on_update(run, Merged(order(), reply, staleness=5, round=1, late=True))
+    run.duplicates, run.ended = 2, "timeout"
+    writer.on_end(run)
+    _, update, end = read_history(path)
+    assert update["late"] is True
+    assert (end["duplicates"], end["ended"]) == (2, "timeout")
 
 
 def test_a_late_evaluation_stands_where_it_was_asked_for(tmp_path):

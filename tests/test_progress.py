@@ -75,11 +75,13 @@ def test_line_says_it_all(lines):
     run.progress.on_dispatch(run.state, ORDER)
     run.state.in_flight = dict.fromkeys("abcdefg", ORDER)
     run.state.failures = {"no-reply": 1, "shape": 1}
+    run.state.late = {"m": ORDER}
     run.now += 1.9
     run.update(staleness=7)
     assert lines()[-1] == (
         "update 128/480 | t 512 s | accuracy 0.913 | 12.3 MB down, 12.1 MB up | "
-        "8 in flight | staleness 5.5 | 1.0 updates/s | 2 failed"
+        "8 in flight, 1 late | staleness 5.5 | 1.0 updates/s | "
+        "lost: 1 no-reply, 1 shape"
     )
 
 
@@ -162,7 +164,14 @@ def test_failures_are_told_five_times_a_kind_then_counted(lines):
     assert told[4].endswith("no reply 4 (from here on 'no-reply' is only counted)")
     assert told[5].endswith("array 'w' came back narrower")
     assert told[6:] == ["tasks lost: 9 no-reply, 1 shape"]
-    assert lines()[-1].endswith("| 10 failed")
+    assert lines()[-1].endswith("| lost: 9 no-reply, 1 shape")
+
+
+def test_replies_that_came_twice_are_told_at_the_end(lines):
+    run = Run()
+    run.state.duplicates = 3
+    run.end()
+    assert lines(logging.WARNING) == ["3 replies came twice, merged once"]
 
 
 def test_failures_before_a_resume_are_counted_but_not_told(lines):
@@ -173,7 +182,7 @@ def test_failures_before_a_resume_are_counted_but_not_told(lines):
     run.fail("no-reply")
     assert len(lines(logging.WARNING)) == 1
     run.end()
-    assert lines()[-1].endswith("| 8 failed")
+    assert lines()[-1].endswith("| lost: 7 shape, 1 no-reply")
 
 
 def test_lines_reach_flowers_own_handler(monkeypatch):

@@ -13,6 +13,10 @@ __all__ = ["Summary", "summarise"]
 
 _WIDTH = 80
 _MOST_LINES = 4
+_ENDINGS = {
+    "timeout": ": no device was left to train",
+    "failures": ": in the end every task failed",
+}
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,18 @@ class Summary:
         Staleness of the updates in versions of the model; None without updates.
     updates_by_rank : mapping of int to int
         Updates merged of each speed rank, 0 the fastest.
+    late : int
+        Updates that came after their deadlines.
     failures : mapping of str to int
         Tasks lost, by kind.
+    duplicates : int
+        Replies that came twice, and were merged once.
     updates_per_second : float or None
         Updates per real second; None if there was no time.
     complete : bool
         Whether the run did all its rounds, as far as the history says.
+    ended : str
+        Why it ended early, as `ServerState` has it; "" if that is not known.
     """
 
     algorithm: str
@@ -71,9 +81,12 @@ class Summary:
     mean_staleness: float | None
     max_staleness: int | None
     updates_by_rank: Mapping[int, int]
+    late: int
     failures: Mapping[str, int]
+    duplicates: int
     updates_per_second: float | None
     complete: bool
+    ended: str
 
     def text(self) -> str:
         """Return an aligned plain-text table, at most 20 lines of 80 columns."""
@@ -107,10 +120,15 @@ class Summary:
         if self.updates_by_rank:
             counts = " ".join(f"{n:,}" for n in self.updates_by_rank.values())
             yield "by rank", f"{counts} updates, fastest first"
+        if self.late:
+            yield "late", f"{self.late:,} updates came after their deadlines"
         lost = ", ".join(f"{n:,} {kind}" for kind, n in self.failures.items())
         yield "tasks lost", lost or "none"
+        if self.duplicates:
+            yield "duplicates", f"{self.duplicates:,} replies came twice, merged once"
         if not self.complete:
-            yield "cut off", "the run did not do all its rounds"
+            why = _ENDINGS.get(self.ended, "")
+            yield "cut off", f"the run did not do all its rounds{why}"
 
     def _saved(self) -> str:
         share = self.share_saved or 0.0
@@ -141,6 +159,7 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     else:
         bytes_down, bytes_up = log.end["bytes_down"], log.end["bytes_up"]
         failures = log.end["failures"]
+    end = log.end or {}
     seconds = log.wall_seconds
     return Summary(
         algorithm=log.fact("algorithm") or "unknown",
@@ -160,9 +179,12 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
         mean_staleness=float(staleness.mean()) if len(staleness) else None,
         max_staleness=int(staleness.max()) if len(staleness) else None,
         updates_by_rank=dict(sorted(by_rank.items())),
+        late=sum("late" in line for line in log.updates),
         failures=failures,
+        duplicates=end.get("duplicates", 0),
         updates_per_second=len(log.updates) / seconds if seconds > 0 else None,
         complete=log.complete,
+        ended=end.get("ended", ""),
     )
 
 

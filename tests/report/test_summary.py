@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,6 +191,23 @@ def test_run_that_was_cut_off_is_summed_from_its_lines():
     assert summary.failures == {"late": 2}
     assert (summary.time, summary.wall_seconds) == (20.0, 0.5)
     assert "cut off" in summary.text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [("timeout", "no device was left"), ("failures", "in the end every")],
+)
+def test_a_run_that_ended_early_says_why(ended, why):
+    run = {**RUN, "num_rounds": 2}
+    text = summarise([run, update(1), end(updates=1, ended=ended)]).text()
+    assert re.search(rf"cut off +the run did not do all its rounds: {why}", text)
+
+
+def test_what_came_late_or_twice_is_counted():
+    late = {**update(2), "late": True}
+    text = summarise([RUN, update(1), late, end(updates=2, duplicates=3)]).text()
+    assert re.search(r"late +1 updates came after their deadlines\n", text)
+    assert re.search(r"duplicates +3 replies came twice, merged once$", text)
 
 
 BARE = {"event": "run", "schema": 2, "seed": 0, "full_bytes": 1, **wall(0.0)}
