@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -17,6 +19,10 @@ from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.algorithms import algorithm
+from flwr_asyncdrop.checkpoint import Checkpoints
+from flwr_asyncdrop.checkpoint.files import Checkpoint
+from flwr_asyncdrop.checkpoint.keeper import Keeper
+from flwr_asyncdrop.checkpoint.signals import Signals
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.metrics import MetricsFn
 from flwr_asyncdrop.progress import Progress
@@ -44,8 +50,14 @@ from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.selection import Selection, Stratified
-from flwr_asyncdrop.server.session import AggregatorBuilder, FleetBuilder, Session
+from flwr_asyncdrop.server.session import (
+    AggregatorBuilder,
+    FleetBuilder,
+    Session,
+    SessionMemory,
+)
 from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.tolerance import LatePolicy, Tolerance
 from flwr_asyncdrop.simulation.profiles import TaskCost
 from flwr_asyncdrop.submodel import Plan, State, plan_blocks, plan_submodels
 from flwr_asyncdrop.synchronous import SynchronousRounds
@@ -92,6 +104,9 @@ class AsyncStrategy(SynchronousRounds):
         Chooses the next device; `Stratified` by default.
     schedule : StepDecay
         Schedule of ``train_config["lr"]``, advanced by the fastest device alone.
+    deadline, late, quarantine_after : float, {"merge", "discount", "drop"}, int
+        How long a task may take, what becomes of a reply that comes after it, and
+        how often a device may fail in a row; see `Tolerance`.
     seed : int
         Seed of everything random.
     min_available_nodes : int
@@ -109,6 +124,9 @@ class AsyncStrategy(SynchronousRounds):
         Flower's ``(list of RecordDict, weighting key) -> MetricRecord``.
     callbacks : sequence of Callback
         Told of everything that happens.
+    checkpoints : Checkpoints, optional
+        When and where a run saves itself, and what it goes on from. With it, Ctrl-C
+        and SIGTERM save the run before they do what they always do.
     **hyperparameters
         Those of `Hyperparameters` that the algorithm uses, e.g. ``drop_rate=0.5``.
     """
@@ -128,6 +146,9 @@ class AsyncStrategy(SynchronousRounds):
         duration: DurationRule = "flops",
         selection: Selection | None = None,
         schedule: StepDecay = StepDecay(),  # noqa: B008  # frozen
+        deadline: float = Tolerance.deadline,
+        late: LatePolicy = Tolerance.late,
+        quarantine_after: int = Tolerance.quarantine_after,
         seed: int = 0,
         min_available_nodes: int = 2,
         fraction_evaluate: float = 0.0,
@@ -137,6 +158,7 @@ class AsyncStrategy(SynchronousRounds):
         train_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         evaluate_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         callbacks: Sequence[Callback] = (),
+        checkpoints: Checkpoints | None = None,
         **hyperparameters: float | str,
     ) -> None:
         _check("in_flight", in_flight, in_flight >= 1, "at least 1")
@@ -150,12 +172,14 @@ class AsyncStrategy(SynchronousRounds):
         _check("duration", duration, known, "'flops' or 'paper'")
         enough = min_available_nodes >= 1
         _check("min_available_nodes", min_available_nodes, enough, "at least 1")
+        self.tolerance = Tolerance(deadline, late, quarantine_after)
         rules = algorithm(self.algorithm)
         hyper = rules.hyperparameters(self.algorithm, hyperparameters)
         self.build_aggregator: AggregatorBuilder = partial(
             rules.build_aggregator, hyper
         )
         self.build_aggregator(in_flight)
+        self._hyperparameters = hyper
         self._local = rules.local(hyper)
         self._averaging = hyper.averaging or rules.averaging
         decays = 0 <= self._averaging < 1
@@ -185,6 +209,7 @@ class AsyncStrategy(SynchronousRounds):
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.callbacks = tuple(callbacks)
+        self.checkpoints = checkpoints
 
     def _discover(
         self,
@@ -250,8 +275,8 @@ class AsyncStrategy(SynchronousRounds):
         num_rounds : int
             Rounds to run; a round is as many updates as devices in flight.
         timeout : float
-            Real seconds after which a task without a reply is given up, and to wait
-            for nodes.
+            Real seconds to wait for a reply at the most, and for a device when none
+            is left; then the run ends with what it has.
         train_config : ConfigRecord, optional
             Sent with every task; ``"lr"`` follows the schedule.
         evaluate_config : ConfigRecord, optional
@@ -269,13 +294,21 @@ class AsyncStrategy(SynchronousRounds):
         ------
         RunError
             If no node is there, or if every task fails.
+        CheckpointError
+            If the run is to go on from a checkpoint that cannot be used.
         """
         _check("num_rounds", num_rounds, num_rounds >= 1, "at least 1")
         logger.info("Starting %s:", type(self).__name__)
         self.summary()
-        nodes, mailbox = Nodes(grid), Mailbox(grid)
-        node_ids = nodes.wait_for(self.min_available_nodes, timeout)
-        session = self._open(node_ids, initial_arrays, train_config, timeout)
+        checkpoints = self._checkpoints_of(num_rounds)
+        checkpoint = None if checkpoints is None else checkpoints.open()
+        signals = Signals()
+        nodes = Nodes(grid, sleep=signals.sleep)
+        mailbox = Mailbox(grid, check=signals.check)
+        node_ids = nodes.wait_for(self._nodes_needed(checkpoint), timeout)
+        session = self._open(
+            node_ids, initial_arrays, train_config, timeout, checkpoint
+        )
         limits = Limits(
             num_rounds,
             session.updates_per_round,
@@ -299,6 +332,15 @@ class AsyncStrategy(SynchronousRounds):
                 )
             )
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
+        progress = Progress(limits.num_updates)
+        callbacks: list[Callback] = [collector, progress, *self.callbacks]
+        under_way = None
+        if checkpoints is not None:
+            keeper = Keeper(checkpoints, session, evaluators, callbacks)
+            if checkpoint is not None:
+                under_way = keeper.restore(checkpoint)
+            # The first: it saves what the others are at before they end.
+            callbacks.insert(0, keeper)
         virtual = self.fleet is not None
         clock = VirtualClock(mailbox, timeout) if virtual else WallClock(mailbox)
         loop = AsyncLoop(
@@ -307,11 +349,13 @@ class AsyncStrategy(SynchronousRounds):
             clock=clock,
             limits=limits,
             evaluators=evaluators,
-            callbacks=[collector, Progress(limits.num_updates), *self.callbacks],
+            callbacks=callbacks,
             nodes=nodes,
+            under_way=under_way,
         )
         try:
-            loop.run()
+            with nullcontext() if checkpoints is None else signals:
+                loop.run()
         finally:
             self._session = None
         return collector.result
@@ -322,10 +366,16 @@ class AsyncStrategy(SynchronousRounds):
         arrays: ArrayRecord,
         config: ConfigRecord | None,
         timeout: float,
+        checkpoint: Checkpoint | None = None,
     ) -> Session:
         """Put the run together on the nodes that are connected."""
+        state = ServerState.start_from(wire.from_record(arrays), self.seed)
+        memory = None
+        if checkpoint is not None:
+            state = checkpoint.state(state)
+            memory = checkpoint.part("session", SessionMemory)
         self._session = Session.open(
-            ServerState.start_from(wire.from_record(arrays), self.seed),
+            state,
             node_ids,
             in_flight=self.in_flight,
             build_fleet=self.fleet,
@@ -334,6 +384,9 @@ class AsyncStrategy(SynchronousRounds):
             build_aggregator=self.build_aggregator,
             averaging=self._averaging,
             max_examples=self.max_examples,
+            tolerance=self.tolerance,
+            keeps_base=self.checkpoints is not None and self.fleet is not None,
+            memory=memory,
             settings=TrainSettings(
                 config={**(config or {}), **self._local},
                 schedule=self.schedule,
@@ -342,6 +395,32 @@ class AsyncStrategy(SynchronousRounds):
             ),
         )
         return self._session
+
+    def _checkpoints_of(self, num_rounds: int) -> Checkpoints | None:
+        """Return `checkpoints` with what this strategy is told, which must not change.
+
+        What the caller says of its settings goes first.
+        """
+        if self.checkpoints is None:
+            return None
+        told = {
+            "algo": self.algorithm,
+            "num-rounds": num_rounds,
+            "in-flight": self.in_flight,
+            "seed": self.seed,
+            **{
+                name.replace("_", "-"): value
+                for name, value in asdict(self._hyperparameters).items()
+            },
+        }
+        settings = {**told, **self.checkpoints.settings}
+        return replace(self.checkpoints, settings=settings)
+
+    def _nodes_needed(self, checkpoint: Checkpoint | None) -> int:
+        """Return for how many nodes to wait: a simulated fleet keeps its size."""
+        if checkpoint is None or self.fleet is None:
+            return self.min_available_nodes
+        return max(self.min_available_nodes, checkpoint.devices)
 
 
 def _check(name: str, value: object, valid: bool, range_: str) -> None:

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.codec import Json, decode
 from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.submodel import State
 
 __all__ = ["FORMAT_VERSION", "Checkpoint", "all_checkpoints", "read", "write"]
 
@@ -74,6 +76,29 @@ class Checkpoint:
             return {name: tensor.clone() for name, tensor in load_file(path).items()}
         except (OSError, SafetensorError) as error:
             raise _damaged(path, str(error)) from error
+
+    def state(self, begun: ServerState) -> ServerState:
+        """Return the state of the run.
+
+        Parameters
+        ----------
+        begun : ServerState
+            What it would be if the run began now; for its model.
+
+        Raises
+        ------
+        CheckpointError
+            If the model is another.
+        """
+        state: ServerState = self.part("state", ServerState)
+        shapes, now = _shapes(state.initial), _shapes(begun.initial)
+        if shapes != now:
+            odd = sorted(dict(shapes.items() ^ now.items()))
+            raise CheckpointError(
+                f"{self.path} is of another model (see {odd[0]!r}): go on with the "
+                f"same, or {_START_OVER}"
+            )
+        return state
 
     def part(self, name: str, kind: Any) -> Any:
         """Return a part as it was when it was saved.
@@ -205,6 +230,10 @@ def _damaged(file: Path, reason: str) -> CheckpointError:
         f"the checkpoint {file} is damaged ({' '.join(reason.split())}): delete its "
         f"folder to go on from the one before, or {_START_OVER}"
     )
+
+
+def _shapes(arrays: State) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in arrays.items()}
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

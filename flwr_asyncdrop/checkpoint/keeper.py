@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from safetensors import SafetensorError
@@ -13,19 +12,21 @@ from torch import Tensor
 from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints
 from flwr_asyncdrop.checkpoint.codec import Json, encode
 from flwr_asyncdrop.checkpoint.files import Checkpoint, write
+from flwr_asyncdrop.history import HistoryWriter
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
 from flwr_asyncdrop.server.session import Session
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.submodel import State
 
-__all__ = ["Keeper", "Saved", "restore"]
+__all__ = ["Keeper", "Saved"]
 
 logger = logging.getLogger("flwr.asyncdrop")
 
 
 @runtime_checkable
 class Saved(Protocol):
-    """What has a part of its own in every checkpoint: session, callbacks, and so on."""
+    """A callback, or an evaluator, that has more to save than the state of the run."""
 
     @property
     def memory(self) -> Any:
@@ -52,27 +53,54 @@ class Keeper(Callback):
         When and where.
     session : Session
         The run.
-    parts : mapping of str to Saved
-        Those with more to save.
-    files : sequence of Path
-        Files that grow with the run: a checkpoint counts on what they have by then.
+    evaluators : sequence of Evaluator
+        What is under way there is saved too.
+    callbacks : sequence of Callback
+        Those with something to save are, by their place.
     """
 
     def __init__(
         self,
         checkpoints: Checkpoints,
         session: Session,
-        parts: Mapping[str, Saved],
-        files: Sequence[Path] = (),
+        evaluators: Sequence[Evaluator],
+        callbacks: Sequence[Callback],
     ) -> None:
         self._checkpoints = checkpoints
         self._session = session
-        self._parts = dict(parts)
-        self._files = tuple(files)
+        self._evaluators: dict[str, Saved] = {
+            f"evaluations-{e.source}": e for e in evaluators
+        }
+        self._callbacks: dict[str, Saved] = {
+            f"callback-{place}-{type(callback).__name__}": callback
+            for place, callback in enumerate(callbacks)
+            if isinstance(callback, Saved)
+        }
+        self._files = [c.path for c in callbacks if isinstance(c, HistoryWriter)]
         self._updates_between = checkpoints.every * session.updates_per_round
         self._due = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+
+    def restore(self, checkpoint: Checkpoint) -> list[UnderWay]:
+        """Let the aggregator and the callbacks go on from a checkpoint.
+
+        Returns
+        -------
+        list of UnderWay
+            What the evaluators have to begin with again, when all else is ready.
+
+        Raises
+        ------
+        CheckpointError
+            If it does not fit.
+        """
+        aggregator = self._session.aggregator
+        kind = type(aggregator.memory)
+        aggregator.memory = checkpoint.part("aggregator", kind)
+        for name, callback in self._callbacks.items():
+            callback.restore(checkpoint.part(name, type(callback.memory)))
+        return [checkpoint.part(name, UnderWay) for name in self._evaluators]
 
     def on_resume(self, state: ServerState) -> None:
         """Find out when the next checkpoint is due."""
@@ -106,9 +134,12 @@ class Keeper(Callback):
         if self._writing is not None:
             self._writing.result()
         tensors: dict[str, Tensor] = {}
+        saved: dict[str, Saved] = {**self._callbacks, **self._evaluators}
         memories = {
             "state": _unchanging(state, simulated=self._session.simulated),
-            **{name: part.memory for name, part in self._parts.items()},
+            "session": self._session.memory,
+            "aggregator": self._session.aggregator.memory,
+            **{name: part.memory for name, part in saved.items()},
         }
         body = {
             "settings": dict(self._checkpoints.settings),
@@ -131,18 +162,6 @@ class Keeper(Callback):
                 body["updates"],
                 error,
             )
-
-
-def restore(checkpoint: Checkpoint, parts: Mapping[str, Saved]) -> None:
-    """Let everybody go on from a checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        If it does not fit.
-    """
-    for name, part in parts.items():
-        part.restore(checkpoint.part(name, type(part.memory)))
 
 
 def _unchanging(state: ServerState, *, simulated: bool) -> ServerState:

@@ -15,7 +15,7 @@ from flwr_asyncdrop.cli.lists import names, seeds, values
 from flwr_asyncdrop.cli.options import add_task, at_least
 from flwr_asyncdrop.cli.pool import RunPool, Started, cores, share_out
 from flwr_asyncdrop.cli.report import print_table
-from flwr_asyncdrop.cli.runs import Run, all_runs, is_complete
+from flwr_asyncdrop.cli.runs import Run, all_runs, is_complete, resumed
 from flwr_asyncdrop.cli.tasks import TASKS
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.cli.worker import Failed
@@ -33,7 +33,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         usage="%(prog)s [--task TASK] [--algos NAME,...] [--seeds INT,...] --out DIR "
         "[--KEY VALUE ...]",
         description="Compare algorithms on a simulated fleet. A comparison that was "
-        "interrupted goes on where it was: the same command does what is missing.",
+        "interrupted goes on where it was: the same command does what is missing, and "
+        "goes on with half a run from its last checkpoint.",
         allow_abbrev=False,
     )
     add_task(parser)
@@ -81,7 +82,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="DIR",
         help="folder of the comparison: a run goes to DIR/ALGORITHM/seed-N",
     )
-    add_flags(parser, without=("algo", "seed", "out-dir"))
+    add_flags(parser, without=("algo", "seed", "out-dir", "resume"))
     parser.set_defaults(command=_main)
 
 
@@ -135,7 +136,7 @@ def compare(runs: Sequence[Run], jobs: int, console: Console) -> int:
     ConfigError
         If there is a complete run of another configuration in a run's folder.
     """
-    missing = [run for run in runs if not is_complete(run)]
+    missing = [resumed(run) for run in runs if not is_complete(run)]
     num_complete = len(runs) - len(missing)
     failed = 0
     with make_display(console, len(runs), num_complete) as display:

@@ -12,7 +12,9 @@ __all__ = ["execute"]
 _CLIENT_APP = "flwr_asyncdrop.client.app:app"
 
 
-def execute(run: Run, workers: int, say: Callable[[Progress], None]) -> None:
+def execute(
+    run: Run, workers: int, say: Callable[[Progress], None], resume_command: str
+) -> None:
     """Run to the end, and write the run's files.
 
     Whether there are worker processes, and how many, makes no difference to them.
@@ -25,6 +27,8 @@ def execute(run: Run, workers: int, say: Callable[[Progress], None]) -> None:
         Worker processes; with 0 the devices train in this process.
     say : callable
         Told how far it is.
+    resume_command : str
+        What makes it go on if it is interrupted, for people.
 
     Raises
     ------
@@ -39,4 +43,4 @@ def execute(run: Run, workers: int, say: Callable[[Progress], None]) -> None:
         run_config=run.settings,
         threads_per_worker=config.threads,
     ) as grid:
-        run_experiment(grid, config, callbacks=[Reporter(say)])
+        run_experiment(grid, config, [Reporter(say)], resume_command)

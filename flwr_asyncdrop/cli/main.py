@@ -1,8 +1,12 @@
 """The command ``asyncdrop``."""
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from flwr_asyncdrop.cli import compare, report, simulate
 from flwr_asyncdrop.exceptions import AsyncDropError
@@ -23,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit status: 0, 1 if something went wrong, 130 after Ctrl-C.
+        The exit status: 0, 1 if something went wrong, 130 after Ctrl-C. After SIGTERM
+        it is 143, and the process ends by ``SystemExit``.
     """
     parser = argparse.ArgumentParser(
         prog="asyncdrop",
@@ -34,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_parser(commands)
     parsed = parser.parse_args(arguments)
     try:
-        status: int = parsed.command(parsed)
+        with _orderly_termination():
+            status: int = parsed.command(parsed)
     except AsyncDropError as error:
         sys.stderr.write(f"asyncdrop: {error}\n")
         return _FAILED
@@ -42,3 +48,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("asyncdrop: interrupted\n")
         return _INTERRUPTED
     return status
+
+
+@contextmanager
+def _orderly_termination() -> Iterator[None]:
+    """Let SIGTERM unwind the stack, so that processes and the terminal are tidied."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(signum: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + signum)

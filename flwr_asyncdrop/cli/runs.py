@@ -1,24 +1,25 @@
 """The runs of a comparison, and which of them are already there."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flwr_asyncdrop.checkpoint import newest
 from flwr_asyncdrop.cli.flags import DEFAULTS, Value
 from flwr_asyncdrop.cli.variants import Variant
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.config import INCIDENTAL, RunConfig
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.history import read_history
 from flwr_asyncdrop.report.runlog import RunLog
 
-__all__ = ["HISTORY", "LOG", "Run", "all_runs", "is_complete"]
+__all__ = ["HISTORY", "LOG", "Run", "all_runs", "is_complete", "resumed"]
 
 HISTORY = "history.jsonl"
 LOG = "run.log"
 
 _MISSING = "nothing"
 # What depends on the machine, or ends a run and does not change it.
-_IRRELEVANT = frozenset({"data-dir", "download", "out-dir", "timeout"})
+_IRRELEVANT = {name.replace("_", "-") for name in INCIDENTAL} | {"timeout"}
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,23 @@ def is_complete(run: Run) -> bool:
     return True
 
 
+def resumed(run: Run) -> Run:
+    """Return a run as it goes on from its last checkpoint, if it has one.
+
+    It begins again if that is damaged, or of another configuration.
+    """
+    try:
+        checkpoint = newest(run.folder)
+    except CheckpointError:
+        return run
+    recorded = {"devices": checkpoint.devices, **checkpoint.settings}
+    if run.config.checkpoint_every == 0 or _differences(recorded, run):
+        return run
+    return replace(run, settings={**run.settings, "resume": str(checkpoint.path)})
+
+
 def _differences(recorded: dict[str, object], run: Run) -> list[str]:
-    wanted: dict[str, object] = {"devices": run.devices}
-    for name, value in asdict(run.config).items():
-        wanted[name.replace("_", "-")] = value
+    wanted = {"devices": run.devices, **run.config.settings}
     return [
         f"{key} {was!r}, now {value!r}"
         for key, value in wanted.items()

@@ -1,13 +1,16 @@
 """``asyncdrop simulate``: one run, on this machine, by the virtual clock."""
 
 import argparse
+import shlex
+from pathlib import Path
 
 from rich.console import Console
 
+from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.display import make_console, make_display
 from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.execute import execute
-from flwr_asyncdrop.cli.flags import add_flags, given
+from flwr_asyncdrop.cli.flags import Value, add_flags, given
 from flwr_asyncdrop.cli.logs import warnings_to
 from flwr_asyncdrop.cli.options import add_task, at_least
 from flwr_asyncdrop.cli.runs import HISTORY, Run
@@ -27,8 +30,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "simulate",
         help="one run of one algorithm",
-        usage="%(prog)s [--task TASK] [--KEY VALUE ...]",
-        description="Train with one algorithm on a simulated fleet.",
+        usage="%(prog)s [--task TASK] [--KEY VALUE ...]\n"
+        "       %(prog)s --resume DIR [--workers INT]",
+        description="Train with one algorithm on a simulated fleet, or go on with a "
+        "run that was interrupted: its folder says how it was.",
         allow_abbrev=False,
     )
     add_task(parser)
@@ -45,17 +50,31 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    settings = task_settings(TASKS[arguments.task], given(arguments))
+    settings, devices = _what(arguments)
     config = RunConfig.parse(settings)
     folder = output_dir(config)
     run = Run(
         f"{config.algo} seed {config.seed}",
         folder,
         {**settings, "out-dir": str(folder)},
-        arguments.devices,
+        devices,
     )
     simulate(run, arguments.workers, make_console())
     return 0
+
+
+def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
+    """Return the run-config and the size of the fleet."""
+    told = given(arguments)
+    if "resume" not in told:
+        return task_settings(TASKS[arguments.task], told), arguments.devices
+    checkpoint = newest(Path(str(told["resume"])).expanduser().absolute())
+    where = {
+        "resume": str(checkpoint.path),
+        # It may have been moved since.
+        "out-dir": str(run_folder(checkpoint.path)),
+    }
+    return {**checkpoint.settings, **told, **where}, checkpoint.devices
 
 
 def simulate(run: Run, workers: int, console: Console) -> None:
@@ -79,9 +98,15 @@ def simulate(run: Run, workers: int, console: Console) -> None:
             last = progress
             display.advance(run, progress)
 
-        execute(run, workers, say)
+        execute(run, workers, say, _command(run, workers))
         display.end(run, Ended(last))
     for line in summarise(read_history(run.folder / HISTORY)).text().splitlines():
         display.say(line)
     for path in sorted(run.folder.iterdir()):
         display.say(str(path))
+
+
+def _command(run: Run, workers: int) -> str:
+    """Return what makes the run go on if it is interrupted."""
+    command = f"asyncdrop simulate --resume {shlex.quote(str(run.folder))}"
+    return f"{command} --workers {workers}" if workers else command

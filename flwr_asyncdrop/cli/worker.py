@@ -76,7 +76,7 @@ def _answer(
 
     try:
         _write_output_to(run.folder / LOG)
-        execute(run, workers, say)
+        execute(run, workers, say, "the same asyncdrop compare")
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:

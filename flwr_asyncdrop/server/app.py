@@ -3,7 +3,6 @@
 import logging
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,11 +13,13 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.checkpoint import Checkpoints, run_folder
+from flwr_asyncdrop.config import INCIDENTAL, RunConfig
 from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.history import HistoryWriter, read_history
 from flwr_asyncdrop.report import draw_run, summarise
+from flwr_asyncdrop.server.app_checkpoints import checkpoints_of
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.central_evaluation import CentralTest
 from flwr_asyncdrop.server.pace import expected_schedule
@@ -47,7 +48,9 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def build_strategy(
-    config: RunConfig, callbacks: Sequence[Callback] = ()
+    config: RunConfig,
+    callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
 ) -> AsyncStrategy:
     """Build the strategy that a run-config describes.
 
@@ -57,6 +60,8 @@ def build_strategy(
         The configuration of the run.
     callbacks : sequence of Callback
         Told of everything that happens.
+    checkpoints : Checkpoints, optional
+        When and where the run saves itself.
     """
     fleet = build_fleet(config)
     data, model = load_data(config), initial_model(config)
@@ -69,10 +74,14 @@ def build_strategy(
         duration=config.duration,
         selection=_SELECTIONS[config.selection](),
         max_examples=config.max_examples,
+        deadline=config.deadline,
+        late=config.late,
+        quarantine_after=config.quarantine_after,
         seed=config.seed,
         min_available_nodes=1,
         evaluate_every=config.evaluate_every,
         callbacks=callbacks,
+        checkpoints=checkpoints,
         **config.hyperparameters,
     )
     strategy.schedule = expected_schedule(config, strategy, model.state_dict())
@@ -80,7 +89,10 @@ def build_strategy(
 
 
 def run_experiment(
-    grid: Grid, config: RunConfig, callbacks: Sequence[Callback] = ()
+    grid: Grid,
+    config: RunConfig,
+    callbacks: Sequence[Callback] = (),
+    resume_command: str = "",
 ) -> Path:
     """Run what `config` describes on the nodes of `grid`.
 
@@ -92,6 +104,9 @@ def run_experiment(
         The configuration, the same that the clients have.
     callbacks : sequence of Callback
         Told of everything that happens, after the history.
+    resume_command : str
+        What makes an interrupted run go on, for people; by default it is the
+        ``flwr run`` that does.
 
     Returns
     -------
@@ -106,7 +121,8 @@ def run_experiment(
         _machine(),
     )
     test = CentralTest(config)
-    strategy = build_strategy(config, [history, test, *callbacks])
+    checkpoints = checkpoints_of(config, out, resume_command)
+    strategy = build_strategy(config, [history, test, *callbacks], checkpoints)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(initial_model(config).state_dict()),
@@ -127,6 +143,8 @@ def run_experiment(
         ("picture", picture),
     ):
         logger.info("%-8s %s", label, path)
+    if checkpoints is not None and not history.ended_early:
+        checkpoints.discard()
     return out
 
 
@@ -135,7 +153,9 @@ def output_dir(config: RunConfig) -> Path:
 
     The app runs from Flower's own copy of it, so only absolute paths hold.
     """
-    if config.out_dir:
+    if config.resume:
+        out = run_folder(Path(config.resume).expanduser().absolute())
+    elif config.out_dir:
         out = Path(config.out_dir).expanduser().absolute()
     else:
         stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -146,10 +166,9 @@ def output_dir(config: RunConfig) -> Path:
 
 def _portable(config: RunConfig) -> dict[str, object]:
     """Return the configuration without what depends on the machine."""
+    incidental = {name.replace("_", "-") for name in INCIDENTAL}
     return {
-        name.replace("_", "-"): value
-        for name, value in asdict(config).items()
-        if name not in ("data_dir", "out_dir", "download")
+        key: value for key, value in config.settings.items() if key not in incidental
     } | {"trace": Path(config.trace).name}
 
 
