@@ -86,11 +86,11 @@ class AsyncLoop:
         """
         interrupted = False
         try:
-            self._begin()
-            while self._goes_on:
+            self.begin()
+            while self.goes_on:
                 for callback in self._callbacks:
                     callback.on_pause(self.state)
-                self._advance()
+                self.step()
                 self._collect(finish=False)
             self._collect(finish=True)
         except Interrupted:
@@ -106,7 +106,7 @@ class AsyncLoop:
                 for callback in self._callbacks:
                     callback.on_end(self.state)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Begin, or go on with what was under way."""
         if self._under_way is None:
             for callback in self._callbacks:
@@ -114,7 +114,9 @@ class AsyncLoop:
             self._evaluate(0)
             return
         state = self.state
-        state.ended = ""
+        if state.ended:
+            state.ended = ""
+            state.lost_in_a_row.clear()
         for callback in self._callbacks:
             callback.on_resume(state)
         for evaluator, memory in zip(self._evaluators, self._under_way, strict=True):
@@ -124,14 +126,15 @@ class AsyncLoop:
         self._clock.resume(state)
 
     @property
-    def _goes_on(self) -> bool:
+    def goes_on(self) -> bool:
+        """Whether there is more to do."""
         return self.state.updates < self._limits.num_updates and not self.state.ended
 
-    def _advance(self) -> None:
-        """Fill the slots, and deal with what happens next."""
+    def step(self) -> None:
+        """Fill the slots, wait for what happens next, and deal with it."""
         state = self.state
         until = self._fill()
-        if not self._goes_on:
+        if not self.goes_on:
             return
         nothing_out = not state.in_flight and not state.late
         if nothing_out and self._dispatcher.next_return(state) == math.inf:

@@ -1,0 +1,271 @@
+"""The event loop under any schedule of replies, errors, silence and churn.
+
+A machine drives the real loop, session, clocks, mailbox and fleet, one step after the
+other, on a grid whose every reply it decides. After each step all books must be right.
+"""
+
+import math
+from collections import Counter
+
+import torch
+from flwr.app import Message
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from flwr_asyncdrop.aggregation import Buffered
+from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.server.clock import VirtualClock, WallClock
+from flwr_asyncdrop.server.limits import Limits
+from flwr_asyncdrop.server.loop import AsyncLoop
+from flwr_asyncdrop.server.tolerance import LATE_POLICIES, Tolerance
+from flwr_asyncdrop.simulation import Availability, DeviceProfile
+from tests.grids import HandlerGrid
+from tests.runs import Recorder, Run, answer, failing, plus_one
+
+PROFILES = (
+    DeviceProfile(1.0),
+    DeviceProfile(2.0, jitter=1.0),
+    DeviceProfile(3.0, dropout=0.4),
+    DeviceProfile(2.0, jitter=2.0, availability=Availability(20.0, ((0.0, 9.0),))),
+)
+
+REPLIES = {
+    "done": plus_one,
+    "client-error": failing,
+    "shape": lambda message: answer(message, {"w": torch.zeros(9)}),
+    "non-finite": lambda message: answer(message, {"w": torch.full((2,), torch.nan)}),
+    "num-examples": lambda message: answer(
+        message, {"w": torch.zeros(2)}, **{"num-examples": 0}
+    ),
+}
+
+
+class DecidedGrid(HandlerGrid):
+    """Answers only what it is told to, whenever, and however often."""
+
+    def __init__(self, node_ids):
+        super().__init__(lambda message: None, node_ids)
+        self.ready: list[Message] = []
+        self.strays = False
+
+    def pull_messages(self, message_ids):
+        """Return what is ready; also what was not asked for, if there are strays."""
+        wanted = set(message_ids)
+        here = [
+            reply
+            for reply in self.ready
+            if self.strays or reply.metadata.reply_to_message_id in wanted
+        ]
+        self.ready = [reply for reply in self.ready if reply not in here]
+        return here
+
+
+class Books(Recorder):
+    """Notes which orders left and how they ended, apart from the server's books."""
+
+    def __init__(self, session):
+        super().__init__(session.slots)
+        self.fleet = session.dispatcher.fleet
+        self.ended_numbers = []
+        self.weights_merged = []
+        self.bytes_up = 0
+
+    def on_dispatch(self, state, order):
+        super().on_dispatch(state, order)
+        assert self.fleet.released_at.get(order.device, 0.0) <= state.time
+        assert order.due > state.time
+        assert state.time < order.deadline <= order.gives_up
+
+    def on_update(self, state, merged):
+        super().on_update(state, merged)
+        self.ended_numbers.append(merged.order.number)
+        self.bytes_up += merged.reply.num_bytes
+        discount = self.tolerance.late_weight if merged.late else 1.0
+        assert discount > 0
+        self.weights_merged.append(discount)
+
+    def on_failure(self, state, order, kind, reason):
+        super().on_failure(state, order, kind, reason)
+        self.ended_numbers.append(order.number)
+        if kind == "late":
+            self.bytes_up += order.cost.bytes_up
+
+
+class LoopMachine(RuleBasedStateMachine):
+    """Decides what happens outside; the loop has to cope."""
+
+    @initialize(
+        virtual=st.booleans(),
+        nodes=st.integers(1, 4),
+        slots=st.integers(1, 4),
+        size=st.integers(1, 3),
+        waits=st.booleans(),
+        deadline=st.sampled_from([0.0, 1.0, 3.0]),
+        late=st.sampled_from(sorted(LATE_POLICIES)),
+        quarantine_after=st.integers(0, 3),
+    )
+    def begin(
+        self, virtual, nodes, slots, size, waits, deadline, late, quarantine_after
+    ):
+        self.grid = DecidedGrid(range(1, nodes + 1))
+        self.run = Run(
+            self.grid,
+            profiles=PROFILES[:nodes] if virtual else (),
+            in_flight=slots,
+            patience=90.0,
+            build_aggregator=lambda cohort: Buffered(min(size, cohort), waits=waits),
+            tolerance=Tolerance(deadline, late, quarantine_after),
+        )
+        session = self.run.open()
+        self.size = session.aggregator.size
+        self.state = session.state
+        self.books = Books(session)
+        self.books.tolerance = self.run.tolerance
+        self.clock = self.new_clock()
+        self.loop = AsyncLoop(
+            session,
+            mailbox=self.run.mailbox,
+            clock=self.clock,
+            limits=Limits(4, session.updates_per_round, session.slots, 90.0),
+            callbacks=[self.books],
+            nodes=self.run.nodes,
+        )
+        self.loop.begin()
+        self.failed = False
+        self.time = 0.0
+
+    def new_clock(self):
+        if self.run.profiles:
+            return VirtualClock(self.run.mailbox, self.run.patience)
+        return WallClock(self.run.mailbox, self.grid.timer)
+
+    @property
+    def goes_on(self):
+        return self.loop.goes_on and not self.failed
+
+    def step_once(self):
+        try:
+            self.loop.step()
+        except RunError:
+            assert self.state.version == 0
+            self.failed = True
+
+    @precondition(lambda self: self.goes_on)
+    @rule()
+    def step(self):
+        self.step_once()
+
+    @precondition(lambda self: self.grid.pushed)
+    @rule(
+        back=st.integers(0, 8),
+        kind=st.sampled_from([*REPLIES, *["done"] * 5]),
+        times=st.sampled_from([1, 1, 1, 2]),
+    )
+    def reply(self, back, kind, times):
+        """Answer one of the latest messages, also one that has been answered."""
+        message = self.grid.pushed[-1 - back % len(self.grid.pushed)]
+        self.grid.ready += [REPLIES[kind](message) for _ in range(times)]
+
+    @rule()
+    def reply_to_all(self):
+        self.grid.ready += [plus_one(message) for message in self.grid.pushed[-8:]]
+
+    @rule(seconds=st.floats(0, 100))
+    def time_passes(self, seconds):
+        self.grid.now += seconds
+
+    @rule(node=st.integers(1, 6))
+    def node_joins(self, node):
+        if node not in self.grid.node_ids:
+            self.grid.node_ids.append(node)
+
+    @rule(node=st.integers(1, 6))
+    def node_leaves(self, node):
+        if node in self.grid.node_ids:
+            self.grid.node_ids.remove(node)
+
+    @rule(taken=st.booleans())
+    def messages_are_taken_or_not(self, taken):
+        self.grid.refuse = None if taken else [None]
+
+    @rule(strays=st.booleans())
+    def replies_come_unasked_or_not(self, strays):
+        self.grid.strays = strays
+
+    @invariant()
+    def slots_do_not_leak(self):
+        state = self.state
+        assert len(state.in_flight) <= self.books.slots
+        assert not state.in_flight.keys() & state.late.keys()
+        devices = [order.device for order in state.orders]
+        assert len(devices) == len(set(devices))
+
+    @invariant()
+    def every_order_ends_exactly_once(self):
+        state, ended = self.state, self.books.ended_numbers
+        out = [o.number for o in (*state.in_flight.values(), *state.late.values())]
+        assert sorted(ended + out) == list(range(state.dispatched))
+        assert state.dispatched == state.updates + sum(state.failures.values()) + len(
+            out
+        )
+
+    @invariant()
+    def failures_are_counted_by_reason(self):
+        kinds = Counter(kind for _, kind, _ in self.books.failures)
+        assert kinds == self.state.failures
+
+    @invariant()
+    def bytes_add_up(self):
+        sent = sum(order.cost.bytes_down for order in self.books.orders)
+        assert self.state.bytes_down == sent
+        assert self.state.bytes_up == self.books.bytes_up
+
+    @invariant()
+    def the_model_itself_counts_the_merges(self):
+        """Every update adds its weight, over K, when its buffer is full."""
+        state, merged = self.state, self.books.weights_merged
+        assert len(merged) == state.updates
+        assert state.version == len(merged) // self.size
+        moved = sum(merged[: state.version * self.size]) / self.size
+        assert torch.allclose(state.arrays["w"], torch.full((2,), moved))
+
+    @invariant()
+    def time_never_goes_back(self):
+        assert self.time <= self.state.time <= self.clock.now < math.inf
+        self.time = self.state.time
+
+    @invariant()
+    def the_clock_can_be_rebuilt_from_the_books(self):
+        rebuilt = self.new_clock()
+        rebuilt.resume(self.state)
+        assert sorted(rebuilt._moments) == sorted(self.clock._moments)
+
+    def teardown(self):
+        """When all is well again, the run comes to its end."""
+        if not hasattr(self, "loop"):
+            return
+        self.grid.refuse, self.grid.strays = None, False
+        self.grid.handler = plus_one
+        self.grid.node_ids = list(range(1, 5))
+        self.grid.ready = []
+        self.grid.pull_messages = super(DecidedGrid, self.grid).pull_messages
+        for _ in range(400):
+            if not self.goes_on:
+                break
+            self.step_once()
+        assert not self.goes_on
+        if not self.failed and not self.state.ended:
+            assert self.state.updates == self.loop._limits.num_updates
+
+
+LoopMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None
+)
+test_any_schedule = LoopMachine.TestCase
