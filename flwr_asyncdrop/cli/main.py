@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from flwr_asyncdrop.cli import compare, report, simulate
+from flwr_asyncdrop.cli import compare, doctor, report, simulate
 from flwr_asyncdrop.exceptions import AsyncDropError
 
 __all__ = ["main"]
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Asynchronous federated learning on a simulated fleet.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (simulate, compare, report):
+    for command in (simulate, compare, report, doctor):
         command.add_parser(commands)
     parsed = parser.parse_args(arguments)
     try:

@@ -1,0 +1,70 @@
+"""``asyncdrop doctor``: whether this machine has what a run needs."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flwr_asyncdrop.cli.display import make_console
+from flwr_asyncdrop.doctor import Finding, examine
+
+__all__ = ["add_parser", "print_findings"]
+
+_FAILED = 1
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "doctor",
+        help="what this machine lacks, and what to do about it",
+        description="Look at versions, GPU, data sets, disk, memory, ports and "
+        "Flower's variables. The exit status is 1 if there is a problem.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=_folder,
+        metavar="DIR",
+        help="where to look for data sets (default: do not look)",
+    )
+    parser.add_argument(
+        "--out",
+        type=_folder,
+        default=_folder("runs"),
+        metavar="DIR",
+        help="where the files of runs are to go (default: ./runs)",
+    )
+    parser.set_defaults(command=_main)
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    findings = list(examine(arguments.out, arguments.data_dir))
+    print_findings(make_console(), findings)
+    return _FAILED if any(each.level == "problem" for each in findings) else 0
+
+
+def print_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Print a line for each finding, one for what to do about it, and a count."""
+    table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for each in findings:
+        level = Text(each.level, style=_STYLES[each.level])
+        table.add_row(level, Text(each.name), Text(each.found))
+        if each.mend:
+            table.add_row("", "", Text(f"-> {each.mend}", style="bold"))
+    console.print(table)
+    problems, warnings = (
+        sum(each.level == level for each in findings)
+        for level in ("problem", "warning")
+    )
+    console.print(f"problems: {problems}, warnings: {warnings}", highlight=False)
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()

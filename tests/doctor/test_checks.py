@@ -1,0 +1,282 @@
+"""Every check on machines that are well, and on those that are not."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+
+from flwr_asyncdrop.doctor import examine, gpu, machine, software
+from flwr_asyncdrop.doctor.data import check_data
+from flwr_asyncdrop.doctor.gpu import check_gpu
+from flwr_asyncdrop.doctor.machine import check_memory, check_output, check_shared
+from flwr_asyncdrop.doctor.software import (
+    check_optional,
+    check_package,
+    check_python,
+    check_required,
+)
+from flwr_asyncdrop.doctor.superlink import check_ports, check_variables
+
+HTTP, CONTROL = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "FLWR_LOCAL_CONTROL_API_PORT"
+
+
+def by_name(findings):
+    return {each.name: each for each in findings}
+
+
+class TestSoftware:
+    def test_this_environment_will_do(self):
+        assert check_python().level == "ok"
+        found = by_name(check_required())
+        assert {each.level for each in found.values()} == {"ok"}
+        assert {"flwr-asyncdrop", "flwr", "torch", "other packages"} == found.keys()
+        assert "numpy" in found["other packages"].found
+
+    def test_an_old_python(self):
+        finding = check_python("3.10.4", ">=3.11")
+        assert finding.level == "problem"
+        assert "3.10.4" in finding.found
+        assert ">=3.11" in finding.found
+
+    @pytest.mark.parametrize(
+        ("requirement", "level", "says"),
+        [
+            ("numpy", "ok", ""),
+            ("numpy<1", "problem", "is not in <1"),
+            ("no-such-package>=2", "problem", "is not installed"),
+        ],
+    )
+    def test_a_package(self, requirement, level, says):
+        finding = check_package(Requirement(requirement))
+        assert finding.level == level
+        assert says in finding.found
+        assert (finding.mend == f"pip install '{requirement}'") == (level != "ok")
+
+    def test_an_optional_package_must_work_if_it_is_there(self, monkeypatch):
+        def fail(name):
+            raise RuntimeError(f"{name}::nms\ndoes not exist")
+
+        monkeypatch.setattr(software, "_OPTIONAL", {"numpy": "x", "no-such": "slow"})
+        assert [each.level for each in check_optional()] == ["ok", "ok"]
+        monkeypatch.setattr(software.importlib, "import_module", fail)
+        broken, absent = check_optional()
+        assert broken.level == "warning"
+        assert "RuntimeError: numpy::nms does not exist" in broken.found
+        assert absent.found == "is not installed: slow"
+
+
+class TestGpu:
+    def test_none_is_fine_unless_there_is_a_driver(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        assert check_gpu(tmp_path / "driver").level == "ok"
+        (tmp_path / "driver").touch()
+        finding = check_gpu(tmp_path / "driver")
+        assert finding.level == "warning"
+        assert torch.__version__ in finding.found
+
+    @pytest.mark.parametrize(
+        ("computed", "level", "says"),
+        [
+            (2.0, "ok", "T4, T4: 3.00 GB of 16.0 GB free"),
+            (3.0, "problem", "1 + 1 is 3"),
+            (RuntimeError("no kernel\nimage"), "problem", "fails: no kernel image"),
+        ],
+    )
+    def test_one_must_compute(self, computed, level, says, monkeypatch):
+        def ones(*shape, device):
+            if isinstance(computed, Exception):
+                raise computed
+            return torch.tensor(computed)
+
+        cuda = {
+            "is_available": lambda: True,
+            "device_count": lambda: 2,
+            "get_device_name": lambda number: "T4",
+            "mem_get_info": lambda: (3 * 10**9, 16 * 10**9),
+        }
+        for name, function in cuda.items():
+            monkeypatch.setattr(torch.cuda, name, function)
+        monkeypatch.setattr(gpu.torch, "ones", ones)
+        finding = check_gpu()
+        assert finding.level == level
+        assert says in finding.found
+
+
+class TestData:
+    def test_nobody_said_where(self):
+        (finding,) = check_data(None)
+        assert finding.level == "ok"
+        assert "--data-dir" in finding.found
+
+    def test_no_such_folder(self, tmp_path):
+        (finding,) = check_data(tmp_path / "nowhere")
+        assert finding.level == "problem"
+
+    def test_what_is_there_and_what_is_not(self, tmp_path):
+        raw = tmp_path / "FashionMNIST" / "raw"
+        raw.mkdir(parents=True)
+        for split in ("train", "t10k"):
+            (raw / f"{split}-images-idx3-ubyte.gz").touch()
+            (raw / f"{split}-labels-idx1-ubyte").touch()
+        found = by_name(check_data(tmp_path))
+        assert found["digits"].level == "ok"
+        assert found["fashion-mnist"].level == "ok"
+        assert found["fashion-mnist"].found == str(raw)
+        assert found["cifar10"].level == "warning"
+        assert "cifar-10-batches-py" in found["cifar10"].mend
+        assert "--download" in found["cifar10"].mend
+        assert "--download" not in found["imdb"].mend
+
+
+class TestMachine:
+    def test_a_folder_that_is_made_later_is_not_made_now(self, tmp_path):
+        out = tmp_path / "a" / "b"
+        output, disk = check_output(out)
+        assert output.level == "ok"
+        assert str(out) in output.found
+        assert str(tmp_path) in disk.found
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_file_in_the_way(self, tmp_path):
+        (tmp_path / "runs").touch()
+        output, _ = check_output(tmp_path / "runs" / "one")
+        assert output.level == "problem"
+        assert "--out" in output.mend
+
+    @pytest.mark.parametrize(
+        ("free", "level"),
+        [(10**8, "problem"), (10**9, "warning"), (10**10, "ok")],
+    )
+    def test_space_on_the_disk(self, free, level, tmp_path, monkeypatch):
+        usage = type("Usage", (), {"free": free, "total": 10**11})
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage)
+        _, disk = check_output(tmp_path)
+        assert disk.level == level
+
+    @pytest.mark.parametrize(
+        ("megabytes", "limit", "used", "level", "says"),
+        [
+            (8000, None, 0, "ok", "8.19 GB free, "),
+            (1000, None, 0, "warning", "1.02 GB free, "),
+            (8000, "max", 0, "ok", "8.19 GB free, "),
+            (8000, "3000000000", 2_800_000_000, "warning", "1.20 GB free to this cont"),
+            (8000, "3000000000", 3_800_000_000, "problem", "200.00 MB free to this"),
+            (100, "3000000000", 0, "problem", "102 MB free, "),
+        ],
+    )
+    def test_memory(self, megabytes, limit, used, level, says, tmp_path):
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text(
+            f"MemTotal: 99 kB\nMemAvailable:  {megabytes * 1000} kB\nHugePages: 0\n"
+        )
+        if limit is not None:
+            (tmp_path / "memory.max").write_text(f"{limit}\n")
+            (tmp_path / "memory.current").write_text(f"{used}\n")
+            (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 1000000000\n")
+        finding = check_memory(meminfo, tmp_path)
+        assert finding.level == level
+        assert finding.found.startswith(says.replace("200.00", "200"))
+
+    def test_a_system_that_does_not_say(self, tmp_path):
+        assert check_memory(tmp_path / "none", tmp_path).level == "ok"
+        assert check_shared(tmp_path / "none").level == "ok"
+
+    @pytest.mark.parametrize(
+        ("free", "level"), [(64 * 10**6, "warning"), (10**9, "ok")]
+    )
+    def test_shared_memory(self, free, level, tmp_path, monkeypatch):
+        usage = type("Usage", (), {"free": free, "total": free})
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage)
+        finding = check_shared(tmp_path)
+        assert finding.level == level
+        assert ("--shm-size" in finding.mend) == (level == "warning")
+
+
+@pytest.fixture
+def taken():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield str(listening.getsockname()[1])
+
+
+@pytest.fixture
+def free():
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        return str(closed.getsockname()[1])
+
+
+class TestPorts:
+    def test_free_and_taken_by_a_program(self, taken, free):
+        found = by_name(check_ports({HTTP: taken, CONTROL: free}))
+        assert found[f"port {free}"].level == "ok"
+        finding = found[f"port {taken}"]
+        assert finding.level == "problem"
+        assert HTTP in finding.mend
+        if sys.platform == "linux":
+            assert f"process {os.getpid()}" in finding.found
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says who listens")
+    def test_taken_by_a_superlink(self, free):
+        code = (
+            "import socket, sys, time; s = socket.socket(); "
+            f"s.bind(('127.0.0.1', {free})); s.listen(); print(flush=True); "
+            "time.sleep(60)"
+        )
+        command = [sys.executable, "-c", code, "flower-superlink"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as superlink:
+            superlink.stdout.readline()
+            finding, _ = check_ports({HTTP: free})
+            superlink.kill()
+        assert finding.level == "warning"
+        assert f"kill {superlink.pid}" in finding.mend
+
+    def test_flowers_own_ports_unless_told_otherwise(self):
+        assert [each.name for each in check_ports({})] == ["port 39091", "port 39093"]
+
+    @pytest.mark.parametrize("value", ["", "http", "-1", "0", "65536", "1.5"])
+    def test_no_port(self, value, free):
+        finding, _ = check_ports({HTTP: value, CONTROL: free})
+        assert finding.level == "problem"
+        assert repr(value) in finding.found
+
+
+class TestVariables:
+    def test_an_environment_of_its_own_is_worth_a_warning(self, tmp_path):
+        environment = {"FLWR_HOME": str(tmp_path / "new"), "FLWR_X": "7", "HOME": "y"}
+        found = by_name(check_variables(environment))
+        assert found["FLWR_HOME"].level == "ok"
+        assert found["FLWR_HOME"].found == str(tmp_path / "new")
+        assert found["environment"].level == "warning"
+        assert found["FLWR_*"].found == "FLWR_X=7"
+
+    @pytest.mark.parametrize("value", ["1", "true", "True"])
+    def test_this_one_is_fine(self, value):
+        name = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+        found = by_name(check_variables({name: value}))
+        assert found["environment"].level == "ok"
+        assert "FLWR_*" not in found
+
+    def test_a_home_that_cannot_be(self, tmp_path):
+        (tmp_path / "file").touch()
+        finding, *_ = check_variables({"FLWR_HOME": str(tmp_path / "file" / "home")})
+        assert finding.level == "problem"
+
+
+def test_everything_is_looked_at_and_whatever_is_amiss_has_its_mend(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(software, "_OPTIONAL", {})
+    found = list(examine(tmp_path, tmp_path))
+    names = [each.name for each in found]
+    for name in ("python", "flwr", "torch", "gpu", "cifar10", "output", "disk"):
+        assert names.count(name) == 1
+    assert {"memory", "shared memory", "FLWR_HOME", "environment"} <= set(names)
+    for each in found:
+        assert bool(each.mend) == (each.level != "ok"), each
+        assert "\n" not in each.found + each.mend
