@@ -19,11 +19,11 @@ from benchmarks.chaos.faults import SPOILERS, TALLY, Fault
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.figures import Figure
 from flwr_asyncdrop.history import read_history
-from flwr_asyncdrop.server.tolerance import LATE_POLICIES
+from flwr_asyncdrop.server.tolerance import Tolerance
 
 __all__ = ["Audit", "figures", "table"]
 
-_LATE = "discount"  # the strategy's default
+_LATE_WEIGHT = Tolerance().late_weight
 _ROUNDING = 1e-6
 
 
@@ -94,26 +94,31 @@ class Audit:
         ledger = Ledger(folder)
         tasks = {task["number"]: task for task in ledger.entries("task")}
         by_seed = {task["seed"]: number for number, task in tasks.items()}
-        others = [*ledger.entries("grid"), *ledger.entries("harness")]
         tally = load_file(folder / "model.safetensors")[TALLY]
         in_model = set(tally.nonzero().flatten().tolist())
-        history = list(read_history(folder / "history.jsonl"))
-        updates = [line for line in history if line["event"] == "update"]
-        delivered = {
-            by_seed.get(entry["seed"]) for entry in ledger.entries("delivered")
-        }
-        healthy = {n for n in delivered & tasks.keys() if tasks[n]["fault"] is None}
+        delivered = {by_seed.get(e["seed"]) for e in ledger.entries("delivered")}
+        healthy = {n for n, task in tasks.items() if task["fault"] is None}
+        pushes = {push["seed"]: push for push in ledger.entries("push")}
+        done = [*tasks.values(), *pushes.values(), *ledger.entries("harness")]
+        faults = [
+            (Fault(entry["fault"]), by_seed.get(entry.get("seed")))
+            for entry in done
+            if entry["fault"]
+        ]
+        updates = [
+            line
+            for line in read_history(folder / "history.jsonl")
+            if line["event"] == "update"
+        ]
         books = json.loads((folder / "books.json").read_text())
-        faults = [(Fault(t["fault"]), n) for n, t in tasks.items() if t["fault"]]
-        faults += [(Fault(e["fault"]), by_seed.get(e.get("seed"))) for e in others]
         return cls(
             name=name,
             expected=expected,
             merged=len(in_model),
             faults=Counter(fault for fault, _ in faults),
             healed=Counter(fault for fault, number in faults if number in in_model),
-            lost=len(healthy - in_model),
-            twice=len(_merged_twice(tally, updates)),
+            lost=len(healthy & delivered - in_model),
+            twice=_merged_twice(tally, updates),
             spoiled=sum(tasks[n]["fault"] in SPOILERS for n in in_model & tasks.keys()),
             stuck=books["never_ended"] + books["slots_taken"],
             non_finite=books["non_finite"] + int((~torch.isfinite(tally)).sum()),
@@ -122,19 +127,15 @@ class Audit:
         )
 
 
-def _merged_twice(
-    tally: torch.Tensor, updates: Sequence[Mapping[str, Any]]
-) -> set[int]:
-    """Return the tasks that count for more in the model than one merge does.
-
-    And those that the history has more than once.
-    """
+def _merged_twice(tally: torch.Tensor, updates: Sequence[Mapping[str, Any]]) -> int:
+    """Count the tasks that weigh more than one merge does, or are in two updates."""
     once = torch.ones_like(tally)
-    late = [line["metrics"]["task"] for line in updates if line.get("late")]
-    once[late] = LATE_POLICIES[_LATE]
+    once[[line["metrics"]["task"] for line in updates if line.get("late")]] = (
+        _LATE_WEIGHT
+    )
     in_model = (tally > once + _ROUNDING).nonzero().flatten().tolist()
     times = Counter(line["metrics"]["task"] for line in updates)
-    return {*in_model, *(task for task, count in times.items() if count > 1)}
+    return len({*in_model, *(task for task, count in times.items() if count > 1)})
 
 
 def figures(audits: Sequence[Audit]) -> list[Figure]:
@@ -170,6 +171,8 @@ def table(audits: Sequence[Audit]) -> str:
             lines.append(f"{fault:<34}" + "".join(f"{cell:>16}" for cell in cells))
     merges = "".join(f"{f'{a.merged} of {a.expected}':>16}" for a in audits)
     lines.append(f"{'merges':<34}{merges}")
+    lost = "".join(f"{audit.lost:>16}" for audit in audits)
+    lines.append(f"{'sound answers lost':<34}{lost}")
     for audit in audits:
         counts = ", ".join(f"{kind} {n}" for kind, n in sorted(audit.failures.items()))
         lines.append(f"lost tasks of {audit.name}, as the server has it: {counts}")

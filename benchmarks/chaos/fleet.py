@@ -102,7 +102,7 @@ def _break(
             raise RuntimeError(
                 f"the run did not end in {_PATIENCE:g} s\n{deployment.logs()}"
             )
-        merged = _merges(folder)
+        merged = server.merges_so_far(folder)
         broken = crashes.new()
         if node_kills and merged >= node_kills[0]:
             node_kills.popleft()
@@ -133,9 +133,3 @@ class _Crashes:
         ]
         news, self._seen = crashed[self._seen :], len(crashed)
         return news
-
-
-def _merges(folder: Path) -> int:
-    """Return how many updates the run has merged so far."""
-    path = folder / "history.jsonl"
-    return path.read_text().count('"event": "update"') if path.exists() else 0

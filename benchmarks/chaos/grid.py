@@ -1,7 +1,6 @@
 """A Grid between the server and the real one that loses and repeats messages."""
 
 from collections.abc import Iterable
-from itertools import count
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -35,7 +34,11 @@ class ChaoticGrid(Grid):
         self._grid = grid
         self._plan = plan
         self._ledger = ledger
-        self._pushes = count()
+        # What was sent before a restart meets the fault that it met then.
+        self._known = {
+            push["seed"]: push["fault"] and Fault(push["fault"])
+            for push in ledger.entries("push")
+        }
         self._seeds: dict[str, int] = {}
         self._faults: dict[str, Fault] = {}
         self._swallowed: set[str] = set()
@@ -70,11 +73,10 @@ class ChaoticGrid(Grid):
         ids: list[str] = []
         for message in messages:
             self._come_back()
-            fault = self._plan[next(self._pushes)]
             node = message.metadata.dst_node_id
             seed = wire.read_task(message).seed
-            if fault is not None:
-                self._ledger.note("grid", fault=fault, seed=seed)
+            fault = self._known.setdefault(seed, self._plan[len(self._known)])
+            self._ledger.note("push", fault=fault, seed=seed)
             if fault is Fault.NOT_SENT or node in self._away:
                 continue
             for message_id in self._grid.push_messages([message]):

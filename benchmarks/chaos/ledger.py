@@ -42,12 +42,18 @@ class Ledger:
         ledger._lines.touch()
         return ledger
 
-    def begin_task(self, **details: object) -> tuple[int, Fault | None]:
-        """Note a task; return its number, from 0, and what is to go wrong with it."""
+    def begin_task(self, seed: int, partition: int) -> tuple[int, Fault | None]:
+        """Note a task; return its number, from 0, and what is to go wrong with it.
+
+        A task that is sent again, after a restart, is the one that it was.
+        """
         with self._locked() as file:
-            number = sum(json.loads(line)["event"] == "task" for line in file)
+            tasks = [t for t in map(json.loads, file) if t["event"] == "task"]
+            numbers = {task["seed"]: task["number"] for task in tasks}
+            number = numbers.get(seed, len(numbers))
             fault = Plan.loads(self._plan.read_text())[number]
-            _write(file, event="task", number=number, fault=fault, **details)
+            entry = {"number": number, "fault": fault, "partition": partition}
+            _write(file, event="task", seed=seed, **entry)
         return number, fault
 
     def note(self, event: str, **details: object) -> None:

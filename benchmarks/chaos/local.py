@@ -1,16 +1,24 @@
-"""Broken runs on LocalGrid: clients, messages, nodes and worker processes."""
+"""Broken runs on LocalGrid: clients, messages, nodes, workers and the server itself.
 
+    python -m benchmarks.chaos.local FOLDER NODES WORKERS
+
+is the server's process, which is killed and started again.
+"""
+
+import logging
 import os
 import signal
-import threading
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import psutil
+import torch
 
 from benchmarks.chaos import server
 from benchmarks.chaos.audit import Audit
@@ -21,8 +29,10 @@ from flwr_asyncdrop import LocalGrid
 
 __all__ = ["LOCAL_RUNS", "LocalRun", "run_local"]
 
-_NODES = 24
-_WORKERS = 6
+_PATIENCE = 180.0
+_POLL = 0.05
+_LATE_SECONDS = 12.0  # the deadline of a task that should take 10 s, and a bit
+_HANG_SECONDS = 30.0
 _SPOILED = {
     Fault.NAN: 6,
     Fault.INFINITE: 3,
@@ -49,8 +59,13 @@ class LocalRun:
         What kind of run it is.
     clients, messages : mapping of Fault to int
         How often each goes wrong.
-    kills : int
+    worker_kills : int
         Workers that are killed from outside, at any moment.
+    server_kills : tuple of int
+        Merges after which the server's process is killed, and goes on from its last
+        checkpoint.
+    nodes, workers : int
+        Of the LocalGrid.
     seed : int
         Seed of the order of the faults.
     """
@@ -59,46 +74,48 @@ class LocalRun:
     settings: Settings
     clients: Mapping[Fault, int]
     messages: Mapping[Fault, int]
-    kills: int = 0
+    worker_kills: int = 0
+    server_kills: tuple[int, ...] = ()
+    nodes: int = 24
+    workers: int = 10
     seed: int = 0
 
 
 LOCAL_RUNS = (
     LocalRun(
         "local_wall",
-        Settings("wall", rounds=16, timeout=2.0),
+        Settings("wall", rounds=16, timeout=20.0, deadline=1.0),
         {
             **_SPOILED,
             Fault.RAISES: 12,
             Fault.EXITS: 5,
             Fault.KILLED: 5,
-            Fault.LATE: 8,
-            Fault.HANGS: 4,
+            Fault.LATE: 6,
+            Fault.HANGS: 3,
         },
         {
             Fault.DUPLICATE: 8,
             Fault.AGAIN: 8,
             Fault.NOT_SENT: 6,
-            Fault.SWALLOWED: 4,
+            Fault.SWALLOWED: 3,
             Fault.NODE_LEAVES: 4,
         },
-        kills=6,
+        worker_kills=6,
     ),
     LocalRun(
         "local_virtual",
-        Settings("virtual", rounds=16, timeout=2.0),
-        {**_SPOILED, Fault.RAISES: 8, Fault.EXITS: 3, Fault.KILLED: 3, Fault.HANGS: 2},
-        {Fault.DUPLICATE: 8, Fault.AGAIN: 8, Fault.NOT_SENT: 4, Fault.SWALLOWED: 2},
-        kills=4,
+        Settings("virtual", rounds=16, timeout=8.0, checkpoint_every=2),
+        {**_SPOILED, Fault.RAISES: 8, Fault.EXITS: 3, Fault.KILLED: 3, Fault.HANGS: 1},
+        {Fault.DUPLICATE: 12, Fault.AGAIN: 12, Fault.SWALLOWED: 2},
+        server_kills=(30, 60, 100),
+        workers=4,
         seed=1,
     ),
 )
 
 
-def run_local(
-    run: LocalRun, folder: Path, *, nodes: int = _NODES, workers: int = _WORKERS
-) -> Audit:
-    """Run it, kill its workers, and audit what comes out.
+def run_local(run: LocalRun, folder: Path) -> Audit:
+    """Run it, kill its processes, and audit what comes out.
 
     Parameters
     ----------
@@ -106,54 +123,97 @@ def run_local(
         What to do.
     folder : Path
         Where its files go; made.
-    nodes, workers : int
-        Of the LocalGrid.
+
+    Raises
+    ------
+    RuntimeError
+        If the run fails, or does not end.
     """
     merges = run.settings.merges
-    # All tasks without a fault but those that end the run are merged.
+    # Every task without a fault is merged, so the run cannot end before its faults.
     fine = merges - run.settings.in_flight
     clients = Plan.draw(run.clients, fine, run.seed)
     messages = Plan.draw(run.messages, fine, run.seed + 1)
     ledger = server.prepare(folder, run.settings, clients, messages)
-    config = {"chaos-dir": str(folder), "late-seconds": 3.0, "hang-seconds": 8.0}
     started = time.perf_counter()
-    with (
-        LocalGrid(
-            "benchmarks.chaos.client:app",
-            num_nodes=nodes,
-            workers=workers,
-            run_config=config,
-        ) as grid,
-        _killing_workers(ledger, run.kills, run.seed),
-    ):
-        server.run(grid, folder)
+    _break(run, folder, ledger)
     return Audit.of(run.name, folder, merges, time.perf_counter() - started)
 
 
-@contextmanager
-def _killing_workers(ledger: Ledger, kills: int, seed: int) -> Iterator[None]:
-    """Kill workers of the LocalGrid in this process, one a second or so."""
-    generator = np.random.default_rng(seed)
-    ended = threading.Event()
-
-    def kill() -> None:
-        for _ in range(kills):
-            if ended.wait(generator.uniform(0.2, 1.0)):
-                return
-            victim = generator.choice(_worker_ids())
-            ledger.note("harness", fault=Fault.WORKER_KILLED)
-            os.kill(victim, signal.SIGKILL)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
+def _break(run: LocalRun, folder: Path, ledger: Ledger) -> None:
+    """Kill processes until the run has ended."""
+    generator = np.random.default_rng(run.seed)
+    moments = np.cumsum(generator.uniform(0.2, 1.5, run.worker_kills))
+    server_kills = deque(run.server_kills)
+    begin = time.monotonic()
+    process = _start(run, folder)
+    # What happens to workers begins with the first task: they are all there then.
+    worker_kills = deque[float]()
     try:
-        yield
+        while process.poll() is None:
+            now = time.monotonic()
+            if now > begin + _PATIENCE:
+                raise RuntimeError(f"{run.name} did not end in {_PATIENCE:g} s")
+            merged = server.merges_so_far(folder)
+            if merged and moments is not None:
+                worker_kills, moments = deque(now + moments), None
+            if server_kills and merged >= server_kills[0]:
+                server_kills.popleft()
+                ledger.note("harness", fault=Fault.SERVER_KILLED)
+                process.kill()
+                process.wait()
+                process = _start(run, folder)
+            due = worker_kills and now > worker_kills[0]
+            if due and _kill_worker(process, ledger, generator):
+                worker_kills.popleft()
+            time.sleep(_POLL)
     finally:
-        ended.set()
-        thread.join()
+        process.kill()
+        process.wait()
+    if process.returncode:
+        raise RuntimeError(f"{run.name} failed: {(folder / 'server.log').read_text()}")
 
 
-def _worker_ids() -> list[int]:
-    """Return the processes that the fork server of this process has forked."""
-    children = psutil.Process().children()
-    return [worker.pid for child in children for worker in child.children()]
+def _start(run: LocalRun, folder: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "benchmarks.chaos.local"]
+    arguments = [str(folder), str(run.nodes), str(run.workers)]
+    with (folder / "server.log").open("a") as log:
+        return subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+
+
+def _kill_worker(
+    process: "subprocess.Popen[bytes]", ledger: Ledger, generator: np.random.Generator
+) -> bool:
+    """Kill one of those that the fork server of a process has forked, if any."""
+    try:
+        children = psutil.Process(process.pid).children()
+        workers = [worker.pid for child in children for worker in child.children()]
+        if not workers:
+            return False
+        os.kill(int(generator.choice(workers)), signal.SIGKILL)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return False  # it has just ended by itself
+    ledger.note("harness", fault=Fault.WORKER_KILLED)
+    return True
+
+
+def main() -> None:
+    """Serve a run on LocalGrid."""
+    folder, nodes, workers = sys.argv[1:]
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    with LocalGrid(
+        "benchmarks.chaos.client:app",
+        num_nodes=int(nodes),
+        workers=int(workers),
+        run_config={
+            "chaos-dir": folder,
+            "late-seconds": _LATE_SECONDS,
+            "hang-seconds": _HANG_SECONDS,
+        },
+    ) as grid:
+        server.run(grid, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

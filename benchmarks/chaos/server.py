@@ -15,9 +15,10 @@ from benchmarks.chaos.faults import TALLY, Plan
 from benchmarks.chaos.grid import ChaoticGrid
 from benchmarks.chaos.ledger import Ledger
 from flwr_asyncdrop import FedBuff, speed_levels, wire
+from flwr_asyncdrop.checkpoint import Checkpoints
 from flwr_asyncdrop.history import HistoryWriter
 
-__all__ = ["Settings", "app", "run"]
+__all__ = ["Settings", "app", "merges_so_far", "prepare", "run"]
 
 _MOST_TASKS = 2048
 
@@ -34,6 +35,10 @@ class Settings:
         Their product is the number of merges.
     timeout : float
         Real seconds after which a task without an answer is given up.
+    deadline : float
+        Times its expected duration after which a task is overdue.
+    checkpoint_every : int
+        Rounds from one checkpoint to the next; 0 for none.
     seed : int
         Seed of the run.
     """
@@ -41,7 +46,9 @@ class Settings:
     clock: Literal["wall", "virtual"] = "wall"
     rounds: int = 10
     in_flight: int = 8
-    timeout: float = 3.0
+    timeout: float = 20.0
+    deadline: float = 3.0
+    checkpoint_every: int = 0
     seed: int = 0
 
     @property
@@ -62,8 +69,8 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, folder: Path) -> None:
     """Run on a grid that goes wrong; leave history, books and model in the folder.
 
-    Every task's change is added up with weight 1, so that the model is the count of
-    the merges.
+    If there is a checkpoint in it, the run goes on from there. Every task's change is
+    added up with weight 1, so that the model is the count of the merges.
 
     Parameters
     ----------
@@ -81,6 +88,8 @@ def run(grid: Grid, folder: Path) -> None:
         seed=settings.seed,
         buffer_size=1,
         weighting="constant",
+        deadline=settings.deadline,
+        checkpoints=_checkpoints(settings, folder),
         callbacks=[HistoryWriter(folder / "history.jsonl"), books],
     )
     result = strategy.start(
@@ -90,6 +99,21 @@ def run(grid: Grid, folder: Path) -> None:
         timeout=settings.timeout,
     )
     save_file(wire.from_record(result.arrays), folder / "model.safetensors")
+
+
+def _checkpoints(settings: Settings, folder: Path) -> Checkpoints | None:
+    if not settings.checkpoint_every:
+        return None
+    begun = (folder / "checkpoints").exists()
+    return Checkpoints(
+        folder, resume=folder if begun else None, every=settings.checkpoint_every
+    )
+
+
+def merges_so_far(folder: Path) -> int:
+    """Return how many updates a run has merged up to now, as its history has it."""
+    path = folder / "history.jsonl"
+    return path.read_text().count('"event": "update"') if path.exists() else 0
 
 
 def prepare(folder: Path, settings: Settings, clients: Plan, messages: Plan) -> Ledger:

@@ -89,7 +89,7 @@ def test_a_grid_without_faults_is_the_grid(tmp_path):
     assert pull(grid, "m0") == ["m0"]
     assert pull(grid, "m0", "m1") == ["m1"]
     assert [entry["seed"] for entry in ledger.entries("delivered")] == [7, 8]
-    assert ledger.entries("grid") == []
+    assert [entry["fault"] for entry in ledger.entries("push")] == [None, None]
 
 
 def test_replies_come_twice_again_or_never(tmp_path):
@@ -100,7 +100,7 @@ def test_replies_come_twice_again_or_never(tmp_path):
     assert pull(grid, *ids) == ["m1"]
     assert pull(grid, *ids) == []
     assert [entry["seed"] for entry in ledger.entries("delivered")] == [0, 1]
-    assert [entry["fault"] for entry in ledger.entries("grid")] == list(faults)
+    assert [entry["fault"] for entry in ledger.entries("push")] == list(faults)
 
 
 def test_a_task_is_not_accepted_and_a_node_is_away_for_a_while(tmp_path):
@@ -181,6 +181,24 @@ def test_what_is_wrong_is_seen(tmp_path, changes, what):
     assert getattr(ended_run(tmp_path / "run", **run), what) == 1
 
 
+def test_a_task_that_is_sent_again_has_the_number_and_the_fault_it_had(tmp_path):
+    ledger = Ledger.open_new(tmp_path / "run", Plan((None, Fault.NAN, Fault.RAISES)))
+    assert ledger.begin_task(seed=5, partition=0) == (0, None)
+    assert ledger.begin_task(seed=6, partition=0) == (1, Fault.NAN)
+    assert ledger.begin_task(seed=5, partition=3) == (0, None)
+    assert ledger.begin_task(seed=7, partition=0) == (2, Fault.RAISES)
+
+
+def test_a_message_that_is_sent_again_after_a_restart_meets_its_fault_again(tmp_path):
+    plan = Fault.DUPLICATE, None, Fault.NOT_SENT
+    grid, ledger = chaotic(tmp_path, *plan)
+    grid.push_messages([train_message(0), train_message(1)])
+    inner = HandlerGrid(lambda message: Message(message.content, reply_to=message))
+    grid = ChaoticGrid(inner, Plan(plan), ledger)
+    again = grid.push_messages([train_message(seed) for seed in (1, 0, 2)])
+    assert pull(grid, *again) == ["m0", "m1", "m1"]
+
+
 @pytest.mark.parametrize("tally", [[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
 def test_too_few_or_too_many_merges_are_no_survival(tmp_path, tally):
     assert not ended_run(tmp_path / "run", **{**SOUND, "tally": tally}).survived
@@ -206,8 +224,10 @@ def test_a_small_broken_run_survives(tmp_path, clock):
         Settings(clock, rounds=4, in_flight=4, timeout=20.0),
         {Fault.RAISES: 2, Fault.NAN: 2, Fault.KILLED: 1},
         {Fault.DUPLICATE: 2, Fault.AGAIN: 2, Fault.NOT_SENT: 1},
+        nodes=8,
+        workers=2,
     )
-    audit = run_local(run, tmp_path / "run", nodes=8, workers=2)
+    audit = run_local(run, tmp_path / "run")
     assert audit.survived
     assert audit.faults == {**run.clients, **run.messages}
     assert (audit.lost, audit.twice, audit.stuck, audit.non_finite) == (0, 0, 0, 0)
