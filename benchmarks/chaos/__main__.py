@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.chaos.audit import Audit, figures, table
-from benchmarks.chaos.fleet import run_fleet
+from benchmarks.chaos.fleet import FLEET_RUNS, run_fleet
 from benchmarks.chaos.local import LOCAL_RUNS, run_local
 from benchmarks.figures import print_json, print_table
 
@@ -39,7 +39,7 @@ def break_everything(folder: Path, part: str = "all") -> list[Audit]:
     if part in ("all", "local"):
         audits += [run_local(run, folder / run.name) for run in LOCAL_RUNS]
     if part in ("all", "fleet"):
-        audits.append(run_fleet(folder / "fleet"))
+        audits += [run_fleet(run, folder / run.name) for run in FLEET_RUNS]
     return audits
 
 

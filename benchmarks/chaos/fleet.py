@@ -1,8 +1,10 @@
-"""A broken run on a real SuperLink with real SuperNodes, all of which are killed."""
+"""Broken runs on a real SuperLink with real SuperNodes, all of which are killed."""
 
 import subprocess
 import time
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.chaos import server
@@ -12,95 +14,137 @@ from benchmarks.chaos.faults import Fault, Plan
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.server import Settings
 
-__all__ = ["run_fleet"]
+__all__ = ["FLEET_RUNS", "FleetRun", "run_fleet"]
 
 _ROOT = Path(__file__).parents[2]
 _APP = Path(__file__).with_name("fleet_app")
-_NODES = 6
-_SETTINGS = Settings("wall", rounds=6, in_flight=5, timeout=30.0)
-_CLIENTS = {
-    Fault.RAISES: 6,
-    Fault.EXITS: 1,
-    Fault.KILLED: 2,
-    Fault.LATE: 1,
-    Fault.HANGS: 1,
-    Fault.NAN: 3,
-    Fault.SHAPE: 3,
-    Fault.GARBAGE: 2,
-    Fault.MISSING: 2,
-    Fault.NO_EXAMPLES: 2,
-}
-_MESSAGES = {
-    Fault.DUPLICATE: 3,
-    Fault.AGAIN: 3,
-    Fault.NOT_SENT: 2,
-    Fault.SWALLOWED: 1,
-    Fault.NODE_LEAVES: 1,
-}
 _CRASHES = (Fault.EXITS, Fault.KILLED)
-# After so many merges.
-_KILL_NODE = (4, 16)
-_KILL_SUPERLINK = (8, 20)
+_LATE_SECONDS = 35.0  # the deadline of a task that should take 10 s, and a bit
+_HANG_SECONDS = 90.0
 _SECONDS_DOWN = 3.0
 _PATIENCE = 300.0
 _POLL = 0.25
 
 
-def run_fleet(folder: Path, *, seed: int = 0) -> Audit:
-    """Run it, break what can be broken, and audit what comes out.
+@dataclass(frozen=True)
+class FleetRun:
+    """A run and what is done to it.
 
-    The ServerApp runs beside its SuperLink and outlives it; see `docs/robustness.md`
-    for the other way, in which it is interrupted and resumed.
+    Attributes
+    ----------
+    name : str
+        Of the run.
+    settings : Settings
+        What kind of run it is.
+    clients, messages : mapping of Fault to int
+        How often each goes wrong.
+    node_kills, superlink_kills : tuple of int
+        Merges after which a SuperNode, or the SuperLink, is killed and started again.
+    survives_superlink : bool
+        Whether the ServerApp outlives its SuperLink. Else it dies with it, and is run
+        again.
+    nodes : int
+        SuperNodes.
+    seed : int
+        Seed of the order of the faults.
+    """
+
+    name: str
+    settings: Settings
+    clients: Mapping[Fault, int] = field(default_factory=dict)
+    messages: Mapping[Fault, int] = field(default_factory=dict)
+    node_kills: tuple[int, ...] = ()
+    superlink_kills: tuple[int, ...] = ()
+    survives_superlink: bool = True
+    nodes: int = 6
+    seed: int = 0
+
+
+FLEET_RUNS = (
+    FleetRun(
+        "fleet",
+        Settings("wall", rounds=6, in_flight=5, timeout=60.0),
+        {
+            Fault.RAISES: 6,
+            Fault.EXITS: 1,
+            Fault.KILLED: 2,
+            Fault.LATE: 1,
+            Fault.HANGS: 1,
+            Fault.NAN: 3,
+            Fault.SHAPE: 3,
+            Fault.GARBAGE: 2,
+            Fault.MISSING: 2,
+            Fault.NO_EXAMPLES: 2,
+        },
+        {
+            Fault.DUPLICATE: 3,
+            Fault.AGAIN: 3,
+            Fault.NOT_SENT: 2,
+            Fault.SWALLOWED: 1,
+            Fault.NODE_LEAVES: 1,
+        },
+        node_kills=(4, 16),
+        superlink_kills=(8, 20),
+    ),
+    FleetRun(
+        "fleet_resumed",
+        Settings("wall", rounds=4, in_flight=3, timeout=60.0, checkpoint_every=1),
+        {Fault.RAISES: 2, Fault.NAN: 1},
+        superlink_kills=(5,),
+        survives_superlink=False,
+        nodes=4,
+    ),
+)
+
+
+def run_fleet(run: FleetRun, folder: Path) -> Audit:
+    """Run it, break what can be broken, and audit what comes out.
 
     Parameters
     ----------
+    run : FleetRun
+        What to do.
     folder : Path
         Where the files of the run and of Flower go; made.
-    seed : int
-        Seed of the order of the faults.
 
     Raises
     ------
     RuntimeError
-        If the run does not end.
+        If the run fails, or does not end.
     """
-    merges = _SETTINGS.merges
-    clients = Plan.draw(_CLIENTS, fine=merges - 6, seed=seed)
-    messages = Plan.draw(_MESSAGES, fine=merges - 6, seed=seed + 1)
-    ledger = server.prepare(folder, _SETTINGS, clients, messages)
+    merges = run.settings.merges
+    fine = merges - run.settings.in_flight
+    clients = Plan.draw(run.clients, fine, run.seed)
+    messages = Plan.draw(run.messages, fine, run.seed + 1)
+    ledger = server.prepare(folder, run.settings, clients, messages)
     home = folder / "flower"
     home.mkdir()
     started = time.perf_counter()
     with Deployment(
-        home, _NODES, survives_superlink=True, PYTHONPATH=str(_ROOT)
+        home,
+        run.nodes,
+        survives_superlink=run.survives_superlink,
+        PYTHONPATH=str(_ROOT),
     ) as deployment:
-        run = deployment.run(
-            _APP,
-            **{"chaos-dir": str(folder), "late-seconds": 35.0, "hang-seconds": 90.0},
-        )
-        _break(deployment, run, ledger, folder)
-    return Audit.of("fleet", folder, merges, time.perf_counter() - started)
+        _break(run, deployment, ledger, folder)
+    return Audit.of(run.name, folder, merges, time.perf_counter() - started)
 
 
-def _break(
-    deployment: Deployment,
-    run: "subprocess.Popen[bytes]",
-    ledger: Ledger,
-    folder: Path,
-) -> None:
-    """Kill processes until the run has ended."""
+def _break(run: FleetRun, deployment: Deployment, ledger: Ledger, folder: Path) -> None:
+    """Start it, and kill processes until it has ended."""
     deadline = time.monotonic() + _PATIENCE
-    node_kills, link_kills = deque(_KILL_NODE), deque(_KILL_SUPERLINK)
+    node_kills, link_kills = deque(run.node_kills), deque(run.superlink_kills)
     crashes = _Crashes(ledger)
-    victims = iter(range(_NODES))
+    victims = iter(range(run.nodes))
+    stream = _start(deployment, folder)
     while not (folder / "model.safetensors").exists():
         # The log stream of a run breaks with the SuperLink that it comes from.
-        untouched = len(link_kills) == len(_KILL_SUPERLINK)
-        if untouched and run.poll() is not None:
-            raise RuntimeError(f"the run failed\n{deployment.log_of(run)}")
+        untouched = len(link_kills) == len(run.superlink_kills)
+        if untouched and stream.poll() is not None:
+            raise RuntimeError(f"{run.name} failed\n{deployment.log_of(stream)}")
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"the run did not end in {_PATIENCE:g} s\n{deployment.logs()}"
+                f"{run.name} did not end in {_PATIENCE:g} s\n{deployment.logs()}"
             )
         merged = server.merges_so_far(folder)
         broken = crashes.new()
@@ -114,7 +158,18 @@ def _break(
             link_kills.popleft()
             ledger.note("harness", fault=Fault.SUPERLINK_KILLED)
             deployment.restart_superlink(_SECONDS_DOWN)
+            if not run.survives_superlink:
+                stream = _start(deployment, folder)
         time.sleep(_POLL)
+
+
+def _start(deployment: Deployment, folder: Path) -> "subprocess.Popen[bytes]":
+    settings = {
+        "chaos-dir": str(folder),
+        "late-seconds": _LATE_SECONDS,
+        "hang-seconds": _HANG_SECONDS,
+    }
+    return deployment.run(_APP, **settings)
 
 
 class _Crashes:
