@@ -10,8 +10,12 @@ from flwr.clientapp.mod import (
     adaptiveclipping_mod,
     arrays_size_mod,
     fixedclipping_mod,
+    message_size_mod,
 )
-from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
 from torch import nn
 
 from flwr_asyncdrop import (
@@ -71,7 +75,7 @@ def plain():
 
 
 def clipping():
-    return client_app(fixedclipping_mod, arrays_size_mod)
+    return client_app(message_size_mod, fixedclipping_mod, arrays_size_mod)
 
 
 def local_privacy(noise):
@@ -204,17 +208,37 @@ class TestAgainstALiar:
         assert self.moved(strategy, clip_norm=0.5) < 2
 
 
-def test_flowers_privacy_wrapper_drives_the_synchronous_hooks():
-    strategy = DifferentialPrivacyClientSideFixedClipping(
-        AsyncFedAvg(in_flight=3, alpha=1.0, fleet=speed_levels),
+def wrapped(wrapper, strategy, app):
+    """One round by Flower's own loop, which drives the synchronous hooks."""
+    model = (mlp(), torch.zeros(1, 4)) if strategy in DROPPING else ()
+    strategy = wrapper(
+        strategy(*model, in_flight=3, fleet=speed_levels),
         noise_multiplier=0.0,
         clipping_norm=CLIP,
         num_sampled_clients=3,
     )
-    with LocalGrid(clipping, num_nodes=3, workers=0) as grid:
-        result = strategy.start(grid, ArrayRecord(mlp().state_dict()), num_rounds=1)
+    with LocalGrid(app, num_nodes=3, workers=0) as grid:
+        return strategy.start(grid, ArrayRecord(mlp().state_dict()), num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "app", "strategy"),
+    [
+        (DifferentialPrivacyClientSideFixedClipping, clipping, HeteroAsyncDrop),
+        (DifferentialPrivacyClientSideFixedClipping, clipping, SyncFedAvg),
+        (DifferentialPrivacyServerSideFixedClipping, plain, SyncFedAvg),
+    ],
+)
+def test_flowers_privacy_wrappers_drive_the_synchronous_hooks(wrapper, app, strategy):
+    result = wrapped(wrapper, strategy, app)
     assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(0.5)
-    assert moved(result.arrays.to_torch_state_dict()) == pytest.approx(CLIP, rel=1e-3)
+    assert CLIP / 10 < moved(result.arrays.to_torch_state_dict()) < 1.01 * CLIP
+
+
+def test_flowers_server_side_clipping_takes_full_models_only():
+    """As docs/robustness.md says; if this fails, it says too little."""
+    with pytest.raises(ValueError, match="could not be broadcast"):
+        wrapped(DifferentialPrivacyServerSideFixedClipping, HeteroAsyncDrop, plain)
 
 
 def test_metrics_aggregation_functions_get_flowers_arguments():
