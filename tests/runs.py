@@ -85,7 +85,8 @@ class Recorder(Callback):
 
     def on_dispatch(self, state, order):
         self.orders.append(order)
-        devices = [taken.device for taken in state.orders]
+        taken = (*state.in_flight.values(), *state.late.values(), *state.waiting)
+        devices = [order.device for order in taken]
         assert len(devices) == len(set(devices)), "two tasks on one device"
         assert self.slots is None or len(state.in_flight) <= self.slots
 
