@@ -29,7 +29,7 @@ from flwr_asyncdrop import (
     speed_levels,
     wire,
 )
-from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.server.callbacks import Callback
 from tests.runs import mlp
 
@@ -178,6 +178,14 @@ def test_noise_that_makes_a_variance_negative_costs_the_task_and_not_the_model()
     app = client_app(local_privacy(100.0), net=normalised)
     with pytest.raises(RunError, match="a variance cannot be negative"):
         run(app, AsyncFedAvg, normalised)
+
+
+def test_a_device_that_claims_too_many_examples_costs_its_task():
+    assert run(plain(), AsyncFedAvg, max_examples=2)[0].failures == []
+    with pytest.raises(RunError, match="raise max-examples if there can be"):
+        run(plain(), AsyncFedAvg, max_examples=1)
+    with pytest.raises(ConfigError, match="max_examples=0"):
+        AsyncFedAvg(max_examples=0)
 
 
 class TestAgainstALiar:

@@ -22,7 +22,7 @@ def num_cut(count: int, trim: float) -> int:
     ``ceil(trim * count)``, so that the share that is cut is never less than asked
     for; but one value is always left, and two of an even number.
     """
-    # 0.1 * 30 is a little more than 3
+    # 0.07 * 100 is a little more than 7.
     return max(min(ceil(trim * count - _ROUNDING), (count - 1) // 2), 0)
 
 

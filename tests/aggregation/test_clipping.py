@@ -46,12 +46,10 @@ class TestByHand:
         clipped = clip_update(update({"w": [3 + 4j]}, {"w": [0j]}), 1.0)
         torch.testing.assert_close(clipped.arrays["w"], torch.tensor([0.6 + 0.8j]))
 
-    @pytest.mark.parametrize("huge", [1e19, -1e19])
-    def test_squares_that_float32_cannot_hold(self, huge):
-        clipped = clip_update(update({"w": [huge, 0.0]}, {"w": [0.0, 0.0]}), 2.0)
-        torch.testing.assert_close(
-            clipped.arrays["w"], torch.tensor([2.0 if huge > 0 else -2.0, 0.0])
-        )
+    def test_squares_that_float32_cannot_hold(self):
+        clipped = clip_update(update({"w": [1.8e19, -1.8e19]}, {"w": [0.0, 0.0]}), 2.0)
+        root = 2**0.5
+        torch.testing.assert_close(clipped.arrays["w"], torch.tensor([root, -root]))
 
     def test_mixing_goes_to_what_was_sent_and_the_clipped_change(self):
         """10 half-way to 4 + 1."""

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from flwr_asyncdrop.doctor import examine, gpu, machine, software
 from flwr_asyncdrop.doctor.data import check_data
 from flwr_asyncdrop.doctor.gpu import check_gpu
+from flwr_asyncdrop.doctor.listeners import listener
 from flwr_asyncdrop.doctor.machine import check_memory, check_output, check_shared
 from flwr_asyncdrop.doctor.software import (
     check_optional,
@@ -235,6 +236,10 @@ class TestPorts:
             superlink.kill()
         assert finding.level == "warning"
         assert f"kill {superlink.pid}" in finding.mend
+
+    def test_who_only_talks_does_not_listen(self, taken):
+        with socket.create_connection(("127.0.0.1", int(taken))) as talking:
+            assert listener(talking.getsockname()[1]) is None
 
     def test_flowers_own_ports_unless_told_otherwise(self):
         assert [each.name for each in check_ports({})] == ["port 39091", "port 39093"]
