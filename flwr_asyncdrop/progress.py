@@ -96,6 +96,7 @@ class Progress(Callback):
 
     def on_end(self, state: ServerState) -> None:
         """Log the last line, and what was lost."""
+        self._in_flight = len(state.in_flight)
         logger.info("%s", self._line(state))
         if state.failures:
             logger.warning("tasks lost: %s", _counts(state.failures))

@@ -33,6 +33,7 @@ from flwr_asyncdrop.exceptions import (
     RunError,
     UnsupportedModelError,
 )
+from flwr_asyncdrop.history import HistoryWriter, read_history
 from flwr_asyncdrop.seeding import derive_seed, torch_generator
 from flwr_asyncdrop.simulation.profiles import DeviceProfile, speed_levels
 from flwr_asyncdrop.strategies import STRATEGIES
@@ -435,6 +436,54 @@ class TestEvaluationByClients:
         assert result.evaluate_metrics_clientapp[1] == MetricRecord({"loss": 3.0})
 
 
+class TestTrouble:
+    def test_when_all_devices_have_gone_the_run_ends_with_what_it_has(
+        self, log, tmp_path
+    ):
+        def leave(message):
+            if len(grid.pushed) == 3:
+                grid.node_ids = []
+            return plus_one(message)
+
+        grid = HandlerGrid(leave, node_ids=[1, 2])
+        history, recorder = HistoryWriter(tmp_path / "history.jsonl"), Recorder()
+        strategy = AsyncFedAvg(in_flight=2, callbacks=[history, recorder])
+        result = strategy.start(grid, record(ZEROS), num_rounds=9, timeout=0.1)
+        assert list(result.train_metrics_clientapp) == [1, 2]
+        assert weights(result.arrays)["w"] == [recorder.weights[-1]] * 2
+        *_, end = read_history(history.path)
+        # That they have gone shows at the end of the second round: one still replies.
+        assert (end["updates"], end["ended"]) == (5, "timeout")
+        assert "no device was there to train for 0.1 s" in log.text
+        assert "0 in flight" in log.records[-1].message
+
+    @pytest.mark.parametrize("late", ["merge", "discount", "drop"])
+    def test_what_comes_late_is_dealt_with_as_it_was_told(self, late):
+        def fleet(count):
+            return [DeviceProfile(1.0, jitter=1.5) for _ in range(count)]
+
+        recorder = Recorder()
+        AsyncFedAvg(in_flight=3, fleet=fleet, late=late, callbacks=[recorder]).start(
+            HandlerGrid(plus_one, node_ids=range(1, 6)), record(ZEROS), num_rounds=20
+        )
+        merged = sum(update.late for update in recorder.merged)
+        dropped = sum(kind == "late" for _, kind, _ in recorder.failures)
+        assert (merged > 0, dropped > 0) == (late != "drop", late == "drop")
+
+    @pytest.mark.parametrize(("deadline", "gone"), [(3.0, True), (0.0, False)])
+    def test_without_deadlines_a_slow_task_is_waited_for(self, deadline, gone):
+        def fleet(count):
+            return [DeviceProfile(1.0, jitter=2.0) for _ in range(count)]
+
+        recorder = Recorder()
+        settings = {"deadline": deadline, "quarantine_after": 0}
+        AsyncFedAvg(in_flight=3, fleet=fleet, callbacks=[recorder], **settings).start(
+            HandlerGrid(plus_one, node_ids=range(1, 6)), record(ZEROS), num_rounds=20
+        )
+        given_up = any(kind == "no-reply" for _, kind, _ in recorder.failures)
+        assert given_up == gone
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "says"),
@@ -451,6 +500,9 @@ class TestBadInput:
             ({"alpha": float("nan")}, "alpha=nan"),
             ({"drop_rate": 1.0}, r"drop rate 1.0 is not in \[0, 1\)"),
             ({"drop_rate": -0.5}, "drop rate -0.5"),
+            ({"deadline": 0.5}, "deadline=0.5 must be at least 1"),
+            ({"late": "forget"}, "late='forget' must be one of merge, discount, drop"),
+            ({"quarantine_after": -1}, "quarantine_after=-1 must be at least 0"),
         ],
     )
     def test_the_constructor_echoes_the_value_in_one_line(self, arguments, says):

@@ -53,6 +53,27 @@ def test_a_reply_that_was_not_asked_for_stays_for_later():
     assert box.wait([third], timeout=1).metadata.reply_to_message_id == third
 
 
+def test_a_second_reply_is_counted_and_thrown_away():
+    grid = HandlerGrid(echo)
+    box = mailbox(grid)
+    sent, other = box.push(message()), box.push(message())
+    (first, _) = grid.pull_messages([sent]), grid.pull_messages([other])
+    replies = [[*first, *first], [*first]]  # twice at once, and again when it is gone
+    grid.pull_messages = lambda ids: replies.pop(0) if replies else []
+    assert box.wait([sent], timeout=1).metadata.reply_to_message_id == sent
+    assert box.duplicates == 1
+    assert box.wait([other], timeout=1) is None
+    assert box.duplicates == 2
+    assert box.wait([sent], timeout=1) is None
+
+
+def test_without_messages_it_only_waits():
+    grid = HandlerGrid(echo)
+    grid.wait_any = lambda ids, timeout: pytest.fail("there is nothing to wait for")
+    assert mailbox(grid).wait([], timeout=3) is None
+    assert grid.now == pytest.approx(3, abs=0.3)
+
+
 @pytest.mark.parametrize("answer", [[], [None], [""]])
 def test_a_push_that_the_grid_refuses_has_no_id(answer):
     grid = HandlerGrid(echo)

@@ -41,3 +41,16 @@ def test_a_grid_that_has_all_its_nodes_is_not_waited_for():
     grid.has_all_nodes = True
     assert nodes(grid).wait_for(1, patience=60) == [1, 2, 3]
     assert grid.now == 0
+
+
+def test_watching_ends_when_the_nodes_will_do():
+    grid, seen = Registering(total=5), []
+    found = nodes(grid).watch(lambda ids: seen.append(ids) or 4 in ids, patience=60)
+    assert found
+    assert seen == [[], [5], [4, 5]]
+
+
+def test_watching_ends_when_the_time_is_up():
+    grid = Registering(total=3)
+    assert not nodes(grid).watch(lambda ids: 9 in ids, patience=10)
+    assert grid.now == pytest.approx(10, abs=0.6)
