@@ -38,6 +38,7 @@ def expected_schedule(
         strategy.task_costs(initial),
         uniform=config.selection == "uniform",
         waits_for=waits_for,
+        deadline=strategy.tolerance.deadline,
     )
     updates = config.num_rounds * config.in_flight * share
     milestones = tuple(round(part * updates) for part in config.milestones)
@@ -50,6 +51,7 @@ def fastest_share(
     *,
     uniform: bool = False,
     waits_for: int = 1,
+    deadline: float = 0.0,
 ) -> float:
     """Return the expected share of a run's updates that the fastest rank does.
 
@@ -71,6 +73,9 @@ def fastest_share(
     waits_for : int
         Updates for which devices wait before they go on; 1 if they never wait, and
         the number of ranks in a synchronous algorithm.
+    deadline : float
+        Times its expected duration after which a lost task shows; 0 if that takes as
+        long as one that is not lost.
     """
     rates = [0.0] * len(costs)
     for rank, cost in enumerate(costs):
@@ -80,7 +85,14 @@ def fastest_share(
             if place * len(costs) // len(profiles) == rank
         ]
         updates = sum(1 - device.dropout for device in devices)
-        seconds = sum(device.mean_duration(cost) for device in devices)
+        seconds = sum(_slot_seconds(device, cost, deadline) for device in devices)
         if devices:
             rates[rank] = updates if uniform else updates / seconds
     return min(rates[0] / sum(rates), 1 / waits_for)
+
+
+def _slot_seconds(device: DeviceProfile, cost: TaskCost, deadline: float) -> float:
+    """Return how long a device's task takes a slot on average, lost ones included."""
+    done = device.mean_duration(cost)
+    lost = deadline * device.duration(cost) if deadline else done
+    return (1 - device.dropout) * done + device.dropout * lost

@@ -53,6 +53,9 @@ def test_transfers_and_jitter_take_their_time_and_lost_tasks_are_no_updates():
     lossy = DeviceProfile(1.0, dropout=0.75)
     assert fastest_share([lossy, slow], costs) == pytest.approx(0.5)
     assert fastest_share([lossy, slow], costs, uniform=True) == pytest.approx(0.2)
+    # Three of four tasks are lost, and show after 5 s: four tasks in 16 s.
+    late = fastest_share([lossy, DeviceProfile(16.0)], costs, deadline=5.0)
+    assert late == pytest.approx(0.5)
 
 
 def test_a_smaller_submodel_for_the_slow_evens_the_pace():
@@ -91,6 +94,7 @@ TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n
         {"algo": "async-fedavg", "availability": 0.5},
         {"algo": "async-fedavg", "selection": "uniform"},
         {"algo": "async-fedavg", "trace": TRACE},
+        {"algo": "async-fedavg", "trace": TRACE, "deadline": 8.0},
         {"algo": "fedbuff"},
         {"algo": "fedbuff-wait"},
         {"algo": "fedavg"},
@@ -117,6 +121,7 @@ def test_the_fastest_rank_really_does_that_many(changes, tmp_path):
         duration=config.duration,
         selection=Uniform() if uniform else None,
         callbacks=[recorder],
+        deadline=config.deadline,
         **config.hyperparameters,
     )
     initial = mlp().state_dict()
