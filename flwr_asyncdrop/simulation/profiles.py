@@ -53,7 +53,7 @@ class DeviceProfile:
         with 0.25, two tasks of three take between 0.78 and 1.28 times the usual.
     dropout : float
         Probability that a task is lost on the device, in ``[0, 1)``. It takes its
-        time and its bytes down, and nothing comes back.
+        bytes down, nothing comes back, and it shows when the task is overdue.
     availability : Availability, optional
         When the device is there; always by default. It gets tasks only then. One that
         leaves while it trains finishes: its reply arrives as if it had stayed.
