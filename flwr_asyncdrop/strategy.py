@@ -304,7 +304,7 @@ class AsyncStrategy(SynchronousRounds):
         checkpoint = None if checkpoints is None else checkpoints.open()
         signals = Signals()
         nodes = Nodes(grid, sleep=signals.sleep)
-        mailbox = Mailbox(grid, check=signals.check)
+        mailbox = Mailbox(grid, check=signals.check, patiently=signals.at_once)
         node_ids = nodes.wait_for(self._nodes_needed(checkpoint), timeout)
         session = self._open(
             node_ids, initial_arrays, train_config, timeout, checkpoint

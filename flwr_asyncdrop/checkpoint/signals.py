@@ -3,7 +3,8 @@
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -17,10 +18,10 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 class Signals:
     """Keeps SIGINT and SIGTERM back until the run can stop; a context manager.
 
-    The first signal is noted, and `check` raises it. What the process would have done
-    with it happens when the context is left: Python raises ``KeyboardInterrupt``,
-    Flower's ServerApp process reports that it was stopped, and so on. A second signal
-    is not kept back.
+    The first signal is noted, and `check` raises it, or `at_once` does where it may
+    take long. What the process would have done with it happens when the context is
+    left: Python raises ``KeyboardInterrupt``, Flower's ServerApp process reports that
+    it was stopped, and so on. A second signal is not kept back.
 
     Only a process's main thread can handle signals. Elsewhere, as where Flower's
     simulation engine runs the ServerApp, this does nothing, and neither does it touch
@@ -30,6 +31,7 @@ class Signals:
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
         self._received: int | None = None
+        self._is_at_once = False
 
     def check(self) -> None:
         """Raise Interrupted if a signal has come."""
@@ -40,6 +42,20 @@ class Signals:
         """Sleep for so long, and raise Interrupted if a signal has come."""
         time.sleep(seconds)
         self.check()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let a signal raise Interrupted the moment it comes.
+
+        For calls that may never return, such as those of Flower's grids while their
+        SuperLink is gone, at moments at which the run can stop.
+        """
+        self._is_at_once = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._is_at_once = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -64,6 +80,8 @@ class Signals:
     def _note(self, signum: int, _: FrameType | None) -> None:
         self._received = signum
         self._put_back()
+        if self._is_at_once:
+            raise Interrupted(signum)
 
     def _put_back(self) -> None:
         for signum, before in self._before.items():

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -27,7 +28,11 @@ class Mailbox:
     timer, sleep : callable
         Source of monotonic seconds, and the pause; replaced in tests.
     check : callable, optional
-        Called again and again while it waits, which ends if it raises.
+        Called before each look for a reply, and again and again while none is there;
+        what it raises ends the wait.
+    patiently : callable, optional
+        Entered whenever it looks for a reply while it waits, as that may take as long
+        as the SuperLink is gone; what comes out of it ends the wait.
 
     Attributes
     ----------
@@ -42,11 +47,13 @@ class Mailbox:
         timer: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         check: Callable[[], None] | None = None,
+        patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._grid = grid
         self._timer = timer
         self._sleep = sleep
         self._check = check
+        self._patiently = patiently
         self._wait_any = getattr(grid, "wait_any", None)
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
@@ -84,13 +91,14 @@ class Mailbox:
         deadline = self._timer() + timeout
         pause = _SHORTEST_POLL
         while True:
-            if (message := self._take(message_ids)) is not None:
-                return message
-            self._pull(message_ids)
-            if (message := self._take(message_ids)) is not None:
-                return message
             if self._check is not None:
                 self._check()
+            if (message := self._take(message_ids)) is not None:
+                return message
+            with self._patiently():
+                self._pull(message_ids)
+            if (message := self._take(message_ids)) is not None:
+                return message
             left = deadline - self._timer()
             if left <= 0:
                 return None

@@ -99,3 +99,48 @@ def test_a_pause_ends_with_the_signal(signum):
         sleep()
     timer.join()
     assert isinstance(caught.value.__context__, Interrupted)
+
+
+def test_a_call_that_never_returns_is_left_at_once(signum):
+    main = threading.get_ident()
+    timer = threading.Timer(0.05, signal.pthread_kill, [main, signum])
+
+    def wait():
+        with Signals() as signals:
+            timer.start()
+            with signals.at_once():
+                time.sleep(60)
+
+    started = time.monotonic()
+    with pytest.raises(StoppedError) as caught:
+        wait()
+    timer.join()
+    assert isinstance(caught.value.__context__, Interrupted)
+    assert time.monotonic() - started < 30
+
+
+def test_no_such_call_is_begun_after_a_signal(signum):
+    def begin():
+        with Signals() as signals:
+            signal.raise_signal(signum)
+            with signals.at_once():
+                pytest.fail("it began")
+
+    with pytest.raises(StoppedError):
+        begin()
+
+
+def test_after_such_a_call_signals_wait_again(signum):
+    done = []
+
+    def work():
+        with Signals() as signals:
+            with signals.at_once():
+                pass
+            signal.raise_signal(signum)
+            done.append("what was under way")
+            signals.check()
+
+    with pytest.raises(StoppedError):
+        work()
+    assert done == ["what was under way"]
