@@ -12,13 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from scripts.flwr_run import end_processes, free_ports
+import psutil
+
+from scripts.flwr_run import end_processes, free_ports, has_mark
 
 __all__ = ["Deployment"]
 
 _BIN = Path(sys.executable).parent
 _HOST = "127.0.0.1"
 _PATIENCE = 60.0
+_POLL = 0.2
+_SERVER_APP = "flwr-serverapp"
 # Up to 1.34 every API has a gRPC port of its own; later there is one HTTP port.
 _GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
 
@@ -58,6 +62,7 @@ class Deployment:
     ) -> None:
         self.home = home
         self.num_nodes = num_nodes
+        self._survives_superlink = survives_superlink
         self._mark = uuid.uuid4().hex
         self._environment = {
             **os.environ,
@@ -136,9 +141,22 @@ class Deployment:
         self.nodes[number] = self.start_node(number)
 
     def restart_superlink(self, seconds_down: float = 0.0) -> None:
-        """Kill the SuperLink and start it again with its database."""
+        """Kill the SuperLink and start it again with its database.
+
+        A ServerApp that does not outlive its SuperLink has to end before that.
+
+        Raises
+        ------
+        RuntimeError
+            If it does not, within a minute.
+        """
         _kill(self.superlink)
         time.sleep(seconds_down)
+        deadline = time.monotonic() + _PATIENCE
+        while not self._survives_superlink and self._server_app_runs():
+            if time.monotonic() > deadline:
+                raise RuntimeError("a ServerApp has not ended with its SuperLink")
+            time.sleep(_POLL)
         self.start_superlink()
 
     def run(self, app: Path, **settings: object) -> subprocess.Popen[bytes]:
@@ -158,6 +176,10 @@ class Deployment:
             f"--- {path.stem}\n{path.read_text()}"
             for path in sorted(self.home.glob("*.log"))
         )
+
+    def _server_app_runs(self) -> bool:
+        marked = (p for p in psutil.process_iter() if has_mark(p, self._mark))
+        return any(_SERVER_APP in " ".join(process.cmdline()) for process in marked)
 
     def _start_superexec(self) -> None:
         address = (
@@ -201,6 +223,6 @@ def _wait_for(address: str) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"nothing listens on {address}") from error
-            time.sleep(0.2)
+            time.sleep(_POLL)
         else:
             return
