@@ -31,7 +31,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from os import SEEK_END
 from pathlib import Path
 from typing import IO, Any
 
@@ -116,6 +115,7 @@ class HistoryWriter(Callback):
         self._timer = timer
         self._start = timer()
         self._file: IO[bytes] | None = None
+        self._num_bytes = 0
         self._lines: list[_Record | _Place] = []
         self._units = UnitCounts()
         self.ended_early = False
@@ -141,7 +141,7 @@ class HistoryWriter(Callback):
     def memory(self) -> HistoryMemory:
         """How far it is."""
         return HistoryMemory(
-            0 if self._file is None else self._file.tell(),
+            self._num_bytes if self._file is None else self._file.tell(),
             self._timer() - self._start,
             [
                 (None, line) if isinstance(line, _Place) else (line, None)
@@ -158,22 +158,14 @@ class HistoryWriter(Callback):
         CheckpointError
             If the file is missing or too short.
         """
-        try:
-            self._file = self.path.open("r+b")
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot go on with the history {self.path}: {error.strerror}; start "
-                "the run again without resume"
-            ) from error
-        length = self._file.seek(0, SEEK_END)
+        length = self.path.stat().st_size if self.path.exists() else 0
         if length < memory.num_bytes:
             raise CheckpointError(
                 f"the history {self.path} has {length} bytes, and the checkpoint knows "
                 f"of {memory.num_bytes}: it is of another run; start the run again "
                 "without resume"
             )
-        self._file.truncate(memory.num_bytes)
-        self._file.seek(memory.num_bytes)
+        self._num_bytes = memory.num_bytes
         self._start = self._timer() - memory.seconds
         self._lines = [
             line for pair in memory.lines for line in pair if line is not None
@@ -181,7 +173,10 @@ class HistoryWriter(Callback):
         self._units.restore(memory.units)
 
     def on_resume(self, state: ServerState) -> None:
-        """Go on with the file; `restore` has opened it."""
+        """Open the file at the place that `restore` was told."""
+        self._file = self.path.open("r+b")
+        self._file.truncate(self._num_bytes)
+        self._file.seek(self._num_bytes)
 
     def on_interrupt(self, state: ServerState) -> None:
         """Close the file without an end."""

@@ -23,7 +23,14 @@ from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.submodel import State
 
-__all__ = ["FORMAT_VERSION", "Checkpoint", "all_checkpoints", "read", "write"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Checkpoint",
+    "all_checkpoints",
+    "forget_later",
+    "read",
+    "write",
+]
 
 FORMAT_VERSION = 1
 _FORMAT = "flwr-asyncdrop checkpoint"
@@ -131,6 +138,16 @@ def all_checkpoints(folder: Path) -> list[Path]:
         return []
     found = [path for path in folder.iterdir() if path.name.isdecimal()]
     return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def forget_later(path: Path) -> None:
+    """Delete the checkpoints that are newer than one.
+
+    A run that goes on from it does its history again, which they count on.
+    """
+    for other in all_checkpoints(path.parent):
+        if int(other.name) > int(path.name):
+            shutil.rmtree(other)
 
 
 def write(

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from safetensors import SafetensorError
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints
 from flwr_asyncdrop.checkpoint.codec import Json, encode
-from flwr_asyncdrop.checkpoint.files import Checkpoint, write
+from flwr_asyncdrop.checkpoint.files import Checkpoint, forget_later, write
 from flwr_asyncdrop.history import HistoryWriter
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
@@ -79,11 +80,14 @@ class Keeper(Callback):
         self._files = [c.path for c in callbacks if isinstance(c, HistoryWriter)]
         self._updates_between = checkpoints.every * session.updates_per_round
         self._due = 0
+        self._resumed: Path | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
     def restore(self, checkpoint: Checkpoint) -> list[UnderWay]:
         """Let the aggregator and the callbacks go on from a checkpoint.
+
+        Nothing changes on the disk before the run begins.
 
         Returns
         -------
@@ -95,6 +99,7 @@ class Keeper(Callback):
         CheckpointError
             If it does not fit.
         """
+        self._resumed = checkpoint.path
         aggregator = self._session.aggregator
         kind = type(aggregator.memory)
         aggregator.memory = checkpoint.part("aggregator", kind)
@@ -103,7 +108,9 @@ class Keeper(Callback):
         return [checkpoint.part(name, UnderWay) for name in self._evaluators]
 
     def on_resume(self, state: ServerState) -> None:
-        """Find out when the next checkpoint is due."""
+        """Forget what came after the checkpoint that the run goes on from."""
+        if self._resumed is not None:
+            forget_later(self._resumed)
         self._due = self._next(state)
 
     def on_pause(self, state: ServerState) -> None:

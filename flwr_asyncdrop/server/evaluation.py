@@ -161,7 +161,7 @@ class _Sent:
     """A round of client evaluation under way."""
 
     pending: Pending
-    waiting: dict[str, int]
+    waiting: dict[str, int] = field(default_factory=dict)
     replies: dict[int, Message] = field(default_factory=dict)
 
 
@@ -199,10 +199,16 @@ class ClientEvaluator(Evaluator):
 
     def begin(self, pending: Pending) -> None:
         """Send a model to the clients that ``configure`` chooses."""
-        messages = self._configure(pending.round, wire.to_record(pending.arrays))
-        pushed = [self._mailbox.push(message) for message in messages]
-        waiting = {name: place for place, name in enumerate(pushed) if name}
-        self._rounds.append(_Sent(pending, waiting))
+        sent = _Sent(pending)
+        # First: an interruption of the pushes must not make it forgotten.
+        self._rounds.append(sent)
+        self._send(sent)
+
+    def restore(self, memory: UnderWay) -> None:
+        """Begin again with what was under way."""
+        self._rounds.extend(_Sent(pending) for pending in memory.evaluations)
+        for sent in self._rounds:
+            self._send(sent)
 
     @property
     def memory(self) -> UnderWay:
@@ -225,6 +231,13 @@ class ClientEvaluator(Evaluator):
     def close(self) -> None:
         """Forget the rounds whose replies never came."""
         self._rounds.clear()
+
+    def _send(self, sent: _Sent) -> None:
+        pending = sent.pending
+        messages = self._configure(pending.round, wire.to_record(pending.arrays))
+        for place, message in enumerate(messages):
+            if (name := self._mailbox.push(message)) is not None:
+                sent.waiting[name] = place
 
     def _wait(self, sent: _Sent) -> None:
         while sent.waiting:

@@ -1,0 +1,257 @@
+"""A run that goes on from any checkpoint is the run that was never interrupted."""
+
+import logging
+import signal
+from itertools import count
+from types import MappingProxyType
+
+import pytest
+import torch
+
+from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.checkpoint import newest
+from flwr_asyncdrop.checkpoint.files import all_checkpoints
+from flwr_asyncdrop.exceptions import CheckpointError, RunError
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.strategies import STRATEGIES
+from tests.checkpoint.small_runs import client, copy_of, lines, run
+from tests.grids import HandlerGrid
+from tests.runs import failing, record
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+
+def checkpoints(folder):
+    return all_checkpoints(folder / "checkpoints")[::-1]
+
+
+def stopping_at(number, signum=signal.SIGINT):
+    """Return a client during whose work a signal comes, once."""
+    tasks = count(1)
+
+    def handle(message):
+        if next(tasks) == number:
+            signal.raise_signal(signum)
+        return client(message)
+
+    return handle
+
+
+@pytest.fixture
+def log(caplog, monkeypatch):
+    """What is logged; Flower's logger does not hand its records on."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.INFO):
+        yield caplog
+
+
+class TestVirtualClock:
+    @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+    def test_from_every_checkpoint_of_every_algorithm(self, algorithm, tmp_path):
+        whole = run(tmp_path / "whole", algorithm)
+        saved = checkpoints(tmp_path / "whole")
+        assert len(saved) == 4
+        kinds = {line.get("kind") for line in whole["history"]}
+        assert "dropout" in kinds
+        for number, checkpoint in enumerate(saved):
+            folder = copy_of(tmp_path / "whole", str(number))
+            resume = folder / checkpoint.relative_to(tmp_path / "whole")
+            assert run(folder, algorithm, resume=resume) == whole
+
+    @pytest.mark.parametrize("mode", ["sliced", "masked"])
+    @pytest.mark.parametrize("late", ["merge", "drop"])
+    def test_with_late_replies_and_masked_models(self, mode, late, tmp_path):
+        changes = {"mode": mode, "late": late}
+        whole = run(tmp_path / "whole", "hetero-asyncdrop", **changes)
+        saved = checkpoints(tmp_path / "whole")
+        states = [newest(path).part("state", ServerState) for path in saved]
+        assert any(state.late for state in states)
+        # The last one first: going on from one forgets those after it.
+        for checkpoint in saved[:0:-1]:
+            again = run(
+                tmp_path / "whole", "hetero-asyncdrop", resume=checkpoint, **changes
+            )
+            assert again == whole
+
+    @pytest.mark.parametrize("algorithm", ["asyncdrop-plus", "fedbuff-wait"])
+    def test_stopped_again_and_again_in_the_middle_of_rounds(self, algorithm, tmp_path):
+        whole = run(tmp_path / "whole", algorithm)
+        folder, resume = tmp_path / "stopped", None
+        for _ in range(6):
+            with pytest.raises(KeyboardInterrupt):
+                run(folder, algorithm, resume=resume, handler=stopping_at(6))
+            assert lines(folder)[-1]["event"] != "end"
+            resume = folder
+        assert run(folder, algorithm, resume=folder) == whole
+
+    def test_nodes_that_are_others_play_the_same_devices(self, tmp_path):
+        whole = run(tmp_path / "run", "asyncdrop")
+        resume = checkpoints(tmp_path / "run")[2]
+        others = range(101, 111)
+        assert run(tmp_path / "run", "asyncdrop", resume=resume, node_ids=others) == (
+            whole
+        )
+
+    def test_orders_of_one_version_share_what_they_were_sent(self, tmp_path):
+        run(tmp_path, "fedbuff")
+        together = 0
+        for path in checkpoints(tmp_path)[1:]:
+            state = newest(path).part("state", ServerState)
+            sent = {}
+            for order in state.orders:
+                base = sent.setdefault(order.base_version, order.base)
+                assert order.base["0.weight"] is base["0.weight"]
+            together += len(state.orders) - len(sent)
+        assert together > 0
+
+    def test_going_back_forgets_what_came_after(self, tmp_path):
+        run(tmp_path, "asyncdrop")
+        resume = checkpoints(tmp_path)[1]
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "asyncdrop", resume=resume, handler=stopping_at(1))
+        names = [path.name for path in checkpoints(tmp_path)]
+        assert names == ["000001", "000002", "000003"]
+        assert newest(tmp_path).updates == newest(resume).updates == 4
+
+    def test_a_fleet_that_has_shrunk_cannot_go_on(self, tmp_path):
+        run(tmp_path, "asyncdrop")
+        resume = checkpoints(tmp_path)[1]
+        fewer = {"node_ids": range(1, 8), "timeout": 0.01}
+        with pytest.raises(RunError, match="7 of 8 nodes"):
+            run(tmp_path, "asyncdrop", resume=resume, **fewer)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({"rounds": 5}, "num-rounds 4, now 5"),
+            ({"seed": 4}, "seed 3, now 4"),
+            ({"alpha": 0.25}, "alpha 0.5, now 0.25"),
+            ({"in_flight": 3}, "in-flight 4, now 3"),
+        ],
+    )
+    def test_another_configuration(self, changes, says, tmp_path):
+        run(tmp_path, "asyncdrop")
+        with pytest.raises(CheckpointError, match=says):
+            run(tmp_path, "asyncdrop", resume=tmp_path, **changes)
+
+    def test_another_algorithm(self, tmp_path):
+        run(tmp_path, "asyncdrop")
+        with pytest.raises(CheckpointError, match="algo 'asyncdrop', now 'fedbuff'"):
+            run(tmp_path, "fedbuff", resume=tmp_path)
+
+    def test_a_history_that_is_not_the_runs(self, tmp_path):
+        run(tmp_path, "asyncdrop")
+        (tmp_path / "history.jsonl").write_text("")
+        with pytest.raises(CheckpointError, match="the checkpoint knows of"):
+            run(tmp_path, "asyncdrop", resume=tmp_path)
+        (tmp_path / "history.jsonl").unlink()
+        with pytest.raises(CheckpointError, match="has 0 bytes"):
+            run(tmp_path, "asyncdrop", resume=tmp_path)
+
+    def test_other_callbacks(self, tmp_path):
+        class Counter(Callback):
+            memory = None
+
+            def restore(self, memory):
+                pass
+
+        run(tmp_path, "asyncdrop")
+        before = lines(tmp_path)
+        with pytest.raises(CheckpointError, match="callback-3-Counter"):
+            run(tmp_path, "asyncdrop", resume=tmp_path, callbacks=[Counter()])
+        assert lines(tmp_path) == before
+
+
+class TestWallClock:
+    WALL = MappingProxyType(
+        {
+            "fleet": None,
+            "node_ids": range(1, 5),
+            "fraction_evaluate": 0.0,
+            "quarantine_after": 0,
+            "timeout": 5,
+        }
+    )
+
+    def test_tasks_in_flight_are_lost_and_nothing_is_merged_twice(self, tmp_path, log):
+        seeds = []
+
+        class Seeds(Callback):
+            """The seed of a task tells it from all others."""
+
+            def on_update(self, state, merged):
+                seeds.append(merged.reply.metrics["metrics"]["loss"])
+
+        changes = {**self.WALL, "callbacks": [Seeds()]}
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "fedbuff", handler=stopping_at(11), **changes)
+        before = lines(tmp_path)
+        assert before[-1]["event"] != "end"
+        done = sum(line["event"] == "update" for line in before)
+        outcome = run(tmp_path, "fedbuff", resume=tmp_path, **changes)
+        history = outcome["history"]
+        assert history[: len(before)] == before
+        lost = [line for line in history if line["event"] == "failure"]
+        assert [line["kind"] for line in lost] == ["interrupted"] * len(lost)
+        assert 1 <= len(lost) <= 4
+        assert 0 < done < 16
+        assert history[-1]["failures"] == {"interrupted": len(lost)}
+        assert len(seeds) == len(set(seeds)) == history[-1]["updates"] == 16
+        times = [line["time"] for line in history if line["event"] == "update"]
+        assert times == sorted(times)
+
+    def test_it_does_not_keep_what_nobody_sends_again(self, tmp_path):
+        run(tmp_path, "fedbuff", **self.WALL)
+        state = newest(checkpoints(tmp_path)[1]).part("state", ServerState)
+        assert all(order.base is None for order in state.in_flight.values())
+
+    def test_it_keeps_its_size_whoever_is_connected(self, tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "asyncdrop", handler=stopping_at(9), **self.WALL)
+        fewer = {**self.WALL, "node_ids": [2, 4], "min_available_nodes": 1}
+        outcome = run(tmp_path, "asyncdrop", resume=tmp_path, **fewer)
+        updates = [line for line in outcome["history"] if line["event"] == "update"]
+        assert [line["round"] for line in updates] == [n // 4 + 1 for n in range(16)]
+
+    def test_a_run_that_ended_for_want_of_devices_goes_on_when_they_are_back(
+        self, tmp_path, log
+    ):
+        def dies(message):
+            if next(tasks) > 7:
+                return failing(message)
+            return client(message)
+
+        tasks = count(1)
+        ended = run(tmp_path, "async-fedavg", handler=dies, **self.WALL)
+        assert ended["history"][-1]["ended"] == "failures"
+        assert "to go on: do the same with Checkpoints" in log.text
+        done = ended["history"][-1]["updates"]
+        assert 0 < done < 16
+        whole = run(tmp_path, "async-fedavg", resume=tmp_path, **self.WALL)
+        assert whole["history"][-1]["updates"] == 16
+        assert "ended" not in whole["history"][-1]
+
+
+def test_a_signal_says_how_to_go_on_and_stops_at_once(tmp_path, log):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "asyncdrop", handler=stopping_at(1))
+    assert "interrupted; to go on: do the same with Checkpoints" in log.text
+    assert newest(tmp_path).updates == 0
+
+
+def test_without_checkpoints_a_signal_is_left_alone():
+    strategy = STRATEGIES["async-fedavg"](in_flight=2)
+    grid = HandlerGrid(stopping_at(2))
+    with pytest.raises(KeyboardInterrupt) as caught:
+        strategy.start(grid, record({"w": torch.zeros(2)}), train_config={"lr": 0.1})
+    assert caught.value.__context__ is None
+
+
+def test_a_disk_that_is_full_costs_a_warning(tmp_path, log):
+    (tmp_path / "checkpoints").write_text("in the way")
+    outcome = run(tmp_path, "asyncdrop")
+    assert outcome["history"][-1]["updates"] == 16
+    assert "no checkpoint at update 4, and the run goes on" in log.text
