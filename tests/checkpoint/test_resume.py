@@ -74,6 +74,14 @@ class TestVirtualClock:
             )
             assert again == whole
 
+    @pytest.mark.parametrize("algorithm", ["fedbuff", "asyncdrop-plus", "fedavg"])
+    def test_with_the_servers_momentum(self, algorithm, tmp_path):
+        momentum = {"server_momentum": 0.5}
+        whole = run(tmp_path, algorithm, **momentum)
+        assert whole != run(tmp_path / "without", algorithm)
+        resume = checkpoints(tmp_path)[2]
+        assert run(tmp_path, algorithm, resume=resume, **momentum) == whole
+
     @pytest.mark.parametrize("algorithm", ["asyncdrop-plus", "fedbuff-wait"])
     def test_stopped_again_and_again_in_the_middle_of_rounds(self, algorithm, tmp_path):
         whole = run(tmp_path / "whole", algorithm)

@@ -112,6 +112,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
         (["compare", "--lr=-1"], "lr=-1.0 must be more than 0"),
         (["simulate", "--algo=fedavg", "--drop-rate=0.5"], "makes no difference"),
         (["simulate", "--task=mlp-fashion-mnist"], "set data-dir"),
+        (["simulate", "--resume=/nowhere"], "/nowhere has no checkpoint to go on"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, says, tmp_path, capsys):

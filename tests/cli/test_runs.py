@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from flwr_asyncdrop.cli.runs import HISTORY, all_runs, is_complete
+from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
+from flwr_asyncdrop.cli.runs import HISTORY, all_runs, is_complete, resumed
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.history import SCHEMA
@@ -66,6 +67,17 @@ def test_a_run_that_did_all_its_rounds_is_complete(run):
     assert is_complete(run)
 
 
+def test_a_complete_run_by_a_trace_is_known_by_the_name_of_the_file(run):
+    traced = replace(run, settings={**run.settings, "trace": "/some/fleet.csv"})
+    write(traced, trace="fleet.csv")
+    assert is_complete(traced)
+    other = replace(run, settings={**run.settings, "trace": "/some/other.csv"})
+    with pytest.raises(
+        ConfigError, match=r"trace 'fleet\.csv', now '/some/other\.csv'"
+    ):
+        is_complete(other)
+
+
 def test_a_run_that_was_killed_is_to_be_done_whatever_it_was(run):
     write(run, updates=12, ended=False, lr=0.5)
     assert not is_complete(run)
@@ -89,6 +101,37 @@ def test_a_complete_run_of_another_configuration_is_an_error(run, difference, sa
     write(run, **difference)
     with pytest.raises(ConfigError, match=re.escape(says)):
         is_complete(run)
+
+
+def save(run, devices=10, **config):
+    """Leave a checkpoint of the run, as if it had been killed."""
+    body = {"settings": run.config.settings | config, "updates": 4, "devices": devices}
+    return write_checkpoint(run.folder / "checkpoints", {**body, "parts": {}}, {}, 2)
+
+
+def test_half_a_run_goes_on_from_its_checkpoint(run):
+    assert resumed(run) == run
+    path = save(run)
+    again = resumed(run)
+    assert again.settings == {**run.settings, "resume": str(path)}
+    assert again.config.out_dir == str(run.folder)
+
+
+@pytest.mark.parametrize("difference", [{"lr": 0.5}, {"devices": 9}])
+def test_half_a_run_of_another_configuration_begins_again(run, difference):
+    save(run, **difference)
+    assert resumed(run) == run
+
+
+def test_half_a_run_with_a_damaged_checkpoint_begins_again(run):
+    (save(run) / "state.json").write_text("{}")
+    assert resumed(run) == run
+
+
+def test_half_a_run_that_is_to_have_no_checkpoints_begins_again(run):
+    save(run)
+    without = replace(run, settings={**run.settings, "checkpoint-every": 0})
+    assert resumed(without) == without
 
 
 def test_folders_and_patience_make_no_other_run(run):
