@@ -49,7 +49,8 @@ class Audit:
     spoiled : int
         Tasks with a spoiled answer that are in the model.
     stuck : int
-        Orders that never ended, and slots that were taken at the end.
+        Orders that vanished, and those that were out at the end though their time
+        had long been up.
     non_finite : int
         Values in any version of the model that are no numbers.
     failures : dict of str to int
@@ -120,7 +121,7 @@ class Audit:
             lost=len(healthy & delivered - in_model),
             twice=_merged_twice(tally, updates),
             spoiled=sum(tasks[n]["fault"] in SPOILERS for n in in_model & tasks.keys()),
-            stuck=books["never_ended"] + books["slots_taken"],
+            stuck=books["never_ended"] + books["forgotten"],
             non_finite=books["non_finite"] + int((~torch.isfinite(tally)).sum()),
             failures=books["failures"],
             seconds=seconds,

@@ -10,6 +10,8 @@ from flwr_asyncdrop.server.state import Order, ServerState
 
 __all__ = ["Books"]
 
+_SLACK = 10.0  # seconds for which a grid may be busy
+
 
 class Books(Callback):
     """Follows every order to its end, and the model after every merge.
@@ -23,13 +25,11 @@ class Books(Callback):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._open: set[int] = set()
-        self._widest = 0
         self._non_finite = 0
 
     def on_dispatch(self, state: ServerState, order: Order) -> None:
         """Note an order that has left."""
         self._open.add(order.number)
-        self._widest = max(self._widest, len(state.in_flight))
 
     def on_update(self, state: ServerState, merged: Merged) -> None:
         """Note an order that has ended well, and look at the model."""
@@ -45,15 +45,21 @@ class Books(Callback):
         self._open.discard(order.number)
 
     def on_end(self, state: ServerState) -> None:
-        """Write the books; what is late is still out, but in nobody's way."""
-        late = {order.number for order in state.late.values()}
+        """Write the books.
+
+        The run may end while tasks are out: one that was late has been merged in
+        their place. They must all be there, and not have been forgotten.
+        """
+        in_flight, late = state.in_flight.values(), state.late.values()
+        out = {order.number for order in [*in_flight, *late]}
         books = {
             "updates": state.updates,
             "failures": state.failures,
-            "never_ended": len(self._open - late),
-            "late": len(late),
-            "slots_taken": len(state.in_flight),
-            "most_in_flight": self._widest,
+            "never_ended": len(self._open - out),
+            "forgotten": sum(
+                order.deadline + _SLACK < state.time for order in in_flight
+            )
+            + sum(order.gives_up + _SLACK < state.time for order in late),
             "non_finite": self._non_finite,
         }
         self._path.write_text(json.dumps(books))

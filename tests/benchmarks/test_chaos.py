@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from benchmarks.chaos.audit import Audit, figures, table
+from benchmarks.chaos.books import Books
 from benchmarks.chaos.faults import SPOILERS, TALLY, Fault, Plan
 from benchmarks.chaos.grid import ChaoticGrid
 from benchmarks.chaos.ledger import Ledger
@@ -19,6 +21,7 @@ from benchmarks.chaos.local import LocalRun, run_local
 from benchmarks.chaos.server import Settings
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.server.state import ServerState
 from tests.grids import HandlerGrid
 
 
@@ -119,7 +122,7 @@ def books(**changes):
     return {
         "failures": {"client-error": 1},
         "never_ended": 0,
-        "slots_taken": 0,
+        "forgotten": 0,
         "non_finite": 0,
         **changes,
     }
@@ -141,6 +144,46 @@ def ended_run(folder, *, tally, updates, faults=(), delivered=None, **changes):
     (folder / "history.jsonl").write_text(text)
     (folder / "books.json").write_text(json.dumps(books(**changes)))
     return Audit.of("run", folder, expected=3, seconds=1.0)
+
+
+def order(number, *, deadline=60.0, gives_up=90.0):
+    return SimpleNamespace(number=number, deadline=deadline, gives_up=gives_up)
+
+
+def books_at(path, time, *, arrays=None, **orders):
+    """Return the books of a run with tasks 0 and 1 out, at a moment of its clock."""
+    state = ServerState.start_from(arrays or {"w": torch.zeros(2)}, seed=0)
+    state.time, keeper = time, Books(path)
+    for number in (0, 1):
+        keeper.on_dispatch(state, order(number))
+    keeper.on_update(state, SimpleNamespace(order=order(0)))
+    for name, out in orders.items():
+        setattr(state, name, {str(each.number): each for each in out})
+    keeper.on_end(state)
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("orders", "time", "never_ended", "forgotten"),
+    [
+        ({"in_flight": [order(1)]}, 50.0, 0, 0),
+        ({"late": [order(1)]}, 80.0, 0, 0),
+        ({}, 50.0, 1, 0),
+        ({"in_flight": [order(1)]}, 80.0, 0, 1),
+        ({"late": [order(1)]}, 110.0, 0, 1),
+    ],
+)
+def test_the_books_find_orders_that_vanish_or_are_forgotten(
+    tmp_path, orders, time, never_ended, forgotten
+):
+    found = books_at(tmp_path / "books.json", time, **orders)
+    assert (found["never_ended"], found["forgotten"]) == (never_ended, forgotten)
+
+
+def test_the_books_count_what_is_not_finite_after_every_merge(tmp_path):
+    arrays = {"w": torch.tensor([1.0, float("inf")]), "v": torch.tensor(float("nan"))}
+    found = books_at(tmp_path / "books.json", 1.0, arrays=arrays)
+    assert found["non_finite"] == 2
 
 
 SOUND = {"tally": [1.0, 0.0, 1.0, 1.0], "updates": [(0, 0), (2, 0), (3, 0)]}
@@ -168,7 +211,7 @@ def test_a_sound_run(tmp_path):
         ({"updates": [(0, 0), (0, 0), (2, 0), (3, 0)]}, "twice"),
         ({"tally": [1.0, 0.0, 1.0, 1.0], "updates": [(0, 1), (2, 0), (3, 0)]}, "twice"),
         ({"never_ended": 1}, "stuck"),
-        ({"slots_taken": 1}, "stuck"),
+        ({"forgotten": 1}, "stuck"),
         ({"non_finite": 1}, "non_finite"),
         ({"tally": [1.0, float("nan"), 1.0, 1.0]}, "non_finite"),
         ({"faults": []}, "lost"),
