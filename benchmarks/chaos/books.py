@@ -59,7 +59,7 @@ class Books(Callback):
             "forgotten": sum(
                 order.deadline + _SLACK < state.time for order in in_flight
             )
-            + sum(order.gives_up + _SLACK < state.time for order in late),
+            + sum(o.gives_up + _SLACK < state.time for o in late),
             "non_finite": self._non_finite,
         }
         self._path.write_text(json.dumps(books))
