@@ -1,82 +1,22 @@
-r"""The record of a run: one JSON object per line, in the same order every time.
-
-======================  ==========================================================
-``event``               fields beside ``event`` and ``wall``
-======================  ==========================================================
-``run`` (first line)    ``schema``, ``seed``, ``devices``, ``full_bytes`` (the full
-                        model on the wire) and what the caller adds
-``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
-                        ``rank``, ``dispatched_at``, ``staleness``, ``version``,
-                        ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
-                        ``metrics``; ``late``, if it came after its deadline
-``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
-                        ``reason``
-``evaluation``          ``source``, ``round``, ``update``, ``time``,
-                        ``bytes_down``, ``bytes_up`` (of all tasks up to then, lost
-                        ones too), ``metrics``
-``units``               how often each rank trained each unit, see
-                        `UnitCounts.record`; absent if no submodel was trained
-``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
-                        ``failures``; ``duplicates``, replies that came twice, if
-                        there were any; ``ended``, why, if it ended early
-======================  ==========================================================
-
-Times are seconds on the run's clock. Whatever depends on the machine stands under
-``wall``: the real ``seconds`` since the start, and metrics whose name begins with
-``wall-``. Under the virtual clock everything else is a function of the configuration
-and the seed, bit for bit.
-"""
+"""Writes a history while the run goes on."""
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import CheckpointError, DataError
+from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.history.memory import HistoryMemory, Place
+from flwr_asyncdrop.history.reading import SCHEMA, Record
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import Order, ServerState
-from flwr_asyncdrop.unit_counts import UnitCounts, UnitCountsMemory
+from flwr_asyncdrop.unit_counts import UnitCounts
 
-__all__ = ["SCHEMA", "HistoryMemory", "HistoryWriter", "read_history", "without_wall"]
+__all__ = ["HistoryWriter"]
 
-SCHEMA = 2
 _WALL_PREFIX = "wall-"
-_Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where the line of an evaluation under way will stand, and what is known."""
-
-    source: str
-    round: int
-    bytes_down: int
-    bytes_up: int
-
-
-@dataclass(frozen=True)
-class HistoryMemory:
-    """How far `HistoryWriter` is, for checkpoints.
-
-    Attributes
-    ----------
-    num_bytes : int
-        Length of the file.
-    seconds : float
-        Real seconds since the start of the run.
-    lines : list of (record or None, place or None)
-        What waits for an evaluation; one of the two is there.
-    units : UnitCountsMemory
-        Which units were trained.
-    """
-
-    num_bytes: int
-    seconds: float
-    lines: list[tuple[_Record | None, _Place | None]]
-    units: UnitCountsMemory
 
 
 class HistoryWriter(Callback):
@@ -116,7 +56,7 @@ class HistoryWriter(Callback):
         self._start = timer()
         self._file: IO[bytes] | None = None
         self._num_bytes = 0
-        self._lines: list[_Record | _Place] = []
+        self._lines: list[Record | Place] = []
         self._units = UnitCounts()
         self.ended_early = False
 
@@ -144,7 +84,7 @@ class HistoryWriter(Callback):
             self._num_bytes if self._file is None else self._file.tell(),
             self._timer() - self._start,
             [
-                (None, line) if isinstance(line, _Place) else (line, None)
+                (None, line) if isinstance(line, Place) else (line, None)
                 for line in self._lines
             ],
             self._units.memory,
@@ -227,7 +167,7 @@ class HistoryWriter(Callback):
 
     def on_evaluation_due(self, state: ServerState, source: str, number: int) -> None:
         """Keep the place of an ``evaluation`` line."""
-        place = _Place(source, number, state.bytes_down, state.bytes_up)
+        place = Place(source, number, state.bytes_down, state.bytes_up)
         self._lines.append(place)
 
     def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
@@ -235,7 +175,7 @@ class HistoryWriter(Callback):
         at, place = next(
             (at, line)
             for at, line in enumerate(self._lines)
-            if isinstance(line, _Place)
+            if isinstance(line, Place)
             and (line.source, line.round) == (evaluation.source, evaluation.round)
         )
         if evaluation.metrics is None:
@@ -279,7 +219,7 @@ class HistoryWriter(Callback):
 
     def _add(
         self,
-        record: _Record,
+        record: Record,
         wall: Mapping[str, object] | None = None,
         metrics: Mapping[str, object] | None = None,
     ) -> None:
@@ -288,10 +228,10 @@ class HistoryWriter(Callback):
 
     def _stamped(
         self,
-        record: _Record,
+        record: Record,
         wall: Mapping[str, object],
         metrics: Mapping[str, object] | None,
-    ) -> _Record:
+    ) -> Record:
         """Part the metrics that depend on the machine from those that do not."""
         measured = {"seconds": self._timer() - self._start, **wall}
         if metrics is not None:
@@ -317,34 +257,3 @@ class HistoryWriter(Callback):
             self._file.write(text.encode())
             self._file.flush()
             del self._lines[:ready]
-
-
-def read_history(path: Path) -> Iterator[_Record]:
-    """Yield the lines of a history file.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, or a line is not one that `HistoryWriter` wrote.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read the history {path}: {error.strerror}") from error
-    # A run that was killed may leave half a line behind.
-    whole = text[: text.rfind("\n") + 1]
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"line {number} of {path} is not JSON: this is not a history file"
-            ) from error
-        if not isinstance(record, dict) or "event" not in record:
-            raise DataError(f"line {number} of {path} is not a history record")
-        yield record
-
-
-def without_wall(record: Mapping[str, Any]) -> _Record:
-    """Return a history record without what depends on the machine."""
-    return {key: value for key, value in record.items() if key != "wall"}
