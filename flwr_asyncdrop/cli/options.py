@@ -2,10 +2,14 @@
 
 import argparse
 from collections.abc import Callable
+from types import MappingProxyType
 
 from flwr_asyncdrop.cli.tasks import TASKS
 
-__all__ = ["add_task", "at_least"]
+__all__ = ["DEFAULTS", "add_task", "at_least"]
+
+DEFAULTS = MappingProxyType({"task": "digits", "devices": 104})
+"""What `add_task`'s flags are if they are not given."""
 
 
 def add_task(parser: argparse.ArgumentParser) -> None:
@@ -13,17 +17,17 @@ def add_task(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--task",
         choices=tuple(TASKS),
-        default="digits",
+        default=DEFAULTS["task"],
         metavar="TASK",
         help="preset of the keys below, which override it: "
-        f"{', '.join(TASKS)} (default: digits)",
+        f"{', '.join(TASKS)} (default: {DEFAULTS['task']})",
     )
     parser.add_argument(
         "--devices",
         type=at_least(1),
-        default=104,
+        default=DEFAULTS["devices"],
         metavar="INT",
-        help="size of the simulated fleet (default: 104)",
+        help=f"size of the simulated fleet (default: {DEFAULTS['devices']})",
     )
 
 

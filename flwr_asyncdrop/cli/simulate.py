@@ -12,12 +12,13 @@ from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.execute import execute
 from flwr_asyncdrop.cli.flags import Value, add_flags, given
 from flwr_asyncdrop.cli.logs import warnings_to
-from flwr_asyncdrop.cli.options import add_task, at_least
+from flwr_asyncdrop.cli.options import DEFAULTS, add_task, at_least
 from flwr_asyncdrop.cli.runs import HISTORY, Run
 from flwr_asyncdrop.cli.tasks import TASKS
 from flwr_asyncdrop.cli.variants import task_settings
 from flwr_asyncdrop.cli.worker import Ended
 from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.history import read_history
 from flwr_asyncdrop.report import summarise
 from flwr_asyncdrop.server.app import output_dir
@@ -64,10 +65,22 @@ def _main(arguments: argparse.Namespace) -> int:
 
 
 def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
-    """Return the run-config and the size of the fleet."""
+    """Return the run-config and the size of the fleet.
+
+    Raises
+    ------
+    ConfigError
+        If a run that goes on is told what only a new one can be.
+    """
     told = given(arguments)
     if "resume" not in told:
         return task_settings(TASKS[arguments.task], told), arguments.devices
+    for name, default in DEFAULTS.items():
+        if getattr(arguments, name) != default:
+            raise ConfigError(
+                f"--{name} makes no difference to --resume, which goes on with the run "
+                "as it was: leave it out"
+            )
     checkpoint = newest(Path(str(told["resume"])).expanduser().absolute())
     where = {
         "resume": str(checkpoint.path),

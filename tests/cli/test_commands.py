@@ -113,6 +113,8 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
         (["simulate", "--algo=fedavg", "--drop-rate=0.5"], "makes no difference"),
         (["simulate", "--task=mlp-fashion-mnist"], "set data-dir"),
         (["simulate", "--resume=/nowhere"], "/nowhere has no checkpoint to go on"),
+        (["simulate", "--resume=/x", "--task=lstm-imdb"], "--task makes no difference"),
+        (["simulate", "--resume=/x", "--devices=8"], "--devices makes no difference"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, says, tmp_path, capsys):
