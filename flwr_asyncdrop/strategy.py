@@ -2,16 +2,11 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import ClassVar, Literal
 
-from flwr.app import (
-    DEFAULT_TTL,
-    ArrayRecord,
-    ConfigRecord,
-)
+from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -20,14 +15,14 @@ from torch import nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.checkpoint import Checkpoints
-from flwr_asyncdrop.checkpoint.files import Checkpoint
-from flwr_asyncdrop.checkpoint.keeper import Keeper
-from flwr_asyncdrop.checkpoint.signals import Signals
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.checkpoint.codec import Json
+from flwr_asyncdrop.checkpoint.saving import Saving
 from flwr_asyncdrop.metrics import MetricsFn
 from flwr_asyncdrop.progress import Progress
+from flwr_asyncdrop.ranges import check_ranges
 from flwr_asyncdrop.results import ResultCollector
 from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.server.assembly import Link, assemble
 from flwr_asyncdrop.server.assignment import (
     DurationRule,
     ExampleInputs,
@@ -37,29 +32,16 @@ from flwr_asyncdrop.server.assignment import (
     compute_share,
 )
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.clock import VirtualClock, WallClock
+from flwr_asyncdrop.server.discovery import discover
 from flwr_asyncdrop.server.dispatch import Assignment, TrainSettings
-from flwr_asyncdrop.server.evaluation import (
-    ClientEvaluator,
-    EvaluateFn,
-    Evaluator,
-    ServerEvaluator,
-)
+from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.limits import Limits
-from flwr_asyncdrop.server.loop import AsyncLoop
-from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.selection import Selection, Stratified
-from flwr_asyncdrop.server.session import (
-    AggregatorBuilder,
-    FleetBuilder,
-    Session,
-    SessionMemory,
-)
+from flwr_asyncdrop.server.session import AggregatorBuilder, FleetBuilder, Session
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.server.tolerance import LatePolicy, Tolerance
 from flwr_asyncdrop.simulation.profiles import TaskCost
-from flwr_asyncdrop.submodel import Plan, State, plan_blocks, plan_submodels
+from flwr_asyncdrop.submodel import Plan, State
 from flwr_asyncdrop.synchronous import SynchronousRounds
 
 __all__ = ["AsyncStrategy"]
@@ -161,17 +143,19 @@ class AsyncStrategy(SynchronousRounds):
         checkpoints: Checkpoints | None = None,
         **hyperparameters: float | str,
     ) -> None:
-        _check("in_flight", in_flight, in_flight >= 1, "at least 1")
-        _check("seed", seed, seed >= 0, "at least 0")
-        _check("evaluate_every", evaluate_every, evaluate_every >= 1, "at least 1")
-        in_range = 0 <= fraction_evaluate <= 1
-        _check("fraction_evaluate", fraction_evaluate, in_range, "in [0, 1]")
-        _check("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'")
-        _check("max_examples", max_examples, max_examples >= 1, "at least 1")
-        known = duration in ("flops", "paper")
-        _check("duration", duration, known, "'flops' or 'paper'")
-        enough = min_available_nodes >= 1
-        _check("min_available_nodes", min_available_nodes, enough, "at least 1")
+        is_share = 0 <= fraction_evaluate <= 1
+        is_rule = duration in ("flops", "paper")
+        is_some = min_available_nodes >= 1
+        check_ranges(
+            ("in_flight", in_flight, in_flight >= 1, "at least 1"),
+            ("seed", seed, seed >= 0, "at least 0"),
+            ("evaluate_every", evaluate_every, evaluate_every >= 1, "at least 1"),
+            ("fraction_evaluate", fraction_evaluate, is_share, "in [0, 1]"),
+            ("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'"),
+            ("max_examples", max_examples, max_examples >= 1, "at least 1"),
+            ("duration", duration, is_rule, "'flops' or 'paper'"),
+            ("min_available_nodes", min_available_nodes, is_some, "at least 1"),
+        )
         self.tolerance = Tolerance(deadline, late, quarantine_after)
         rules = algorithm(self.algorithm)
         hyper = rules.hyperparameters(self.algorithm, hyperparameters)
@@ -183,14 +167,17 @@ class AsyncStrategy(SynchronousRounds):
         self._local = rules.local(hyper)
         self._averaging = hyper.averaging or rules.averaging
         decays = 0 <= self._averaging < 1
-        _check("averaging", self._averaging, decays, "in [0, 1)")
+        check_ranges(("averaging", self._averaging, decays, "in [0, 1)"))
         self.plan: Plan | None = None
         self._assignment: Assignment = FullModels()
         if rules.mask is not None:
             policy = rules.mask(hyper)
             if rules.units == "blocks":
-                _check("scope", scope, scope == "all", "'all': blocks go as a whole")
-            self.plan = plan or self._discover(model, example_inputs, scope)
+                whole = "'all': blocks go as a whole"
+                check_ranges(("scope", scope, scope == "all", whole))
+            self.plan = plan or discover(
+                type(self).__name__, rules.units, model, example_inputs, scope
+            )
             if mode == "masked":
                 self._assignment = MaskedModels(self.plan, policy)
             else:
@@ -210,22 +197,6 @@ class AsyncStrategy(SynchronousRounds):
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.callbacks = tuple(callbacks)
         self.checkpoints = checkpoints
-
-    def _discover(
-        self,
-        model: nn.Module | None,
-        example_inputs: ExampleInputs | None,
-        scope: Literal["internal", "all"],
-    ) -> Plan:
-        if model is None or example_inputs is None:
-            name = type(self).__name__
-            raise ConfigError(
-                f"{name} makes submodels: pass the model and example inputs, e.g. "
-                f"{name}(Net(), torch.zeros(1, 3, 32, 32)), or a plan"
-            )
-        if algorithm(self.algorithm).units == "blocks":
-            return plan_blocks(model, example_inputs)
-        return plan_submodels(model, example_inputs, scope=scope)
 
     def summary(self) -> None:
         """Log what this strategy does."""
@@ -297,18 +268,13 @@ class AsyncStrategy(SynchronousRounds):
         CheckpointError
             If the run is to go on from a checkpoint that cannot be used.
         """
-        _check("num_rounds", num_rounds, num_rounds >= 1, "at least 1")
+        check_ranges(("num_rounds", num_rounds, num_rounds >= 1, "at least 1"))
         logger.info("Starting %s:", type(self).__name__)
         self.summary()
-        checkpoints = self._checkpoints_of(num_rounds)
-        checkpoint = None if checkpoints is None else checkpoints.open()
-        signals = Signals()
-        nodes = Nodes(grid, sleep=signals.sleep)
-        mailbox = Mailbox(grid, check=signals.check, patiently=signals.at_once)
-        node_ids = nodes.wait_for(self._nodes_needed(checkpoint), timeout)
-        session = self._open(
-            node_ids, initial_arrays, train_config, timeout, checkpoint
-        )
+        saving = Saving.open(self.checkpoints, self._told(num_rounds))
+        link = Link.over(grid)
+        node_ids = link.nodes.wait_for(self._nodes_needed(saving), timeout)
+        session = self._open(node_ids, initial_arrays, train_config, timeout, saving)
         limits = Limits(
             num_rounds,
             session.updates_per_round,
@@ -316,45 +282,19 @@ class AsyncStrategy(SynchronousRounds):
             timeout,
             self.evaluate_every,
         )
-        evaluators: list[Evaluator] = []
-        if evaluate_fn is not None:
-            evaluators.append(ServerEvaluator(evaluate_fn))
-        if self.fraction_evaluate > 0:
-            config = ConfigRecord() if evaluate_config is None else evaluate_config
-            evaluators.append(
-                ClientEvaluator(
-                    mailbox,
-                    lambda number, arrays: self.configure_evaluate(
-                        number, arrays, config, grid
-                    ),
-                    self.aggregate_evaluate,
-                    timeout,
-                )
-            )
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
-        progress = Progress(limits.num_updates)
-        callbacks: list[Callback] = [collector, progress, *self.callbacks]
-        under_way = None
-        if checkpoints is not None:
-            keeper = Keeper(checkpoints, session, evaluators, callbacks)
-            if checkpoint is not None:
-                under_way = keeper.restore(checkpoint)
-            # The first: it saves what the others are at before they end.
-            callbacks.insert(0, keeper)
-        virtual = self.fleet is not None
-        clock = VirtualClock(mailbox, timeout) if virtual else WallClock(mailbox)
-        loop = AsyncLoop(
+        loop = assemble(
             session,
-            mailbox=mailbox,
-            clock=clock,
-            limits=limits,
-            evaluators=evaluators,
-            callbacks=callbacks,
-            nodes=nodes,
-            under_way=under_way,
+            link,
+            limits,
+            evaluators=self._evaluators(
+                link.mailbox, grid, evaluate_fn, evaluate_config, timeout
+            ),
+            callbacks=[collector, Progress(limits.num_updates), *self.callbacks],
+            saving=saving,
         )
         try:
-            with nullcontext() if checkpoints is None else signals:
+            with saving.guard(link.signals):
                 loop.run()
         finally:
             self._session = None
@@ -366,16 +306,12 @@ class AsyncStrategy(SynchronousRounds):
         arrays: ArrayRecord,
         config: ConfigRecord | None,
         timeout: float,
-        checkpoint: Checkpoint | None = None,
+        saving: Saving = Saving(),  # noqa: B008  # frozen
     ) -> Session:
         """Put the run together on the nodes that are connected."""
-        state = ServerState.start_from(wire.from_record(arrays), self.seed)
-        memory = None
-        if checkpoint is not None:
-            state = checkpoint.state(state)
-            memory = checkpoint.part("session", SessionMemory)
+        begun = ServerState.start_from(wire.from_record(arrays), self.seed)
         self._session = Session.open(
-            state,
+            saving.state(begun),
             node_ids,
             in_flight=self.in_flight,
             build_fleet=self.fleet,
@@ -386,7 +322,7 @@ class AsyncStrategy(SynchronousRounds):
             max_examples=self.max_examples,
             tolerance=self.tolerance,
             keeps_base=self.checkpoints is not None and self.fleet is not None,
-            memory=memory,
+            memory=saving.session(),
             settings=TrainSettings(
                 config={**(config or {}), **self._local},
                 schedule=self.schedule,
@@ -396,33 +332,18 @@ class AsyncStrategy(SynchronousRounds):
         )
         return self._session
 
-    def _checkpoints_of(self, num_rounds: int) -> Checkpoints | None:
-        """Return `checkpoints` with what this strategy is told, which must not change.
-
-        What the caller says of its settings goes first.
-        """
-        if self.checkpoints is None:
-            return None
-        told = {
+    def _told(self, num_rounds: int) -> dict[str, Json]:
+        """Return what a run is told, which must not change when it goes on."""
+        hyper = asdict(self._hyperparameters)
+        return {
             "algo": self.algorithm,
             "num-rounds": num_rounds,
             "in-flight": self.in_flight,
             "seed": self.seed,
-            **{
-                name.replace("_", "-"): value
-                for name, value in asdict(self._hyperparameters).items()
-            },
+            **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
-        settings = {**told, **self.checkpoints.settings}
-        return replace(self.checkpoints, settings=settings)
 
-    def _nodes_needed(self, checkpoint: Checkpoint | None) -> int:
+    def _nodes_needed(self, saving: Saving) -> int:
         """Return for how many nodes to wait: a simulated fleet keeps its size."""
-        if checkpoint is None or self.fleet is None:
-            return self.min_available_nodes
-        return max(self.min_available_nodes, checkpoint.devices)
-
-
-def _check(name: str, value: object, valid: bool, range_: str) -> None:
-    if not valid:
-        raise ConfigError(f"{name}={value!r} must be {range_}")
+        keeps = 0 if self.fleet is None else saving.devices
+        return max(self.min_available_nodes, keeps)

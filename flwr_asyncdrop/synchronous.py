@@ -18,6 +18,13 @@ from flwr.serverapp.strategy import Strategy
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.metrics import MetricsFn, aggregate_metrics
+from flwr_asyncdrop.server.evaluation import (
+    ClientEvaluator,
+    EvaluateFn,
+    Evaluator,
+    ServerEvaluator,
+)
+from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.session import Session
 
@@ -113,3 +120,29 @@ class SynchronousRounds(Strategy):
         return aggregate_metrics(
             self.evaluate_metrics_aggr_fn, measured, self.keys.num_examples
         )
+
+    def _evaluators(
+        self,
+        mailbox: Mailbox,
+        grid: Grid,
+        evaluate_fn: EvaluateFn | None,
+        config: ConfigRecord | None,
+        timeout: float,
+    ) -> list[Evaluator]:
+        """Return who evaluates beside an asynchronous run, clients by these hooks."""
+        evaluators: list[Evaluator] = []
+        if evaluate_fn is not None:
+            evaluators.append(ServerEvaluator(evaluate_fn))
+        if self.fraction_evaluate > 0:
+            sent = ConfigRecord() if config is None else config
+            evaluators.append(
+                ClientEvaluator(
+                    mailbox,
+                    lambda number, arrays: self.configure_evaluate(
+                        number, arrays, sent, grid
+                    ),
+                    self.aggregate_evaluate,
+                    timeout,
+                )
+            )
+        return evaluators
