@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Strategy
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.metrics import MetricsFn, aggregate_metrics
+from flwr_asyncdrop.server import rounds
 from flwr_asyncdrop.server.evaluation import (
     ClientEvaluator,
     EvaluateFn,
@@ -67,8 +68,10 @@ class SynchronousRounds(Strategy):
             node_ids = nodes.wait_for(self.min_available_nodes, DEFAULT_TTL)
             self._session = self._open(node_ids, arrays, config, DEFAULT_TTL)
         else:
-            self._session.resume(wire.from_record(arrays), dict(config), nodes.ids())
-        return self._session.train_messages(server_round)
+            rounds.resume(
+                self._session, wire.from_record(arrays), dict(config), nodes.ids()
+            )
+        return rounds.train_messages(self._session, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -76,7 +79,7 @@ class SynchronousRounds(Strategy):
         """End it: merge every reply, in the order of dispatch."""
         if self._session is None:
             raise ConfigError("aggregate_train comes after configure_train")
-        merged = self._session.merge_all(replies)
+        merged = rounds.merge_all(self._session, replies)
         if not merged:
             return None, None
         metrics = aggregate_metrics(
@@ -94,7 +97,8 @@ class SynchronousRounds(Strategy):
             raise ConfigError("configure_evaluate comes after configure_train")
         if self.fraction_evaluate == 0:
             return []
-        return self._session.evaluation_messages(
+        return rounds.evaluation_messages(
+            self._session,
             server_round,
             arrays,
             config,

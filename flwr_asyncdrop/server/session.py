@@ -1,33 +1,21 @@
-"""What a run is made of, and one synchronous round of it."""
+"""What a run is made of."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Message,
-    MessageType,
-)
+from flwr.app import Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Update, average_
 from flwr_asyncdrop.exceptions import ReplyError, ShapeError
-from flwr_asyncdrop.seeding import numpy_generator
-from flwr_asyncdrop.server.dispatch import (
-    Assignment,
-    Dispatcher,
-    TrainSettings,
-    task_config,
-)
+from flwr_asyncdrop.server.dispatch import Assignment, Dispatcher, TrainSettings
 from flwr_asyncdrop.server.fleet import Fleet, FleetMemory
 from flwr_asyncdrop.server.selection import Selection
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.server.tolerance import Tolerance
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
-from flwr_asyncdrop.submodel import State, extract
+from flwr_asyncdrop.submodel import extract
 
 __all__ = ["AggregatorBuilder", "FleetBuilder", "Session", "SessionMemory"]
 
@@ -174,44 +162,6 @@ class Session:
         """Its size, and what is known of the devices."""
         return SessionMemory(self.updates_per_round, self.dispatcher.fleet.memory)
 
-    def resume(
-        self, arrays: State, config: Mapping[str, object], node_ids: Iterable[int]
-    ) -> None:
-        """Go on to another synchronous round, with what the caller has by now."""
-        self.state.arrays = arrays
-        dispatcher = self.dispatcher
-        dispatcher.settings = replace(dispatcher.settings, config=config)
-        dispatcher.fleet.refresh(node_ids)
-
-    def evaluation_messages(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        *,
-        fraction: float,
-        node_ids: Sequence[int],
-    ) -> list[Message]:
-        """Ask a random share of the nodes to evaluate the global model."""
-        fleet = self.dispatcher.fleet
-        fleet.refresh(node_ids)
-        devices = fleet.idle(())
-        count = min(len(devices), int(np.ceil(fraction * len(devices))))
-        generator = numpy_generator(self.state.seed, "evaluate", server_round)
-        chosen = np.sort(generator.choice(devices, count, replace=False))
-        return [
-            wire.make_task(
-                arrays,
-                config,
-                task_config(fleet, int(device), server_round, seed=0),
-                node_id=fleet.node_ids[device],
-                keys=self.dispatcher.settings.keys,
-                ttl=self.dispatcher.settings.ttl,
-                message_type=MessageType.EVALUATE,
-            )
-            for device in chosen
-        ]
-
     def read(self, order: Order, message: Message) -> wire.Reply:
         """Read the reply to an order.
 
@@ -282,43 +232,3 @@ class Session:
             self.dispatcher.settings.keys,
             self.max_examples,
         )
-
-    def train_messages(self, server_round: int) -> list[Message]:
-        """Dispatch one task to as many devices as a round has updates."""
-        messages: list[Message] = []
-        self.state.in_flight.clear()
-        self.state.waiting.clear()
-        for _ in range(self.updates_per_round):
-            task = self.dispatcher.next_task(self.state, server_round)
-            if task is None:
-                break
-            order, message = task
-            self.state.in_flight[str(order.node_id)] = order
-            self.state.dispatched += 1
-            messages.append(message)
-        return messages
-
-    def merge_all(self, replies: Iterable[Message]) -> list[wire.Reply]:
-        """Merge the replies of one synchronous round in the order of dispatch.
-
-        Returns
-        -------
-        list of Reply
-            Those that were merged; the others are logged.
-        """
-        state = self.state
-        by_node = {str(reply.metadata.src_node_id): reply for reply in replies}
-        merged: list[wire.Reply] = []
-        for node, order in state.in_flight.items():
-            if node not in by_node:
-                logger.warning("device %d did not reply", order.device)
-                continue
-            try:
-                reply = self.read(order, by_node[node])
-                self.merge(order, reply, staleness=0)
-            except ReplyError as error:
-                logger.warning("device %d: %s", order.device, error)
-                continue
-            merged.append(reply)
-        state.in_flight.clear()
-        return merged

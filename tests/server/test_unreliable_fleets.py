@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.seeding import numpy_generator
+from flwr_asyncdrop.server.rounds import train_messages
 from flwr_asyncdrop.server.tolerance import Tolerance
 from flwr_asyncdrop.simulation import Availability, DeviceProfile
 from tests.grids import HandlerGrid
@@ -329,7 +330,7 @@ def test_flowers_own_rounds_know_no_time_and_find_everybody_there_and_reliable()
     session = run_of(
         *(DeviceProfile(1.0, dropout=0.9, availability=gone) for _ in range(3))
     ).open()
-    messages = session.train_messages(1)
+    messages = train_messages(session, 1)
     assert len(messages) == 3
     assert not any(order.lost for order in session.state.in_flight.values())
     assert wire.read_task(messages[0]).num_partitions == 3
