@@ -21,8 +21,8 @@ class Source:
     read : callable
         Reads them from their folder.
     cache : str
-        Name and version of ``read``, if it takes so long that its arrays are worth
-        keeping. Change the version whenever it reads something else.
+        Name and version of ``read``, if its arrays are worth keeping, in a form that
+        processes share. Change the version whenever it reads something else.
     """
 
     layout: Layout
@@ -66,21 +66,27 @@ CATALOGUE: dict[str, Entry] = {
     "fashion-mnist": Entry(
         (1, 28, 28),
         10,
-        (Source(idx.FASHION_MNIST, idx.read_fashion_mnist),),
+        (Source(idx.FASHION_MNIST, idx.read_fashion_mnist, "fashion-mnist-1"),),
         mean=(0.2860,),
         std=(0.3530,),
     ),
     "cifar10": Entry(
         (3, 32, 32),
         10,
-        (Source(cifar.CIFAR10, cifar.read_cifar10), _compact(compact.CIFAR10)),
+        (
+            Source(cifar.CIFAR10, cifar.read_cifar10, "cifar10-1"),
+            _compact(compact.CIFAR10),
+        ),
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
     ),
     "cifar100": Entry(
         (3, 32, 32),
         100,
-        (Source(cifar.CIFAR100, cifar.read_cifar100), _compact(compact.CIFAR100)),
+        (
+            Source(cifar.CIFAR100, cifar.read_cifar100, "cifar100-1"),
+            _compact(compact.CIFAR100),
+        ),
         mean=(0.5071, 0.4865, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
     ),
