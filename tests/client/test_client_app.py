@@ -82,7 +82,8 @@ def test_the_reply_has_the_shapes_that_were_sent(size, narrow_state):
     sent = full_state() if size == "full" else narrow_state
     reply = call(sent)
     shapes = {name: tuple(tensor.shape) for name, tensor in sent.items()}
-    read = wire.read_reply(reply, shapes, KEYS)
+    dtypes = {name: tensor.dtype for name, tensor in sent.items()}
+    read = wire.read_reply(reply, wire.Expected(shapes, dtypes, KEYS))
     assert read.num_examples == samples_of(2)
     moved = [n for n, t in sent.items() if not torch.equal(read.arrays[n], t)]
     assert {"weight", "bias"} <= {name.rpartition(".")[2] for name in moved}
