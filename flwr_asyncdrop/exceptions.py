@@ -10,7 +10,9 @@
     │   ├── UnsupportedModelError  no submodels can be made of this module
     │   └── ShapeError             tensors that do not fit the model or the plan
     ├── ReplyError             a client's reply cannot be merged (costs the task)
-    ├── RunError               the run cannot go on
+    └── RunError               the run cannot go on
+
+    BaseException
     └── Interrupted            a signal stopped the run, which is saved
 """
 
@@ -84,8 +86,11 @@ class RunError(AsyncDropError):
     """The run cannot go on: no node came, or every task fails."""
 
 
-class Interrupted(AsyncDropError):  # noqa: N818  # nothing is wrong
+class Interrupted(BaseException):  # nothing is wrong
     """A signal has stopped the run between two events; it can go on later.
+
+    Like ``KeyboardInterrupt``, it is no error that a ClientApp in this process, or
+    whoever calls one, should catch.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.exceptions import ConfigError, Interrupted, RunError
 from flwr_asyncdrop.simulation import LocalGrid
 
 APP = "grid_apps:app"
@@ -197,6 +197,14 @@ def test_what_a_client_does_wrong_is_an_error_reply(
     assert "\n" not in (reply.error.reason or "")
     assert reply.metadata.group_id == "7"
     assert answer(grid, task(node)).has_content()
+
+
+def test_a_signal_in_this_process_is_no_clients_doing() -> None:
+    with (
+        LocalGrid(APP, num_nodes=1, workers=0) as grid,
+        pytest.raises(Interrupted),
+    ):
+        answer(grid, task(grid.get_node_ids()[0], "train.interrupted"))
 
 
 def test_more_messages_than_slots_all_come_back(grid: LocalGrid) -> None:

@@ -10,6 +10,8 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from flwr_asyncdrop.exceptions import Interrupted
+
 app = ClientApp()
 not_an_app = "a string"
 
@@ -81,6 +83,11 @@ def boom(message: Message, context: Context) -> Message:
 @app.train("leave")
 def leave(message: Message, context: Context) -> Message:
     sys.exit(3)
+
+
+@app.train("interrupted")
+def interrupted(message: Message, context: Context) -> Message:
+    raise Interrupted(signal.SIGINT)
 
 
 @app.train("nothing")
