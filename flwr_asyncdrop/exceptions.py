@@ -86,7 +86,7 @@ class RunError(AsyncDropError):
     """The run cannot go on: no node came, or every task fails."""
 
 
-class Interrupted(BaseException):  # nothing is wrong
+class Interrupted(BaseException):
     """A signal has stopped the run between two events; it can go on later.
 
     Like ``KeyboardInterrupt``, it is no error that a ClientApp in this process, or
