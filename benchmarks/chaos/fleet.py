@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.chaos import server
 from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.deployment import Deployment
-from benchmarks.chaos.faults import Fault, Plan
+from benchmarks.chaos.faults import Fault
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.server import Settings
 
@@ -112,11 +112,8 @@ def run_fleet(run: FleetRun, folder: Path) -> Audit:
     RuntimeError
         If the run fails, or does not end.
     """
-    merges = run.settings.merges
-    fine = merges - run.settings.in_flight
-    clients = Plan.draw(run.clients, fine, run.seed)
-    messages = Plan.draw(run.messages, fine, run.seed + 1)
-    ledger = server.prepare(folder, run.settings, clients, messages)
+    settings = run.settings
+    ledger = server.prepare(folder, settings, run.clients, run.messages, run.seed)
     home = folder / "flower"
     home.mkdir()
     started = time.perf_counter()
@@ -127,7 +124,7 @@ def run_fleet(run: FleetRun, folder: Path) -> Audit:
         PYTHONPATH=str(_ROOT),
     ) as deployment:
         _break(run, deployment, ledger, folder)
-    return Audit.of(run.name, folder, merges, time.perf_counter() - started)
+    return Audit.of(run.name, folder, settings.merges, time.perf_counter() - started)
 
 
 def _break(run: FleetRun, deployment: Deployment, ledger: Ledger, folder: Path) -> None:

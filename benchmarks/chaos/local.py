@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.chaos import server
 from benchmarks.chaos.audit import Audit
-from benchmarks.chaos.faults import Fault, Plan
+from benchmarks.chaos.faults import Fault
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.chaos.server import Settings
 from flwr_asyncdrop import LocalGrid
@@ -129,15 +129,11 @@ def run_local(run: LocalRun, folder: Path) -> Audit:
     RuntimeError
         If the run fails, or does not end.
     """
-    merges = run.settings.merges
-    # Every task without a fault is merged, so the run cannot end before its faults.
-    fine = merges - run.settings.in_flight
-    clients = Plan.draw(run.clients, fine, run.seed)
-    messages = Plan.draw(run.messages, fine, run.seed + 1)
-    ledger = server.prepare(folder, run.settings, clients, messages)
+    settings = run.settings
+    ledger = server.prepare(folder, settings, run.clients, run.messages, run.seed)
     started = time.perf_counter()
     _break(run, folder, ledger)
-    return Audit.of(run.name, folder, merges, time.perf_counter() - started)
+    return Audit.of(run.name, folder, settings.merges, time.perf_counter() - started)
 
 
 def _break(run: LocalRun, folder: Path, ledger: Ledger) -> None:

@@ -1,6 +1,7 @@
 """The server of a run that is broken on purpose: the strategy as users have it."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
 from benchmarks.chaos.books import Books
-from benchmarks.chaos.faults import TALLY, Plan
+from benchmarks.chaos.faults import TALLY, Fault, Plan
 from benchmarks.chaos.grid import ChaoticGrid
 from benchmarks.chaos.ledger import Ledger
 from flwr_asyncdrop import FedBuff, speed_levels, wire
@@ -116,8 +117,14 @@ def merges_so_far(folder: Path) -> int:
     return path.read_text().count('"event": "update"') if path.exists() else 0
 
 
-def prepare(folder: Path, settings: Settings, clients: Plan, messages: Plan) -> Ledger:
-    """Put what a run needs into a new folder.
+def prepare(
+    folder: Path,
+    settings: Settings,
+    clients: Mapping[Fault, int],
+    messages: Mapping[Fault, int],
+    seed: int,
+) -> Ledger:
+    """Draw what goes wrong, and put what a run needs into a new folder.
 
     Parameters
     ----------
@@ -125,10 +132,15 @@ def prepare(folder: Path, settings: Settings, clients: Plan, messages: Plan) -> 
         Made.
     settings : Settings
         What kind of run it is.
-    clients, messages : Plan
-        What goes wrong with tasks on clients, and with messages on their way.
+    clients, messages : mapping of Fault to int
+        How often each goes wrong with tasks on clients, and with messages on their way.
+    seed : int
+        Seed of the order of the faults.
     """
-    ledger = Ledger.open_new(folder, clients)
-    (folder / "grid.json").write_text(messages.dumps())
+    # Every task without a fault is merged, so the run cannot end before its faults.
+    fine = settings.merges - settings.in_flight
+    ledger = Ledger.open_new(folder, Plan.draw(clients, fine, seed))
+    broken = Plan.draw(messages, fine, seed + 1)
+    (folder / "grid.json").write_text(broken.dumps())
     (folder / "settings.json").write_text(json.dumps(asdict(settings)))
     return ledger

@@ -7,7 +7,7 @@ from pathlib import Path
 from flwr_asyncdrop.checkpoint import newest
 from flwr_asyncdrop.cli.flags import DEFAULTS, Value
 from flwr_asyncdrop.cli.variants import Variant
-from flwr_asyncdrop.config import INCIDENTAL, RunConfig
+from flwr_asyncdrop.config import IRRELEVANT, RunConfig
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.history import read_history
 from flwr_asyncdrop.report.runlog import RunLog
@@ -18,8 +18,6 @@ HISTORY = "history.jsonl"
 LOG = "run.log"
 
 _MISSING = "nothing"
-# What depends on the machine, or ends a run and does not change it.
-_IRRELEVANT = {name.replace("_", "-") for name in INCIDENTAL} | {"timeout"}
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def _differences(recorded: dict[str, object], run: Run) -> list[str]:
     return [
         f"{key} {was!r}, now {value!r}"
         for key, value in wanted.items()
-        if key not in _IRRELEVANT
+        if key not in IRRELEVANT
         # A key that is younger than the history had its default.
         and (was := recorded.get(key, DEFAULTS.get(key, _MISSING))) != value
         # Of a trace, the history has only the file's name.

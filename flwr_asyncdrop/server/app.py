@@ -166,9 +166,8 @@ def output_dir(config: RunConfig) -> Path:
 
 def _portable(config: RunConfig) -> dict[str, object]:
     """Return the configuration without what depends on the machine."""
-    incidental = {name.replace("_", "-") for name in INCIDENTAL}
     return {
-        key: value for key, value in config.settings.items() if key not in incidental
+        key: value for key, value in config.settings.items() if key not in INCIDENTAL
     } | {"trace": Path(config.trace).name}
 
 

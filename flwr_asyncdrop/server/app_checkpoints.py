@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flwr_asyncdrop.checkpoint import Checkpoints
-from flwr_asyncdrop.config import INCIDENTAL, RunConfig
+from flwr_asyncdrop.config import IRRELEVANT, RunConfig
 
 __all__ = ["checkpoints_of"]
 
@@ -24,14 +24,13 @@ def checkpoints_of(config: RunConfig, out: Path, command: str) -> Checkpoints | 
     """
     if config.checkpoint_every == 0:
         return None
-    incidental = {name.replace("_", "-") for name in INCIDENTAL} | {"timeout"}
     return Checkpoints(
         out,
         resume=Path(config.resume).expanduser() if config.resume else None,
         every=config.checkpoint_every,
         keep=config.keep_checkpoints,
         settings=config.settings,
-        incidental=incidental,
+        incidental=IRRELEVANT,
         command=command or _flwr_run(config, out),
     )
 
