@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from flwr.app import MetricRecord
 
+from flwr_asyncdrop.server.fleet import Fleet
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.wire import Reply
 
@@ -64,6 +65,9 @@ class Callback:
     All hooks run on the loop's thread, in the order of the callbacks, and read the
     state without changing it.
     """
+
+    def on_fleet(self, fleet: Fleet) -> None:
+        """Get to know the devices of the run, first of all; they are only read."""
 
     def on_start(self, state: ServerState) -> None:
         """React to the start of the run, before its first task."""

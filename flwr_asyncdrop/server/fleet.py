@@ -74,6 +74,15 @@ class Fleet:
         return len(self.node_ids)
 
     @property
+    def connected(self) -> int:
+        """How many devices are connected now."""
+        return len(self._present)
+
+    def quarantined(self, time: float) -> int:
+        """Return how many devices are left alone at `time`, on the loop's clock."""
+        return sum(until > time for until in self.released_at.copy().values())
+
+    @property
     def memory(self) -> FleetMemory:
         """A copy of what it has learned."""
         return FleetMemory(

@@ -108,6 +108,8 @@ class AsyncLoop:
 
     def begin(self) -> None:
         """Begin, or go on with what was under way."""
+        for callback in self._callbacks:
+            callback.on_fleet(self._dispatcher.fleet)
         if self._under_way is None:
             for callback in self._callbacks:
                 callback.on_start(self.state)
