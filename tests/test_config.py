@@ -74,6 +74,12 @@ def test_values_are_taken_and_integers_do_for_floats():
         ({"deadline": 0.5}, "deadline=0.5 must be at least 1 (times the expected"),
         ({"late": "forget"}, "late='forget' must be one of merge, discount, drop"),
         ({"quarantine-after": -1}, "quarantine-after=-1 must be at least 0"),
+        ({"metrics-port": 65536}, "metrics-port=65536 must be in [0, 65535]"),
+        ({"metrics-address": ""}, "metrics-address='' must be an address to listen on"),
+        (
+            {"metrics-address": "0.0.0.0"},  # noqa: S104  # nothing listens
+            "metrics-address='0.0.0.0' listens on no port with metrics-port=0",
+        ),
         ({"dropout": 1.0}, "dropout=1.0 must be in [0, 1)"),
         ({"availability": 0.0}, "availability=0.0 must be in (0, 1]"),
         ({"duration": "long"}, "duration='long' must be one of flops, paper"),

@@ -82,7 +82,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="DIR",
         help="folder of the comparison: a run goes to DIR/ALGORITHM/seed-N",
     )
-    add_flags(parser, without=("algo", "seed", "out-dir", "resume"))
+    # Its runs go on side by side: they cannot share a port.
+    apart = "metrics-port", "metrics-address"
+    add_flags(parser, without=("algo", "seed", "out-dir", "resume", *apart))
     parser.set_defaults(command=_main)
 
 

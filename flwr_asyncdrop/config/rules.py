@@ -96,6 +96,8 @@ RULES: dict[str, Rule] = {
     "timeout": _more_than(0),
     "checkpoint_every": _at_least(0),
     "keep_checkpoints": _at_least(1),
+    "metrics_port": (lambda port: 0 <= port <= 65535, "in [0, 65535]"),
+    "metrics_address": (bool, "an address to listen on, e.g. '0.0.0.0' for all"),
 }
 
 
@@ -200,5 +202,10 @@ CONTRADICTIONS: tuple[tuple[Callable[["RunConfig"], bool], str], ...] = (
         lambda c: c.checkpoint_every == 0 and changed(c, "keep_checkpoints"),
         "keep-checkpoints={c.keep_checkpoints} keeps nothing with checkpoint-every=0: "
         "leave one of them out",
+    ),
+    (
+        lambda c: c.metrics_port == 0 and changed(c, "metrics_address"),
+        "metrics-address={c.metrics_address!r} listens on no port with metrics-port=0: "
+        "leave it out, or set a port, e.g. 9464",
     ),
 )

@@ -24,6 +24,8 @@ INCIDENTAL = frozenset(
         "checkpoint-every",
         "keep-checkpoints",
         "resume",
+        "metrics-port",
+        "metrics-address",
     }
 )
 """The keys that make no other run, wherever and however it is run."""
@@ -102,6 +104,8 @@ class RunConfig:
     checkpoint_every: int = 10
     keep_checkpoints: int = 2
     resume: str = ""
+    metrics_port: int = 0
+    metrics_address: str = "127.0.0.1"
 
     @classmethod
     def parse(cls, run_config: Mapping[str, object]) -> Self:

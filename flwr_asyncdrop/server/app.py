@@ -18,6 +18,7 @@ from flwr_asyncdrop.config import INCIDENTAL, RunConfig
 from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.history import HistoryWriter, read_history
+from flwr_asyncdrop.monitor import PrometheusMetrics
 from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.server.app_checkpoints import checkpoints_of
 from flwr_asyncdrop.server.callbacks import Callback
@@ -122,7 +123,9 @@ def run_experiment(
     )
     test = CentralTest(config)
     checkpoints = checkpoints_of(config, out, resume_command)
-    strategy = build_strategy(config, [history, test, *callbacks], checkpoints)
+    # A checkpoint knows callbacks by their place: those that may come and go are last.
+    callbacks = [history, test, *callbacks, *_monitors(config)]
+    strategy = build_strategy(config, callbacks, checkpoints)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(initial_model(config).state_dict()),
@@ -169,6 +172,20 @@ def _portable(config: RunConfig) -> dict[str, object]:
     return {
         key: value for key, value in config.settings.items() if key not in INCIDENTAL
     } | {"trace": Path(config.trace).name}
+
+
+def _monitors(config: RunConfig) -> list[Callback]:
+    """Return what shows the run to its operator from outside, if anything."""
+    if config.metrics_port == 0:
+        return []
+    run = {
+        "algorithm": config.algo,
+        "dataset": config.dataset,
+        "model": config.model,
+        "num_rounds": str(config.num_rounds),
+        "in_flight": str(config.in_flight),
+    }
+    return [PrometheusMetrics(config.metrics_port, config.metrics_address, run=run)]
 
 
 def _machine() -> dict[str, object]:
