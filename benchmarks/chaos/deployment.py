@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +45,8 @@ class Deployment:
         Whether the ServerApp outlives its SuperLink: then it is started by a
         SuperExec of its own (``--isolation process``), else by the SuperLink, which
         takes it along when it dies (Flower's default).
+    supernodes : sequence of sequence of str
+        Commands that the SuperNodes' arguments are added to, taken in turn.
     **environment : str
         Variables of all processes, on top of this process's.
 
@@ -59,11 +62,13 @@ class Deployment:
         num_nodes: int,
         *,
         survives_superlink: bool = False,
+        supernodes: Sequence[Sequence[str]] = (("flower-supernode",),),
         **environment: str,
     ) -> None:
         self.home = home
         self.num_nodes = num_nodes
         self._survives_superlink = survives_superlink
+        self._supernodes = supernodes
         self._mark = uuid.uuid4().hex
         self._environment = {
             **os.environ,
@@ -132,8 +137,10 @@ class Deployment:
         )
         config = f"partition-id={number} num-partitions={self.num_nodes}"
         return self._start(
-            "flower-supernode",
-            *("--superlink", self._fleet, "--node-config", config, *own),
+            *self._supernodes[number % len(self._supernodes)],
+            *("--insecure", "--superlink", self._fleet),
+            *("--node-config", config, *own),
+            insecure=False,
         )
 
     def restart_node(self, number: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from flwr_asyncdrop.cli import compare, doctor, report, simulate
+from flwr_asyncdrop.cli import compare, doctor, report, simulate, supernode
 from flwr_asyncdrop.exceptions import AsyncDropError
 
 __all__ = ["main"]
@@ -32,12 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="asyncdrop",
-        description="Asynchronous federated learning on a simulated fleet.",
+        description="Asynchronous federated learning on simulated and real fleets.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (simulate, compare, report, doctor):
+    for command in (simulate, compare, report, doctor, supernode):
         command.add_parser(commands)
-    parsed = parser.parse_args(arguments)
+    parsed, parsed.rest = parser.parse_known_args(arguments)
+    if parsed.rest and not getattr(parsed, "passes_on", False):
+        parser.error(f"unrecognized arguments: {' '.join(parsed.rest)}")
     try:
         with _orderly_termination():
             status: int = parsed.command(parsed)

@@ -1,11 +1,14 @@
 """One message at a time over Flower's Grid."""
 
+import sys
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+
+from flwr_asyncdrop.device.pulls import pull_sooner
 
 __all__ = ["Mailbox"]
 
@@ -49,6 +52,7 @@ class Mailbox:
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        pull_sooner(sys.modules[type(grid).__module__])
         self._grid = grid
         self._timer = timer
         self._sleep = sleep

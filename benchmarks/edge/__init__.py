@@ -1,0 +1,1 @@
+"""What a real deployment costs between pushing a task and having its reply."""

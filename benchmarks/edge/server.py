@@ -1,0 +1,111 @@
+"""A server that sends one task at a time, to one SuperNode after the other."""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from flwr_asyncdrop.server.mailbox import Mailbox
+
+__all__ = ["Answer", "app", "read_answers"]
+
+_MEGABYTE_OF_FLOATS = 250_000
+_PATIENCE = 120.0
+_POLL = 0.1
+
+app = ServerApp()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply and what it took.
+
+    Attributes
+    ----------
+    block, number : int
+        Which turn of the SuperNode it was, and which task in it.
+    partition : int
+        The SuperNode's.
+    seconds : float
+        From pushing the task to having the reply.
+    process, parent : int
+        Numbers of the process that did the task, and of its parent.
+    draw : float
+        The process's first random number.
+    """
+
+    block: int
+    number: int
+    partition: int
+    seconds: float
+    process: int
+    parent: int
+    draw: float
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Take the time, and write it to the file that the run-config names."""
+    settings = context.run_config
+    nodes = _wait_for_nodes(grid, int(settings["nodes"]))
+    answers = _ask_in_turns(
+        Mailbox(grid),
+        nodes,
+        blocks=int(settings["blocks"]),
+        tasks=int(settings["tasks"]),
+        pause=float(settings["pause"]),
+    )
+    lines = [json.dumps(vars(answer)) for answer in answers]
+    Path(str(settings["output"])).write_text("\n".join(lines))
+
+
+def read_answers(path: Path) -> list[Answer]:
+    """Return the answers that a run has written."""
+    return [Answer(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def _wait_for_nodes(grid: Grid, count: int) -> list[int]:
+    deadline = time.monotonic() + _PATIENCE
+    while len(nodes := sorted(grid.get_node_ids())) < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(nodes)} of {count} SuperNodes came")
+        time.sleep(_POLL)
+    return nodes
+
+
+def _ask_in_turns(
+    mailbox: Mailbox, nodes: Sequence[int], *, blocks: int, tasks: int, pause: float
+) -> Iterable[Answer]:
+    for block in range(blocks):
+        for node in nodes:
+            time.sleep(pause)
+            for number in range(tasks):
+                yield _ask(mailbox, node, block, number)
+
+
+def _ask(mailbox: Mailbox, node: int, block: int, number: int) -> Answer:
+    weights = torch.full((_MEGABYTE_OF_FLOATS,), float(number))
+    content = RecordDict({"arrays": ArrayRecord({"weights": weights})})
+    started = time.perf_counter()
+    message_id = mailbox.push(Message(content, dst_node_id=node, message_type="train"))
+    if message_id is None:
+        raise RuntimeError(f"no task could be pushed to node {node}")
+    reply = mailbox.wait([message_id], _PATIENCE)
+    seconds = time.perf_counter() - started
+    if reply is None or reply.has_error():
+        raise RuntimeError(f"node {node}: {reply and reply.error}")
+    metrics = reply.content["metrics"]
+    return Answer(
+        block,
+        number,
+        int(metrics["partition"]),
+        seconds,
+        int(metrics["process"]),
+        int(metrics["parent"]),
+        metrics["draw"],
+    )

@@ -1,0 +1,51 @@
+"""A named pipe by which one process tells another that there is something to do."""
+
+import os
+import select
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["Doorbell"]
+
+_AT_ONCE = 4096
+
+
+class Doorbell:
+    """Rung in one process and waited for in another.
+
+    Rings before a wait are remembered, as one. Nobody ever blocks on ringing, and a
+    ring that nobody waits for is lost.
+
+    Parameters
+    ----------
+    path : Path
+        The named pipe; made if it is not there, for this user only.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with suppress(FileExistsError):
+            os.mkfifo(path, 0o600)
+        self._open: int | None = None
+
+    def ring(self) -> None:
+        """Wake whoever waits."""
+        try:
+            pipe = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody has waited yet, or the folder is gone
+            return
+        try:
+            with suppress(OSError):  # full: it has been rung often enough
+                os.write(pipe, b"\n")
+        finally:
+            os.close(pipe)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a ring; return whether there was one in this time."""
+        if self._open is None:
+            # Opened for writing too, so that it does not end when a ringer closes it.
+            self._open = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+        rung, _, _ = select.select([self._open], [], [], seconds)
+        if rung:
+            os.read(self._open, _AT_ONCE)
+        return bool(rung)

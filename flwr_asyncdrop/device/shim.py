@@ -1,0 +1,107 @@
+"""What Flower starts as ``flwr-clientapp``: hands the task to the trainer, and waits.
+
+It runs by its path and without the site packages, so it starts in 10 ms and knows
+nothing but the standard library. If the trainer does not take the task, for whatever
+reason, it becomes Flower's own ``flwr-clientapp``. From the moment that it has said
+"go" it never does, so that no task runs twice.
+
+    python -I -S shim.py SOCKET FLWR_CLIENTAPP [ARGUMENTS]
+"""
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from types import FrameType
+
+ACCEPTED, GO = b"A", b"G"
+LENGTH = struct.Struct("!I")
+PATIENCE = 5.0
+
+_CRASHED = 1
+_CREDENTIALS = struct.Struct("3i")
+# An app with an environment of its own must not find the trainer's modules.
+_OWN_ENVIRONMENT = "--allow-runtime-dependency-installation"
+
+
+def main() -> None:
+    """Run the task in the trainer, or else in this process."""
+    path, plain, *arguments = sys.argv[1:]
+    if _OWN_ENVIRONMENT not in arguments:
+        try:
+            connection = offer(path, [plain, *arguments])
+        except (OSError, AttributeError):  # AttributeError: a system that is not Linux
+            pass
+        else:
+            sys.exit(wait(connection))
+    os.execv(plain, [plain, *arguments])  # noqa: S606  # Flower's own program
+
+
+def offer(path: str, command: list[str]) -> socket.socket:
+    """Offer a task to the trainer; return the connection once it has taken it.
+
+    Raises
+    ------
+    OSError
+        If there is no trainer, it is another user's, or it does not answer in time.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(PATIENCE)
+        connection.connect(path)
+        require_own_peer(connection)
+        folder = os.getcwd()  # noqa: PTH109  # pathlib takes longer than all the rest
+        task = {"command": command, "folder": folder, "environ": dict(os.environ)}
+        data = json.dumps(task).encode()
+        socket.send_fds(connection, [LENGTH.pack(len(data))], [0, 1, 2])
+        connection.sendall(data)
+        if connection.recv(1) != ACCEPTED:
+            raise ConnectionError("the trainer has not taken the task")
+        process = LENGTH.unpack(connection.recv(LENGTH.size, socket.MSG_WAITALL))[0]
+        connection.sendall(GO)
+    except (OSError, struct.error):
+        connection.close()
+        raise ConnectionError("no trainer") from None
+    connection.settimeout(None)
+    pass_signals_on(process)
+    return connection
+
+
+def require_own_peer(connection: socket.socket) -> None:
+    """Make sure that the other end is a process of the same user.
+
+    Raises
+    ------
+    PermissionError
+        If it is not.
+    """
+    size = _CREDENTIALS.size
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    user = _CREDENTIALS.unpack(data)[1]
+    if user != os.geteuid():
+        raise PermissionError(f"the other end is user {user}'s, not {os.geteuid()}'s")
+
+
+def pass_signals_on(process: int) -> None:
+    """Let the signals that end this process end the one that does the task."""
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            sys.exit(_CRASHED)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, pass_on)
+
+
+def wait(connection: socket.socket) -> int:
+    """Wait until the task is done; return its exit status."""
+    status = connection.recv(1)
+    return status[0] if status else _CRASHED
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What a process that was forked for a task becomes before it does it."""
+
+import json
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+
+from flwr_asyncdrop.device.shim import ACCEPTED, GO, LENGTH, PATIENCE, require_own_peer
+
+__all__ = ["Task", "accept", "receive"]
+
+_STREAMS = 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task as it is handed over.
+
+    Attributes
+    ----------
+    command : list of str
+        Flower's program and its arguments.
+    folder : str
+        Its current folder.
+    environ : dict
+        Its environment.
+    streams : list of int
+        File descriptors that become its standard streams.
+    """
+
+    command: list[str]
+    folder: str
+    environ: dict[str, str]
+    streams: list[int]
+
+    def put_on(self) -> None:
+        """Make this process look as if it had been started for the task."""
+        for number, stream in enumerate(self.streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.environ.clear()
+        os.environ.update(self.environ)
+        os.chdir(self.folder)
+        sys.argv = list(self.command)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def accept(connection: socket.socket) -> bool:
+    """Take a task over, and make this process its own.
+
+    Returns
+    -------
+    bool
+        Whether the other side has left it to this process. If not it does the task
+        itself, or is not one that may hand over tasks.
+    """
+    connection.settimeout(PATIENCE)
+    try:
+        require_own_peer(connection)
+        task = receive(connection)
+        connection.sendall(ACCEPTED + LENGTH.pack(os.getpid()))
+        if connection.recv(1) != GO:
+            return False
+        task.put_on()
+    except (OSError, ValueError, TypeError):
+        return False
+    connection.settimeout(None)
+    return True
+
+
+def receive(connection: socket.socket) -> Task:
+    """Read a task.
+
+    Raises
+    ------
+    OSError
+        If it does not come whole, or in time.
+    ValueError, TypeError
+        If it is none.
+    """
+    data, streams, _, _ = socket.recv_fds(connection, LENGTH.size, _STREAMS)
+    if len(data) != LENGTH.size or len(streams) != _STREAMS:
+        raise ConnectionError("no task")
+    size = LENGTH.unpack(data)[0]
+    body = b""
+    while len(body) < size:
+        part = connection.recv(size - len(body))
+        if not part:
+            raise ConnectionError("half a task")
+        body += part
+    return Task(**json.loads(body), streams=streams)

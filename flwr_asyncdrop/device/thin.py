@@ -1,0 +1,45 @@
+"""Starting a program of this room without importing the rest of the package.
+
+``python -m flwr_asyncdrop.device.node`` would first run ``flwr_asyncdrop/__init__.py``,
+which imports PyTorch: 200 MB and some seconds that a SuperNode can do without. And the
+trainer must not hold the package: an app may bring its own copy of it.
+"""
+
+import sys
+from pathlib import Path
+
+__all__ = ["PACKAGE", "forget_package", "thin_command"]
+
+PACKAGE = __name__.partition(".")[0]
+
+_FOLDER = Path(__file__).parents[1]
+_START = f"""\
+import importlib, sys, types
+package = types.ModuleType({PACKAGE!r})
+package.__path__ = [sys.argv[1]]
+sys.modules[{PACKAGE!r}] = package
+module = importlib.import_module(sys.argv[2])
+sys.exit(module.main(sys.argv[3:]))
+"""
+
+
+def thin_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``main(arguments)`` of a module of this room.
+
+    Parameters
+    ----------
+    module : str
+        Its name within the room, such as ``"node"``.
+    *arguments : str
+        What ``main`` gets.
+    """
+    name = f"{PACKAGE}.device.{module}"
+    # -P: the current folder is no place to import from.
+    return [sys.executable, "-P", "-c", _START, str(_FOLDER), name, *arguments]
+
+
+def forget_package() -> None:
+    """Let the next import of the package find whichever copy comes first by then."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] == PACKAGE:
+            del sys.modules[name]

@@ -1,0 +1,141 @@
+"""The trainer: a process that has imported everything, and is forked for each task.
+
+A forked process is as fresh as one that Flower starts: nothing of a task stays for the
+next, its memory is returned, and if it crashes it takes nothing along. It lacks only
+the start: Python, Flower and PyTorch are there. The trainer itself computes nothing
+and starts no thread, as neither would survive a fork.
+"""
+
+import gc
+import importlib
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from flwr_asyncdrop.device.programs import load_program
+from flwr_asyncdrop.device.task import accept
+from flwr_asyncdrop.device.thin import forget_package
+
+__all__ = ["main"]
+
+_BACKLOG = 16
+_PROGRAM = "flwr-clientapp"
+_CRASHED = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until the standard input ends; then, or at the end of a task, return.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Path of the socket to serve on, and the modules to import before.
+
+    Returns
+    -------
+    int
+        The exit status: that of the task in a process that was forked for one.
+    """
+    path, *modules = arguments
+    clientapp = load_program(_PROGRAM)
+    preload(modules)
+    connection = serve(Path(path), sys.stdin.fileno())
+    if connection is None:
+        return 0
+    with connection:
+        if not accept(connection):
+            return _CRASHED
+        renew_randomness()
+        forget_package()
+        status = _status_of(clientapp)
+        with suppress(OSError):
+            connection.send(bytes([status]))
+    return status
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Import what tasks will need, and set it apart from what they will change."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # whatever a module does when it is imported
+            logging.getLogger("flwr").warning(
+                "the trainer cannot import %s (%s), so every task will", name, error
+            )
+    gc.collect()
+    gc.freeze()  # else the first collection of every task copies all these pages
+
+
+def serve(path: Path, owner: int) -> socket.socket | None:
+    """Fork for each connection.
+
+    Parameters
+    ----------
+    path : Path
+        The Unix socket; replaced if it is there.
+    owner : int
+        File descriptor that ends when the trainer is needed no more.
+
+    Returns
+    -------
+    socket or None
+        In a forked process the connection that it is for; in the trainer None, at the
+        end.
+    """
+    path.unlink(missing_ok=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forked
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+        selectors.DefaultSelector() as selector,
+    ):
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(owner, selectors.EVENT_READ)
+        while not any(key.fd == owner for key, _ in selector.select()):
+            connection, _ = listener.accept()
+            if _fork() == 0:
+                return connection
+            connection.close()
+    return None
+
+
+def renew_randomness() -> None:
+    """Let this process draw other random numbers than the other forked ones.
+
+    Python's own generator does so by itself.
+    """
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed()
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # From Python 3.12 on. The other threads are OpenBLAS's, which stops them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _status_of(program: Callable[[], object]) -> int:
+    """Call a program; return the status that its process would end with."""
+    try:
+        program()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            return end.code & 0xFF
+        return 0 if end.code is None else _CRASHED
+    except BaseException:
+        logging.getLogger("flwr").exception("%s has failed", _PROGRAM)
+        return _CRASHED
+    return 0
