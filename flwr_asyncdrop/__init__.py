@@ -6,7 +6,7 @@ A ServerApp swaps its strategy, and a ClientApp changes one line::
     model = load_submodel(Net(), message.content["arrays"])  # client
 """
 
-from flwr_asyncdrop.client import load_submodel
+from flwr_asyncdrop.client import CapacityMod, load_submodel
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.simulation import DeviceProfile, LocalGrid, speed_levels
 from flwr_asyncdrop.strategies import (
@@ -32,6 +32,7 @@ __all__ = [
     "AsyncFjord",
     "AsyncStrategy",
     "AsyncWeighted",
+    "CapacityMod",
     "DeviceProfile",
     "FedBuff",
     "FedBuffWait",

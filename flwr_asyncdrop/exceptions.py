@@ -8,7 +8,8 @@
     ├── DataError              a data set is missing or damaged
     ├── SubmodelError
     │   ├── UnsupportedModelError  no submodels can be made of this module
-    │   └── ShapeError             tensors that do not fit the model or the plan
+    │   ├── ShapeError             tensors that do not fit the model or the plan
+    │   └── CapacityError          no submodel is small enough for a device
     ├── ReplyError             a client's reply cannot be merged (costs the task)
     └── RunError               the run cannot go on
 
@@ -20,6 +21,7 @@ from signal import Signals
 
 __all__ = [
     "AsyncDropError",
+    "CapacityError",
     "CheckpointError",
     "ConfigError",
     "DataError",
@@ -53,6 +55,10 @@ class DataError(AsyncDropError):
 
 class SubmodelError(AsyncDropError):
     """Something is wrong with a submodel."""
+
+
+class CapacityError(SubmodelError):
+    """A device has not the memory for even the smallest submodel."""
 
 
 class UnsupportedModelError(SubmodelError):

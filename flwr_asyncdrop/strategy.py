@@ -24,6 +24,7 @@ from flwr_asyncdrop.results import ResultCollector
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.server.assembly import Link, assemble
 from flwr_asyncdrop.server.assignment import (
+    Assignment,
     DurationRule,
     ExampleInputs,
     FullModels,
@@ -33,13 +34,13 @@ from flwr_asyncdrop.server.assignment import (
 )
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.discovery import discover
-from flwr_asyncdrop.server.dispatch import Assignment, TrainSettings
 from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.selection import Selection, Stratified
 from flwr_asyncdrop.server.session import AggregatorBuilder, FleetBuilder, Session
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.server.tolerance import LatePolicy, Tolerance
+from flwr_asyncdrop.server.train_settings import TrainSettings
 from flwr_asyncdrop.simulation.profiles import TaskCost
 from flwr_asyncdrop.submodel import Plan, State
 from flwr_asyncdrop.synchronous import SynchronousRounds
@@ -89,6 +90,12 @@ class AsyncStrategy(SynchronousRounds):
     deadline, late, quarantine_after : float, {"merge", "discount", "drop"}, int
         How long a task may take, what becomes of a reply that comes after it, and
         how often a device may fail in a row; see `Tolerance`.
+    greet : bool
+        Whether real devices are asked what they can do, before their first task;
+        their ClientApp needs a `CapacityMod`.
+    queue_ahead : int
+        Tasks that a real device gets beside the one that it trains, if all devices
+        are in flight: less idle time, more staleness.
     seed : int
         Seed of everything random.
     min_available_nodes : int
@@ -131,6 +138,8 @@ class AsyncStrategy(SynchronousRounds):
         deadline: float = Tolerance.deadline,
         late: LatePolicy = Tolerance.late,
         quarantine_after: int = Tolerance.quarantine_after,
+        greet: bool = False,
+        queue_ahead: int = 0,
         seed: int = 0,
         min_available_nodes: int = 2,
         fraction_evaluate: float = 0.0,
@@ -149,6 +158,7 @@ class AsyncStrategy(SynchronousRounds):
         check_ranges(
             ("in_flight", in_flight, in_flight >= 1, "at least 1"),
             ("seed", seed, seed >= 0, "at least 0"),
+            ("queue_ahead", queue_ahead, queue_ahead >= 0, "at least 0"),
             ("evaluate_every", evaluate_every, evaluate_every >= 1, "at least 1"),
             ("fraction_evaluate", fraction_evaluate, is_share, "in [0, 1]"),
             ("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'"),
@@ -187,6 +197,8 @@ class AsyncStrategy(SynchronousRounds):
         self.fleet = fleet
         self.selection = selection or Stratified()
         self.schedule = schedule
+        self.greet = greet
+        self.queue_ahead = queue_ahead
         self.seed = seed
         self.min_available_nodes = min_available_nodes
         self.fraction_evaluate = fraction_evaluate
@@ -292,6 +304,7 @@ class AsyncStrategy(SynchronousRounds):
             ),
             callbacks=[collector, Progress(limits.num_updates), *self.callbacks],
             saving=saving,
+            greets=self.greet,
         )
         try:
             with saving.guard(link.signals):
@@ -323,6 +336,7 @@ class AsyncStrategy(SynchronousRounds):
             tolerance=self.tolerance,
             keeps_base=self.checkpoints is not None and self.fleet is not None,
             memory=saving.session(),
+            queue_ahead=self.queue_ahead,
             settings=TrainSettings(
                 config={**(config or {}), **self._local},
                 schedule=self.schedule,

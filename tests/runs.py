@@ -1,5 +1,6 @@
 """Runs of the event loop on a `HandlerGrid`, for tests of the server room."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
@@ -12,7 +13,7 @@ from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.server.assignment import FullModels
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
-from flwr_asyncdrop.server.dispatch import TrainSettings
+from flwr_asyncdrop.server.greeting import Greeter
 from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
@@ -21,6 +22,7 @@ from flwr_asyncdrop.server.selection import Stratified
 from flwr_asyncdrop.server.session import Session
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.server.train_settings import TrainSettings
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 
 KEYS = wire.RecordKeys()
@@ -76,8 +78,9 @@ def residual_mlp(seed=0):
 class Recorder(Callback):
     """Notes what happens, and checks what must hold at any moment."""
 
-    def __init__(self, slots=None):
+    def __init__(self, slots=None, tasks_each=1):
         self.slots = slots
+        self.tasks_each = tasks_each
         self.orders, self.merged, self.failures = [], [], []
         self.rounds, self.evaluations, self.due = [], [], []
         self.weights, self.times, self.ends = [], [], []
@@ -86,9 +89,10 @@ class Recorder(Callback):
     def on_dispatch(self, state, order):
         self.orders.append(order)
         taken = (*state.in_flight.values(), *state.late.values(), *state.waiting)
-        devices = [order.device for order in taken]
-        assert len(devices) == len(set(devices)), "two tasks on one device"
-        assert self.slots is None or len(state.in_flight) <= self.slots
+        tasks = Counter(order.device for order in taken)
+        assert max(tasks.values()) <= self.tasks_each, "too many tasks on one device"
+        most = self.slots and self.slots * self.tasks_each
+        assert most is None or len(state.in_flight) <= most
 
     def on_update(self, state, merged):
         self.merged.append(merged)
@@ -146,6 +150,8 @@ class Run:
     schedule: StepDecay = field(default_factory=StepDecay)
     tolerance: Tolerance = field(default_factory=Tolerance)
     assignment: object = field(default_factory=FullModels)
+    greets: bool = False
+    queue_ahead: int = 0
     seed: int = 0
     evaluators: tuple = ()
     evaluate_every: int = 1
@@ -154,7 +160,7 @@ class Run:
     def __post_init__(self):
         time = {"timer": self.grid.timer, "sleep": self.grid.sleep}
         self.mailbox, self.nodes = Mailbox(self.grid, **time), Nodes(self.grid, **time)
-        self.recorder = Recorder(self.in_flight)
+        self.recorder = Recorder(self.in_flight, 1 + self.queue_ahead)
         if self.seconds:
             self.profiles = tuple(DeviceProfile(s) for s in self.seconds)
 
@@ -174,6 +180,7 @@ class Run:
             build_aggregator=self.build_aggregator or (lambda _: Mixing(self.alpha)),
             settings=TrainSettings(self.config, self.schedule, KEYS, ttl=self.patience),
             tolerance=self.tolerance,
+            queue_ahead=self.queue_ahead,
         )
         return self.session
 
@@ -199,6 +206,9 @@ class Run:
             evaluators=self.evaluators,
             callbacks=[self.recorder, *self.callbacks],
             nodes=self.nodes,
+            greeter=Greeter(
+                self.mailbox, session.dispatcher.fleet, enabled=self.greets
+            ),
         ).run()
         return self
 

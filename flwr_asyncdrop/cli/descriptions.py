@@ -77,6 +77,8 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "late": "merge | discount (by half) | drop: a reply after its deadline",
             "quarantine-after": "failures in a row for which a device is left alone; "
             "0 = never",
+            "queue-ahead": "tasks that a real device gets beside the one that it "
+            "trains",
         },
         "What comes out": {
             "evaluate-every": "rounds from one evaluation to the next",

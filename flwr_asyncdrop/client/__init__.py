@@ -1,5 +1,6 @@
 """The client's side: loading a submodel, local training, the ready ClientApp."""
 
+from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.loading import load_submodel
 
-__all__ = ["load_submodel"]
+__all__ = ["CapacityMod", "load_submodel"]

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.loading import load_submodel
 from flwr_asyncdrop.client.objectives import LogitAdjustedLoss, LossFn
 from flwr_asyncdrop.client.training import LocalTraining, isolated_randomness
@@ -28,32 +31,38 @@ __all__ = ["app"]
 
 _KEYS = wire.RecordKeys()
 
-app = ClientApp()
+_PROBE_STEPS = 3
+
+
+def probe(context: Context) -> float:
+    """Return the seconds that the local steps of a task take with the full model.
+
+    From a few steps on the device's own samples, after one that is not timed.
+    """
+    config = _config(context)
+    model = deepcopy(initial_model(config))
+    task = _Task.of(config, wire.TaskConfig(round=0, seed=0), context, model)
+    seconds = 0.0
+    with isolated_randomness(task.seed):
+        for steps in (1, _PROBE_STEPS):
+            started = time.perf_counter()
+            task.train(task.local_training(steps, {}), config.logit_adjustment)
+            seconds = time.perf_counter() - started
+    return seconds / _PROBE_STEPS * config.local_steps
+
+
+app = ClientApp(mods=[CapacityMod(probe)])
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the submodel that the server sent on this device's samples."""
-    started = time.perf_counter()
     task = _Task.open(message, context)
-    config, seed = task.config, task.seed
     sent = wire.read_config(message)
-    training = LocalTraining(
-        config.local_steps,
-        config.batch_size,
-        _number(sent, "lr", config.lr),
-        config.momentum,
-        _number(sent, "proximal-mu", 0.0),
-        config.optimizer,
-    )
-    with isolated_randomness(seed):
-        loss = training.train(
-            in_precision(task.model, config.precision),
-            task.batch,
-            len(task.samples),
-            torch_generator(seed, "order"),
-            task.loss_fn(_number(sent, "logit-adjustment", 0.0)),
-        )
+    training = task.local_training(task.config.local_steps, sent)
+    started = time.perf_counter()
+    with isolated_randomness(task.seed):
+        loss = task.train(training, _number(sent, "logit-adjustment", 0.0))
     metrics = {
         "num-examples": len(task.samples),
         "train-loss": loss,
@@ -94,19 +103,53 @@ class _Task:
     device: torch.device
 
     @classmethod
-    def open(cls, message: Message, context: Context) -> "_Task":
-        config = RunConfig.parse(context.run_config)
+    def open(cls, message: Message, context: Context) -> Self:
+        """Turn a message into what it asks for."""
+        config = _config(context)
+        arrays = message.content.array_records[_KEYS.arrays]
+        model = load_submodel(initial_model(config), arrays)
+        return cls.of(config, wire.read_task(message), context, model)
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        task: wire.TaskConfig,
+        context: Context,
+        model: nn.Module,
+    ) -> Self:
+        """Put a task on the device that is at hand; the model moves there."""
         torch.set_num_threads(config.threads)
         device = best_device()
-        task = wire.read_task(message)
-        arrays = message.content.array_records[_KEYS.arrays]
         return cls(
             config=config,
             seed=task.seed,
-            model=load_submodel(initial_model(config), arrays).to(device),
+            model=model.to(device),
             data=load_data(config),
             samples=_samples(task, context.node_config, config),
             device=device,
+        )
+
+    def local_training(self, steps: int, sent: Mapping[str, object]) -> LocalTraining:
+        """Return the training that the run-config asks for, and the server."""
+        config = self.config
+        return LocalTraining(
+            steps,
+            config.batch_size,
+            _number(sent, "lr", config.lr),
+            config.momentum,
+            _number(sent, "proximal-mu", 0.0),
+            config.optimizer,
+        )
+
+    def train(self, training: LocalTraining, logit_adjustment: float) -> float:
+        """Train the model in place; return the mean loss."""
+        return training.train(
+            in_precision(self.model, self.config.precision),
+            self.batch,
+            len(self.samples),
+            torch_generator(self.seed, "order"),
+            self.loss_fn(logit_adjustment),
         )
 
     def batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,6 +162,15 @@ class _Task:
             return F.cross_entropy
         labels = self.data.train_y[self.samples].to(self.device)
         return LogitAdjustedLoss(labels, self.data.num_classes, logit_adjustment)
+
+
+def _config(context: Context) -> RunConfig:
+    """Return the run's config, with the node's own data folder if it has one."""
+    config = RunConfig.parse(context.run_config)
+    folder = context.node_config.get("data-dir")
+    if not isinstance(folder, str) or config.dataset == "digits":
+        return config
+    return replace(config, data_dir=folder)
 
 
 def _samples(

@@ -92,6 +92,7 @@ RULES: dict[str, Rule] = {
     ),
     "late": _one_of(*LATE_POLICIES),
     "quarantine_after": _at_least(0),
+    "queue_ahead": _at_least(0),
     "evaluate_every": _at_least(1),
     "timeout": _more_than(0),
     "checkpoint_every": _at_least(0),
@@ -182,6 +183,11 @@ CONTRADICTIONS: tuple[tuple[Callable[["RunConfig"], bool], str], ...] = (
         lambda c: c.clock == "wall" and changed(c, *_LEVELS, "trace", "duration"),
         "clock='wall' runs real devices, whose speed is measured: trace, duration, "
         f"{_KEYS_OF_LEVELS} contradict it",
+    ),
+    (
+        lambda c: c.clock != "wall" and changed(c, "queue_ahead"),
+        "queue-ahead={c.queue_ahead} is for real devices, which clock={c.clock!r} "
+        "contradicts: leave it out, or choose clock='wall'",
     ),
     (
         lambda c: bool(c.trace) and changed(c, *_LEVELS),

@@ -97,6 +97,7 @@ class RunConfig:
     deadline: float = Tolerance.deadline
     late: LatePolicy = Tolerance.late
     quarantine_after: int = Tolerance.quarantine_after
+    queue_ahead: int = 0
     # What comes out
     evaluate_every: int = 1
     timeout: float = 3600.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
+from flwr_asyncdrop.memory import available_memory, left_in_container
 from flwr_asyncdrop.readable import readable_bytes
 
 __all__ = ["check_memory", "check_output", "check_shared"]
@@ -53,10 +54,10 @@ def check_memory(
     meminfo, cgroup : Path
         Where Linux says how much there is, and how much of it a container may use.
     """
-    free = _available(meminfo)
+    free = available_memory(meminfo)
     if free is None:
         return ok("memory", "this system does not say how much is free")
-    left = _left_in_container(cgroup)
+    left = left_in_container(cgroup)
     bound = "" if left is None or left >= free else " to this container"
     free = free if left is None else min(free, left)
     found = f"{readable_bytes(free)} free{bound}, {os.cpu_count()} cores"
@@ -92,30 +93,3 @@ def _enough(
     if free < least:
         return problem(name, found, mend)
     return ok(name, found) if free >= enough else warning(name, found, mend)
-
-
-def _available(meminfo: Path) -> int | None:
-    try:
-        lines = meminfo.read_text().splitlines()
-    except OSError:
-        return None
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    if "MemAvailable" not in fields:
-        return None
-    kilobytes, _, _ = fields["MemAvailable"].strip().partition(" ")
-    return int(kilobytes) * 1024
-
-
-def _left_in_container(cgroup: Path) -> int | None:
-    """Return what the container may still use; None outside of one."""
-    try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = int((cgroup / "memory.current").read_text())
-        stat = (cgroup / "memory.stat").read_text()
-    except OSError:
-        return None
-    if limit == "max":
-        return None
-    # Files that were read count as used, but give way.
-    cached = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)
-    return int(limit) - used + int(cached)

@@ -1,5 +1,6 @@
 """Mask policies: which units a device's submodel keeps."""
 
+from flwr_asyncdrop.masks.fitting import fit
 from flwr_asyncdrop.masks.ordered import OrderedMask
 from flwr_asyncdrop.masks.policy import DropRate, FullMask, GradedRate, MaskPolicy
 from flwr_asyncdrop.masks.random_mask import RandomMask
@@ -14,5 +15,6 @@ __all__ = [
     "OrderedMask",
     "RandomMask",
     "SmartPartition",
+    "fit",
     "unit_scores",
 ]

@@ -78,6 +78,8 @@ def build_strategy(
         deadline=config.deadline,
         late=config.late,
         quarantine_after=config.quarantine_after,
+        greet=config.clock == "wall",
+        queue_ahead=config.queue_ahead,
         seed=config.seed,
         min_available_nodes=1,
         evaluate_every=config.evaluate_every,

@@ -12,6 +12,7 @@ from flwr_asyncdrop.checkpoint.signals import Signals
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.clock import Clock, VirtualClock, WallClock
 from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.greeting import Greeter
 from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
@@ -58,6 +59,7 @@ def assemble(
     evaluators: Sequence[Evaluator],
     callbacks: Sequence[Callback],
     saving: Saving,
+    greets: bool = False,
 ) -> AsyncLoop:
     """Build the loop of a run.
 
@@ -75,6 +77,8 @@ def assemble(
         Told of everything, in this order. A checkpoint knows them by their place.
     saving : Saving
         Whether the run saves itself. If it goes on, all of these do so with it.
+    greets : bool
+        Whether real devices are asked what they can do, before their first task.
 
     Raises
     ------
@@ -101,5 +105,6 @@ def assemble(
         evaluators=evaluators,
         callbacks=callbacks,
         nodes=link.nodes,
+        greeter=Greeter(link.mailbox, session.dispatcher.fleet, enabled=greets),
         under_way=under_way,
     )

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor, nn
 
-from flwr_asyncdrop.masks import MaskPolicy, unit_scores
+from flwr_asyncdrop.exceptions import CapacityError
+from flwr_asyncdrop.masks import MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.submodel import (
@@ -23,6 +24,7 @@ from flwr_asyncdrop.submodel import (
 )
 
 __all__ = [
+    "Assignment",
     "ComputeShare",
     "DurationRule",
     "ExampleInputs",
@@ -71,11 +73,37 @@ class Part:
     kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
 
 
+class Assignment(Protocol):
+    """Says which part of the model a device trains."""
+
+    def assign(
+        self,
+        state: ServerState,
+        rank: int,
+        num_ranks: int,
+        most_bytes: float = math.inf,
+    ) -> Part:
+        """Return the part for a device of `rank` among `num_ranks`.
+
+        Raises
+        ------
+        CapacityError
+            If none is as small as `most_bytes`.
+        """
+
+
 class FullModels:
     """Every device trains the full model (Alg. 1)."""
 
-    def assign(self, state: ServerState, rank: int, num_ranks: int) -> Part:
-        """Return the whole global model."""
+    def assign(
+        self,
+        state: ServerState,
+        rank: int,
+        num_ranks: int,
+        most_bytes: float = math.inf,
+    ) -> Part:
+        """Return the whole global model, if that is no more than `most_bytes`."""
+        _check_size(state, most_bytes)
         shapes = {name: tuple(t.shape) for name, t in state.arrays.items()}
         return Part(state.arrays, {}, shapes, compute=1.0)
 
@@ -100,7 +128,13 @@ class Submodels:
         self._compute = compute
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
-    def assign(self, state: ServerState, rank: int, num_ranks: int) -> Part:
+    def assign(
+        self,
+        state: ServerState,
+        rank: int,
+        num_ranks: int,
+        most_bytes: float = math.inf,
+    ) -> Part:
         """Return the submodel for a device of `rank`.
 
         Parameters
@@ -109,8 +143,17 @@ class Submodels:
             The state of the run; the number of orders so far seeds the mask.
         rank, num_ranks : int
             The device's place among the speed ranks, 0 the fastest.
+        most_bytes : float
+            Size that it may have; more units are left out if that takes it.
+
+        Raises
+        ------
+        CapacityError
+            If the smallest submodel is larger than that.
         """
         keep = _choose(self._policy, self._plan, state, rank, num_ranks)
+        if most_bytes < math.inf:
+            keep = self._fit(keep, state, most_bytes)
         indices = self._plan.indices(keep)
         shapes = self._plan.shapes_of(indices)
         sizes = tuple(shapes.values())
@@ -119,6 +162,16 @@ class Submodels:
         arrays = extract(state.arrays, indices)
         kept = dict(zip(self._plan.groups, keep, strict=True))
         return Part(arrays, indices, shapes, self._known[sizes], kept=kept)
+
+    def _fit(self, keep: Keep, state: ServerState, most_bytes: float) -> Keep:
+        widths = {name: t.element_size() for name, t in state.arrays.items()}
+
+        def num_bytes(keep: Keep) -> float:
+            shapes = self._plan.shapes_of(self._plan.indices(keep))
+            return sum(math.prod(shape) * widths[n] for n, shape in shapes.items())
+
+        generator = torch_generator(state.seed, "fit", state.dispatched)
+        return fit(keep, num_bytes, most_bytes, generator)
 
 
 class MaskedModels:
@@ -139,8 +192,18 @@ class MaskedModels:
         self._plan = plan
         self._policy = policy
 
-    def assign(self, state: ServerState, rank: int, num_ranks: int) -> Part:
-        """Return the masked model for a device of `rank`; see `Submodels.assign`."""
+    def assign(
+        self,
+        state: ServerState,
+        rank: int,
+        num_ranks: int,
+        most_bytes: float = math.inf,
+    ) -> Part:
+        """Return the masked model for a device of `rank`; see `Submodels.assign`.
+
+        It is as large as the full model, whatever it leaves out.
+        """
+        _check_size(state, most_bytes)
         keep = _choose(self._policy, self._plan, state, rank, num_ranks)
         indices = self._plan.indices(keep)
         arrays = silenced(state.arrays, indices)
@@ -174,6 +237,16 @@ def compute_share(
         return lambda _, shapes: _elements(shapes) / elements
     flops = step_flops(model, example_inputs)
     return lambda _, shapes: step_flops(narrow(model, shapes), example_inputs) / flops
+
+
+def _check_size(state: ServerState, most_bytes: float) -> None:
+    """Raise CapacityError if the full model is more than `most_bytes`."""
+    size = sum(tensor.nbytes for tensor in state.arrays.values())
+    if size > most_bytes:
+        raise CapacityError(
+            f"the full model has {size:,} bytes, and {most_bytes:,.0f} is the most: "
+            "choose an algorithm with submodels"
+        )
 
 
 def _choose(

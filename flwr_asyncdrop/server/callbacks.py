@@ -27,6 +27,9 @@ class Merged:
         Round that the update counts for.
     late : bool
         Whether it came after its deadline.
+    queued : int
+        Versions among the staleness that came while the task waited on its device,
+        behind another.
     """
 
     order: Order
@@ -34,6 +37,7 @@ class Merged:
     staleness: int
     round: int
     late: bool = False
+    queued: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,71 +1,34 @@
 """From an idle device to a task in flight."""
 
+import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
+from numpy.typing import NDArray
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.exceptions import CapacityError, ConfigError
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
-from flwr_asyncdrop.server.assignment import Part
+from flwr_asyncdrop.server.assignment import Assignment, Part
+from flwr_asyncdrop.server.capacity import Trip
 from flwr_asyncdrop.server.fleet import SHORTEST_TASK, Fleet
 from flwr_asyncdrop.server.selection import Selection
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
 from flwr_asyncdrop.simulation.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.wire import DeviceReport
 
-__all__ = ["Assignment", "Dispatcher", "TrainSettings", "task_config"]
+__all__ = ["Dispatcher"]
 
-# The adjustment biases the model that it brings about so fast, so it fades with the
-# learning rate.
-SCHEDULED = ("lr", "logit-adjustment")
+logger = logging.getLogger("flwr.asyncdrop")
 
 # Clocks of devices differ, and Flower refuses a reply whose time is up by any of them.
 _CLOCK_SKEW = 600.0
-
-
-class Assignment(Protocol):
-    """Says which part of the model a device trains."""
-
-    def assign(self, state: ServerState, rank: int, num_ranks: int) -> Part:
-        """Return the part for a device of `rank` among `num_ranks`."""
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """What goes into every task.
-
-    Attributes
-    ----------
-    config : mapping of str to config values
-        The user's train config; what it has of `SCHEDULED` follows the schedule.
-    schedule : StepDecay
-        The global learning-rate schedule.
-    keys : RecordKeys
-        Where the records go.
-    ttl : float
-        Real seconds after which Flower gives a message up at the latest.
-    """
-
-    config: Mapping[str, object]
-    schedule: StepDecay
-    keys: wire.RecordKeys
-    ttl: float
-
-    def config_at(self, factor: float) -> dict[str, object]:
-        """Return the train config with this factor of the schedule."""
-        config = dict(self.config)
-        for key in SCHEDULED:
-            value = config.get(key)
-            if isinstance(value, float | int):
-                config[key] = value * factor
-        return config
 
 
 class Dispatcher:
@@ -85,6 +48,9 @@ class Dispatcher:
         Whether an order keeps what was sent.
     tolerance : Tolerance
         How long devices may take, and how often they may fail.
+    queue_ahead : int
+        Tasks that a device gets beside the one that it trains, so that it has the
+        next one at once. Only while every device can be in flight: else others wait.
     """
 
     def __init__(
@@ -96,6 +62,7 @@ class Dispatcher:
         *,
         keeps_base: bool = False,
         tolerance: Tolerance = Tolerance(),  # noqa: B008  # frozen
+        queue_ahead: int = 0,
     ) -> None:
         self.fleet = fleet
         self.settings = settings
@@ -103,6 +70,8 @@ class Dispatcher:
         self._selection = selection
         self._assignment = assignment
         self._keeps_base = keeps_base
+        self._queue_ahead = queue_ahead
+        self._replied: dict[int, tuple[float, int]] = {}
         self._snapshot: tuple[int, State, State] | None = None
 
     def next_task(
@@ -122,19 +91,38 @@ class Dispatcher:
             Seconds on the loop's clock. Devices come and go by it, and have to be in
             time; without it they are all there and reliable.
         """
-        idle = self.fleet.idle({order.device for order in state.orders}, time)
-        if len(idle) == 0:
-            return None
+        queues = Counter(order.device for order in state.orders)
+        depth = 0 if time is None else self._queue_ahead
+        for length in range(depth + 1):
+            taken = {device for device, tasks in queues.items() if tasks > length}
+            idle = self.fleet.idle(taken, time)
+            while len(idle):
+                device = self._choose(state, idle)
+                try:
+                    return self._task(state, device, server_round, time)
+                except CapacityError as error:
+                    logger.warning("device %d gets no tasks: %s", device, error)
+                    self.fleet.released_at[device] = math.inf
+                    idle = idle[idle != device]
+        return None
+
+    def _choose(self, state: ServerState, idle: NDArray[np.int64]) -> int:
         # One broken device must not take every task: the others first.
         fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
-        device = self._selection.choose(
+        return self._selection.choose(
             fresh if len(fresh) else idle,
             self.fleet.ranks,
             (order.rank for order in state.in_slots),
             numpy_generator(state.seed, "device", state.dispatched),
         )
+
+    def _task(
+        self, state: ServerState, device: int, server_round: int, time: float | None
+    ) -> tuple[Order, Message]:
         rank = int(self.fleet.ranks[device])
-        part = self._assignment.assign(state, rank, self.fleet.num_ranks)
+        part = self._assignment.assign(
+            state, rank, self.fleet.num_ranks, self.fleet.most_bytes(device)
+        )
         record = wire.to_record(part.arrays)
         order = self._order(state, device, server_round, part, record)
         if time is not None:
@@ -189,9 +177,41 @@ class Dispatcher:
         busy = {order.device for order in state.orders}
         return self.fleet.next_return(busy, state.time)
 
-    def succeeded(self, order: Order, seconds: float) -> None:
-        """Learn from a task that was done, in so many seconds."""
+    def most_in_flight(self, slots: int) -> int:
+        """Return how many tasks may be out when so many devices train.
+
+        Parameters
+        ----------
+        slots : int
+            Most devices that train at any moment.
+        """
+        present = len(self.fleet.present)
+        return slots + self._queue_ahead * present if present <= slots else slots
+
+    def began(self, order: Order) -> tuple[float, int]:
+        """Return when a device could begin with a task, and what it missed by then.
+
+        Returns
+        -------
+        tuple of float and int
+            Seconds on the loop's clock, and the versions of the model that came while
+            the task waited behind another; 0 if it did not.
+        """
+        time, version = self._replied.get(order.device, (-math.inf, 0))
+        if time <= order.dispatched_at:
+            return order.dispatched_at, 0
+        return time, version - order.base_version
+
+    def replied(self, state: ServerState, device: int) -> None:
+        """Note that a device is free for the next task of its queue."""
+        self._replied[device] = state.time, state.version
+
+    def succeeded(self, order: Order, trip: Trip, report: DeviceReport | None) -> None:
+        """Learn from a task that was done."""
+        seconds = trip.arrived_at - trip.left_at
         self.fleet.observe(order.device, seconds, order.cost.compute)
+        if report is not None:
+            self.fleet.hear(order.device, report, trip)
         self.fleet.forgive(order.device)
 
     def took_longer(self, order: Order, seconds: float) -> None:
@@ -212,6 +232,9 @@ class Dispatcher:
         fleet, left = self.fleet, order.dispatched_at
         expected = fleet.expected(order.device, order.cost)
         if fleet.profiles is None:
+            if expected is not None:
+                ahead = sum(other.device == order.device for other in state.orders)
+                expected *= 1 + ahead
             overdue, given_up = self.tolerance.waits(expected, self.settings.ttl)
             return replace(order, deadline=left + overdue, gives_up=left + given_up)
         profile = fleet.profiles[order.device]
@@ -282,16 +305,3 @@ def _loses(profile: DeviceProfile, order: Order, seed: int) -> bool:
         return False
     generator = numpy_generator(seed, "dropout", order.number)
     return bool(generator.random() < profile.dropout)
-
-
-def task_config(
-    fleet: Fleet, device: int, server_round: int, *, seed: int
-) -> wire.TaskConfig:
-    """Return what a device is told beside the user's config.
-
-    On a simulated fleet any node may play any device, so it is told which; a node of
-    a real fleet knows its own data.
-    """
-    if fleet.profiles is None:
-        return wire.TaskConfig(server_round, seed)
-    return wire.TaskConfig(server_round, seed, device, len(fleet))

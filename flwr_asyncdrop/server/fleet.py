@@ -1,13 +1,16 @@
 """The devices seen so far: who they are, how fast, and who may train now."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_asyncdrop.server.capacity import Capacity, Trip, smoothed
 from flwr_asyncdrop.simulation.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.wire import DeviceReport
 
 __all__ = ["SHORTEST_TASK", "Fleet", "FleetMemory"]
 
@@ -16,8 +19,6 @@ SHORTEST_TASK = 10.0
 
 Flower's deployment needs half of these to carry a task out and back.
 """
-
-_SMOOTHING = 0.3
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class FleetMemory:
     seconds: list[float]
     failures_in_a_row: dict[int, int]
     released_at: dict[int, float]
+    capacities: dict[int, Capacity]
 
 
 class Fleet:
@@ -40,14 +42,19 @@ class Fleet:
         connected, fastest first, has rank ``p * S // N``; equal speeds rank by index.
     profiles : sequence of DeviceProfile, optional
         The speeds of a simulated fleet, by device index. Without them the speed is
-        measured from the tasks, and a device that has done none yet ranks last.
+        measured, and a device of which nothing is known yet ranks last.
+    model_bytes : int
+        Size of the full model.
 
     Attributes
     ----------
     node_ids : list of int
         The Flower node of every device.
     seconds : list of float
-        What a task with the full model takes on it; infinity if that is not known.
+        What a task with the full model takes on it, from dispatch to reply; infinity
+        if that is not known.
+    capacities : dict of int to Capacity
+        What real devices report of themselves; absent for those that report nothing.
     failures_in_a_row : dict of int to int
         Tasks that a device has failed since its last success; absent if none.
     released_at : dict of int to float
@@ -56,17 +63,22 @@ class Fleet:
     """
 
     def __init__(
-        self, num_ranks: int, profiles: Sequence[DeviceProfile] | None = None
+        self,
+        num_ranks: int,
+        profiles: Sequence[DeviceProfile] | None = None,
+        model_bytes: int = 0,
     ) -> None:
         self.num_ranks = num_ranks
         self.profiles = profiles
+        self.model_bytes = model_bytes
         self.node_ids: list[int] = []
         self.failures_in_a_row: dict[int, int] = {}
         self.released_at: dict[int, float] = {}
         self.seconds: list[float] = []
+        self.capacities: dict[int, Capacity] = {}
         self._present: set[int] = set()
         self._ranks: NDArray[np.int64] | None = None
-        self._fastest: float | None = None
+        self._slowness: NDArray[np.float64] | None = None
         self._come_and_go = any(p.availability is not None for p in profiles or ())
 
     def __len__(self) -> int:
@@ -83,6 +95,11 @@ class Fleet:
         return sum(until > time for until in self.released_at.copy().values())
 
     @property
+    def present(self) -> Set[int]:
+        """The devices that are connected."""
+        return self._present
+
+    @property
     def memory(self) -> FleetMemory:
         """A copy of what it has learned."""
         return FleetMemory(
@@ -90,6 +107,7 @@ class Fleet:
             list(self.seconds),
             dict(self.failures_in_a_row),
             dict(self.released_at),
+            deepcopy(self.capacities),
         )
 
     def restore(self, memory: FleetMemory) -> None:
@@ -98,8 +116,9 @@ class Fleet:
         self.seconds = list(memory.seconds)
         self.failures_in_a_row = dict(memory.failures_in_a_row)
         self.released_at = dict(memory.released_at)
+        self.capacities = deepcopy(memory.capacities)
         self._present = set()
-        self._ranks = self._fastest = None
+        self._forget_order()
 
     def move_to(self, node_ids: Iterable[int]) -> None:
         """Have the devices of a simulated fleet played by nodes that may be others.
@@ -129,7 +148,7 @@ class Fleet:
         }
         if present != self._present:
             self._present = present
-            self._ranks = self._fastest = None
+            self._forget_order()
 
     @property
     def _complete(self) -> bool:
@@ -165,10 +184,30 @@ class Fleet:
         """
         if self.profiles is not None:
             return
-        full, known = seconds / compute, self.seconds[device]
-        fresh = known == np.inf
-        self.seconds[device] = full if fresh else known + _SMOOTHING * (full - known)
-        self._ranks = self._fastest = None
+        self.seconds[device] = smoothed(self.seconds[device], seconds / compute)
+        self._forget_order()
+
+    def hear(self, device: int, report: DeviceReport, trip: Trip) -> None:
+        """Learn what a real device reports with a reply.
+
+        Parameters
+        ----------
+        device : int
+            Index of the device.
+        report : DeviceReport
+            What it says of itself.
+        trip : Trip
+            What the server saw of the task.
+        """
+        if self.profiles is not None:
+            return
+        self.capacities.setdefault(device, Capacity()).hear(report, trip)
+        self._forget_order()
+
+    def most_bytes(self, device: int) -> float:
+        """Return the size of the largest submodel that a device can train."""
+        known = self.capacities.get(device)
+        return math.inf if known is None else known.most_bytes
 
     def expected(self, device: int, cost: TaskCost) -> float | None:
         """Return the seconds that a task should take; None if nothing is known.
@@ -201,21 +240,47 @@ class Fleet:
         if self._ranks is None:
             away = np.ones(len(self), dtype=bool)
             away[list(self._present)] = False
-            order = np.lexsort((np.array(self.seconds), away))
+            order = np.lexsort((self.slowness, away))
             places = np.empty(len(order), dtype=np.int64)
             places[order] = np.arange(len(order))
             ranks = places * self.num_ranks // max(len(self._present), 1)
             self._ranks = np.minimum(ranks, self.num_ranks - 1)
         return self._ranks
 
+    @property
+    def slowness(self) -> NDArray[np.float64]:
+        """What ranks go by: seconds of a task with the full model, shape ``(n,)``.
+
+        Of a device that reports them its local steps and transfers; of others all
+        from dispatch to reply; infinity if nothing is known. A declared speed counts
+        in place of what is measured: as many seconds as the declared devices that
+        have been measured take for it, in the median.
+        """
+        if self._slowness is None:
+            slowness = np.array(self.seconds)
+            declared: dict[int, float] = {}
+            for device, known in self.capacities.items():
+                if known.train_seconds < math.inf:
+                    slowness[device] = known.task_seconds(self.model_bytes)
+                if known.declared:
+                    declared[device] = known.declared
+            if declared:
+                devices, speeds = list(declared), np.array(list(declared.values()))
+                work = slowness[devices] * speeds
+                work = work[np.isfinite(work)]
+                slowness[devices] = (np.median(work) if len(work) else 1.0) / speeds
+            self._slowness = slowness
+        return self._slowness
+
+    def _forget_order(self) -> None:
+        self._ranks = self._slowness = None
+
     def capability(self, device: int) -> float:
         """Return a device's speed over that of the fastest; 1 while it is unknown."""
-        seconds = self.seconds[device]
+        seconds = self.slowness[device]
         if seconds in (0, np.inf):  # 0: too fast for the timer
             return 1.0
-        if self._fastest is None:
-            self._fastest = min(self.seconds)
-        return self._fastest / seconds
+        return float(self.slowness.min() / seconds)
 
     def idle(
         self, busy: Collection[int], time: float | None = None

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from flwr_asyncdrop.exceptions import Interrupted, ReplyError, RunError
 from flwr_asyncdrop.server.callbacks import Callback, Merged
+from flwr_asyncdrop.server.capacity import Trip
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
 from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
+from flwr_asyncdrop.server.greeting import Greeter
 from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
@@ -43,6 +45,8 @@ class AsyncLoop:
         Told of everything.
     nodes : Nodes
         Says which nodes are connected.
+    greeter : Greeter
+        Asks those that join what they can do.
     under_way : sequence of UnderWay, optional
         Of a run that goes on: what each evaluator was at. None for a run that begins.
     """
@@ -57,6 +61,7 @@ class AsyncLoop:
         evaluators: Sequence[Evaluator] = (),
         callbacks: Sequence[Callback] = (),
         nodes: Nodes,
+        greeter: Greeter,
         under_way: Sequence[UnderWay] | None = None,
     ) -> None:
         self.state = session.state
@@ -68,6 +73,7 @@ class AsyncLoop:
         self._evaluators = evaluators
         self._callbacks = callbacks
         self._nodes = nodes
+        self._greeter = greeter
         self._under_way = under_way
         self._duplicates_before = session.state.duplicates
 
@@ -108,6 +114,7 @@ class AsyncLoop:
 
     def begin(self) -> None:
         """Begin, or go on with what was under way."""
+        self._greeter.greet(self._clock.now)
         for callback in self._callbacks:
             callback.on_fleet(self._dispatcher.fleet)
         if self._under_way is None:
@@ -135,6 +142,7 @@ class AsyncLoop:
     def step(self) -> None:
         """Fill the slots, wait for what happens next, and deal with it."""
         state = self.state
+        self._greeter.listen(self._clock.now)
         until = self._fill()
         if not self.goes_on:
             return
@@ -163,10 +171,12 @@ class AsyncLoop:
         """
         state, limits = self.state, self._limits
         left = limits.num_updates - state.updates
-        while len(state.in_flight) < min(limits.slots - len(state.waiting), left):
+        most = self._dispatcher.most_in_flight(limits.slots)
+        while len(state.in_flight) < min(most - len(state.waiting), left):
             if not self._dispatch():
                 returns_at = self._dispatcher.next_return(state)
-                return min(returns_at, state.time + self._clock.patrol)
+                answers_at = self._greeter.look_again(state.time)
+                return min(returns_at, answers_at, state.time + self._clock.patrol)
             if state.ended:
                 break
         return math.inf
@@ -216,27 +226,31 @@ class AsyncLoop:
         if arrival.message is None:
             self._no_reply(order)
             return
-        discount = self._dispatcher.tolerance.late_weight if late else 1.0
+        began_at, queued = self._dispatcher.began(order)
         staleness = state.version - order.base_version
+        discount = self._dispatcher.tolerance.late_weight if late else 1.0
         try:
             reply = self._session.read(order, arrival.message)
             if discount > 0:
                 self._session.merge(order, reply, staleness, discount)
         except ReplyError as error:
+            self._dispatcher.replied(state, order.device)
             self._fail(order, error.kind, str(error))
             return
+        self._dispatcher.replied(state, order.device)
         state.bytes_up += reply.num_bytes
-        elapsed = state.time - order.dispatched_at
+        trip = Trip(began_at, state.time, order.cost)
         if discount == 0:
-            self._dispatcher.fleet.observe(order.device, elapsed, order.cost.compute)
+            seconds = trip.arrived_at - trip.left_at
+            self._dispatcher.fleet.observe(order.device, seconds, order.cost.compute)
             behind = state.time - order.deadline
             self._lose(
                 order, "late", f"its reply came {behind:.3g} s after its deadline"
             )
             return
-        self._dispatcher.succeeded(order, elapsed)
+        self._dispatcher.succeeded(order, trip, reply.report)
         number = self._limits.round_of(state.updates - 1)
-        self._merged(Merged(order, reply, staleness, number, late))
+        self._merged(Merged(order, reply, staleness, number, late, queued))
 
     def _merged(self, merged: Merged) -> None:
         """Tell of an update, and end its round with it."""
@@ -257,6 +271,7 @@ class AsyncLoop:
     def _refresh(self, node_ids: Iterable[int]) -> None:
         fleet = self._dispatcher.fleet
         fleet.refresh(node_ids)
+        self._greeter.greet(self._clock.now)
         self.state.num_devices = len(fleet)
 
     def _no_reply(self, order: Order) -> None:

@@ -10,8 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.seeding import numpy_generator
-from flwr_asyncdrop.server.dispatch import task_config
 from flwr_asyncdrop.server.session import Session
+from flwr_asyncdrop.server.train_settings import task_config
 from flwr_asyncdrop.submodel import State
 
 __all__ = ["evaluation_messages", "merge_all", "resume", "train_messages"]

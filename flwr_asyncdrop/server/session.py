@@ -8,12 +8,14 @@ from flwr.app import Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Update, average_
-from flwr_asyncdrop.exceptions import ReplyError, ShapeError
-from flwr_asyncdrop.server.dispatch import Assignment, Dispatcher, TrainSettings
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
+from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.fleet import Fleet, FleetMemory
 from flwr_asyncdrop.server.selection import Selection
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.server.train_settings import TrainSettings
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 from flwr_asyncdrop.submodel import extract
 
@@ -96,6 +98,7 @@ class Session:
         tolerance: Tolerance = Tolerance(),  # noqa: B008  # frozen
         keeps_base: bool = False,
         memory: SessionMemory | None = None,
+        queue_ahead: int = 0,
     ) -> "Session":
         """Put a run together on the nodes that are connected.
 
@@ -110,15 +113,22 @@ class Session:
         Raises
         ------
         ConfigError
-            If devices wait for more updates than can be in flight.
+            If devices wait for more updates than can be in flight, or if there is to
+            be a queue on devices that are simulated, or that wait for each other.
         """
         size = len(node_ids) if memory is None else len(memory.fleet.node_ids)
         profiles = None if build_fleet is None else build_fleet(size)
         possible = min(in_flight, size) if memory is None else memory.updates_per_round
         aggregator = build_aggregator(possible)
         grows = profiles is None and not aggregator.waits
+        if queue_ahead and not grows:
+            raise ConfigError(
+                f"queue_ahead={queue_ahead}: only real devices have a queue, and only "
+                "if they do not wait for each other"
+            )
         slots = in_flight if grows else possible
-        fleet = Fleet(slots, profiles)
+        model_bytes = sum(tensor.nbytes for tensor in state.arrays.values())
+        fleet = Fleet(slots, profiles, model_bytes)
         if memory is not None:
             fleet.restore(memory.fleet)
             if profiles is not None:
@@ -141,6 +151,7 @@ class Session:
             settings,
             keeps_base=keeps_base or aggregator.needs_base,
             tolerance=tolerance,
+            queue_ahead=queue_ahead,
         )
         return cls(
             state,

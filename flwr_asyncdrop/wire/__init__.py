@@ -5,6 +5,13 @@ user's own train config plus the keys of `TaskConfig`. The kept units never trav
 client learns the widths from the shapes that it receives.
 """
 
+from flwr_asyncdrop.wire.devices import (
+    DeviceReport,
+    add_report,
+    is_greeting,
+    make_greeting,
+    read_report,
+)
 from flwr_asyncdrop.wire.replies import (
     MAX_EXAMPLES,
     Expected,
@@ -28,17 +35,22 @@ __all__ = [
     "MAX_EXAMPLES",
     "NUM_PARTITIONS",
     "PARTITION_ID",
+    "DeviceReport",
     "Expected",
     "RecordKeys",
     "Reply",
     "TaskConfig",
+    "add_report",
     "array_bytes",
     "flat_metrics",
     "from_record",
+    "is_greeting",
+    "make_greeting",
     "make_task",
     "read_config",
     "read_evaluation",
     "read_reply",
+    "read_report",
     "read_task",
     "to_record",
 ]

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire.arrays import read_sound_array
+from flwr_asyncdrop.wire.devices import DeviceReport, read_report
 from flwr_asyncdrop.wire.tasks import RecordKeys
 from flwr_asyncdrop.wire.tensors import array_bytes
 
@@ -66,12 +67,15 @@ class Reply:
         The reply's metric records, for Flower's aggregation functions.
     num_bytes : int
         Size of the arrays on the wire.
+    report : DeviceReport, optional
+        What the device says of itself, if it says anything.
     """
 
     arrays: State
     num_examples: int
     metrics: RecordDict
     num_bytes: int
+    report: DeviceReport | None = None
 
 
 def read_reply(message: Message, expected: Expected) -> Reply:
@@ -105,6 +109,7 @@ def read_reply(message: Message, expected: Expected) -> Reply:
         num_examples=num_examples,
         metrics=metrics,
         num_bytes=array_bytes(arrays),
+        report=read_report(message),
     )
 
 

@@ -9,11 +9,13 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.schedule import StepDecay
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Part
-from flwr_asyncdrop.server.dispatch import Dispatcher, TrainSettings
+from flwr_asyncdrop.server.capacity import Trip
+from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.fleet import Fleet
 from flwr_asyncdrop.server.selection import Stratified
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.server.train_settings import TrainSettings
 from flwr_asyncdrop.simulation.availability import Availability
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
 from tests.runs import KEYS
@@ -25,7 +27,7 @@ class Half:
     def __init__(self):
         self.asked = []
 
-    def assign(self, state, rank, num_ranks):
+    def assign(self, state, rank, num_ranks, most_bytes=math.inf):
         self.asked.append((rank, num_ranks))
         indices = {"w": {0: torch.arange(2)}}
         return Part({"w": state.arrays["w"][:2]}, indices, {"w": (2,)}, compute=0.25)
@@ -159,7 +161,7 @@ def test_too_many_failures_in_a_row_bring_quarantine(profiles, released):
     for _ in range(3):
         sender.failed(state, order)
     assert sender.fleet.released_at == {order.device: released}
-    sender.succeeded(order, seconds=1.0)
+    sender.succeeded(order, Trip(6.0, 7.0, order.cost), report=None)
     assert sender.fleet.released_at == {}
     sender.failed(state, order)
     assert sender.fleet.released_at == {}

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 
 import torch
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -18,9 +18,11 @@ from hypothesis.stateful import (
     rule,
 )
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
+from flwr_asyncdrop.server.greeting import Greeter
 from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.tolerance import LATE_POLICIES, Tolerance
@@ -34,6 +36,14 @@ PROFILES = (
     DeviceProfile(3.0, dropout=0.4),
     DeviceProfile(2.0, jitter=2.0, availability=Availability(20.0, ((0.0, 9.0),))),
 )
+
+
+def greeted(message):
+    """Answer a greeting as a device that says how fast it is."""
+    reply = Message(RecordDict(), reply_to=message)
+    wire.add_report(reply, wire.DeviceReport(message.metadata.dst_node_id, 1.0, 2.0))
+    return reply
+
 
 REPLIES = {
     "done": plus_one,
@@ -69,8 +79,8 @@ class DecidedGrid(HandlerGrid):
 class Books(Recorder):
     """Notes which orders left and how they ended, apart from the server's books."""
 
-    def __init__(self, session):
-        super().__init__(session.slots)
+    def __init__(self, session, queue):
+        super().__init__(session.slots, 1 + queue)
         self.fleet = session.dispatcher.fleet
         self.ended_numbers = []
         self.weights_merged = []
@@ -113,8 +123,13 @@ class LoopMachine(RuleBasedStateMachine):
             st.integers(0, 3),
         ),
         known=st.booleans(),
+        greets=st.booleans(),
+        queue=st.integers(0, 2),
     )
-    def begin(self, virtual, nodes, slots, size, waits, tolerance, known):
+    def begin(
+        self, virtual, nodes, slots, size, waits, tolerance, known, greets, queue
+    ):
+        queue = 0 if virtual or waits else queue
         self.grid = DecidedGrid(range(1, nodes + 1))
         self.run = Run(
             self.grid,
@@ -123,6 +138,7 @@ class LoopMachine(RuleBasedStateMachine):
             patience=90.0,
             build_aggregator=lambda cohort: Buffered(min(size, cohort), waits=waits),
             tolerance=tolerance,
+            queue_ahead=queue,
         )
         session = self.run.open()
         self.size = session.aggregator.size
@@ -130,7 +146,7 @@ class LoopMachine(RuleBasedStateMachine):
         if known:  # Of real devices: those that nobody knows have no deadline.
             for device in range(nodes):
                 session.dispatcher.fleet.observe(device, 9.0, compute=1.0)
-        self.books = Books(session)
+        self.books = Books(session, queue)
         self.books.tolerance = tolerance
         self.clock = self.new_clock()
         self.loop = AsyncLoop(
@@ -140,6 +156,9 @@ class LoopMachine(RuleBasedStateMachine):
             limits=Limits(4, session.updates_per_round, session.slots, 90.0),
             callbacks=[self.books],
             nodes=self.run.nodes,
+            greeter=Greeter(
+                self.run.mailbox, session.dispatcher.fleet, enabled=greets, patience=9.0
+            ),
         )
         self.loop.begin()
         self.failed = False
@@ -174,14 +193,16 @@ class LoopMachine(RuleBasedStateMachine):
         """Answer the latest messages, also those that have been answered before."""
         for message, kind in zip(reversed(self.grid.pushed), kinds, strict=False):
             if kind != "nothing":
-                self.grid.ready.append(REPLIES[kind](message))
+                reply = greeted if wire.is_greeting(message) else REPLIES[kind]
+                self.grid.ready.append(reply(message))
         self.step_once()
 
     @precondition(lambda self: self.grid.pushed)
     @rule(back=st.integers(0, 8))
     def reply_twice(self, back):
         message = self.grid.pushed[-1 - back % len(self.grid.pushed)]
-        self.grid.ready += [plus_one(message), plus_one(message)]
+        reply = greeted if wire.is_greeting(message) else plus_one
+        self.grid.ready += [reply(message), reply(message)]
 
     @rule(seconds=st.floats(0, 100))
     def time_passes(self, seconds):
@@ -207,11 +228,11 @@ class LoopMachine(RuleBasedStateMachine):
 
     def slots_do_not_leak(self):
         state = self.state
-        assert len(state.in_flight) <= self.books.slots
+        assert len(state.in_flight) <= self.books.slots * self.books.tasks_each
         assert not state.in_flight.keys() & state.late.keys()
         taken = (*state.in_flight.values(), *state.late.values(), *state.waiting)
-        devices = [order.device for order in taken]
-        assert len(devices) == len(set(devices))
+        tasks = Counter(order.device for order in taken)
+        assert max(tasks.values(), default=0) <= self.books.tasks_each
 
     def every_order_ends_exactly_once(self):
         state, ended = self.state, self.books.ended_numbers
@@ -252,7 +273,9 @@ class LoopMachine(RuleBasedStateMachine):
         if not hasattr(self, "loop"):
             return
         self.grid.refuse, self.grid.strays = None, False
-        self.grid.handler = plus_one
+        self.grid.handler = lambda message: (
+            greeted(message) if wire.is_greeting(message) else plus_one(message)
+        )
         self.grid.node_ids = list(range(1, 5))
         self.grid.ready = []
         self.grid.pull_messages = super(DecidedGrid, self.grid).pull_messages

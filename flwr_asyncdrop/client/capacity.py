@@ -1,0 +1,97 @@
+"""A Flower mod that tells the server what this device can do."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.memory import training_memory
+from flwr_asyncdrop.simulation.profiles import BYTES_PER_MEGABIT
+
+__all__ = ["CapacityMod", "Probe"]
+
+Probe = Callable[[Context], float]
+"""Measures how many seconds the local steps of a task with the full model take."""
+
+_MEGABYTE = 1_000_000
+
+
+class CapacityMod:
+    """Measures each task, so that the server knows how fast this device is now.
+
+    It goes into the ClientApp of a real fleet, ``ClientApp(mods=[CapacityMod()])``,
+    and adds a record of six numbers to each reply to a training message: how long it
+    took, when it came and went, and how much memory there is. It also answers the
+    server's greeting. What the SuperNode's ``--node-config`` declares counts in place
+    of what is measured: ``capacity`` (speed relative to the other devices),
+    ``memory-mb`` (for training) and ``bandwidth-mbps`` (in each direction).
+
+    Without it the server takes all from dispatch to reply for the device's speed.
+
+    Parameters
+    ----------
+    probe : callable, optional
+        Measures the device when it is greeted, before its first task; without it the
+        first task does.
+    train_seconds : str
+        Key of a metric in the replies with the seconds that the local steps took.
+        Without such a metric the whole call counts.
+    """
+
+    def __init__(
+        self, probe: Probe | None = None, train_seconds: str = "wall-train-seconds"
+    ) -> None:
+        self._probe = probe
+        self._train_seconds = train_seconds
+
+    def __call__(
+        self, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
+        """Answer a greeting, or pass a task on and measure it."""
+        received, started = time.time(), time.perf_counter()
+        if wire.is_greeting(message):
+            reply = Message(RecordDict(), reply_to=message)
+            seconds = 0.0 if self._probe is None else self._probe(context)
+        else:
+            reply = call_next(message, context)
+            if reply.has_error() or wire.read_task(message).partition_id is not None:
+                return reply
+            elapsed = time.perf_counter() - started
+            seconds = wire.flat_metrics(reply.content).get(self._train_seconds, elapsed)
+        node_config = context.node_config
+        megabytes = declared(node_config, "memory-mb")
+        wire.add_report(
+            reply,
+            wire.DeviceReport(
+                train_seconds=seconds,
+                received_at=received,
+                finished_at=time.time(),
+                memory=megabytes * _MEGABYTE or training_memory(),
+                capacity=declared(node_config, "capacity"),
+                bandwidth=declared(node_config, "bandwidth-mbps") * BYTES_PER_MEGABIT,
+            ),
+        )
+        return reply
+
+
+def declared(node_config: Mapping[str, object], key: str) -> float:
+    """Return a number that the node's owner declares; 0 if there is none.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a positive number.
+    """
+    if key not in node_config:
+        return 0.0
+    value = node_config[key]
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigError(
+            f"the node-config's {key}={value!r} must be a positive number: start the "
+            f"SuperNode with --node-config '{key}=1'"
+        )
+    return float(value)

@@ -1,0 +1,66 @@
+"""Making a submodel small enough for a device."""
+
+from collections.abc import Callable
+
+import torch
+
+from flwr_asyncdrop.exceptions import CapacityError
+from flwr_asyncdrop.submodel import Keep
+
+__all__ = ["fit"]
+
+
+def fit(
+    keep: Keep,
+    size_of: Callable[[Keep], float],
+    most: float,
+    generator: torch.Generator,
+) -> Keep:
+    """Leave out more units, the same share of each group, until what is left fits.
+
+    Parameters
+    ----------
+    keep : tuple of Tensor
+        Per group the kept unit numbers: int64, ascending, at least one.
+    size_of : callable
+        The size of the submodel of a keep; never larger for fewer units.
+    most : float
+        The size that it may have.
+    generator : torch.Generator
+        Decides which units go.
+
+    Returns
+    -------
+    tuple of Tensor
+        The largest of nested subsets that fits; `keep` itself if it does.
+
+    Raises
+    ------
+    CapacityError
+        If one unit of each group is still too large.
+    """
+    if size_of(keep) <= most:
+        return keep
+    orders = [units[torch.randperm(len(units), generator=generator)] for units in keep]
+    longest = max((len(units) for units in keep), default=0)
+
+    def subset(count: int) -> Keep:
+        """Return `count` units of the largest group, and as large a share of others."""
+        return tuple(
+            order[: max(len(order) * count // longest, 1)].sort().values
+            for order in orders
+        )
+
+    least = size_of(subset(1)) if keep else size_of(keep)
+    if least > most:
+        raise CapacityError(
+            f"its smallest submodel has {least:,.0f} bytes, and {most:,.0f} is the most"
+        )
+    fits, too_large = 1, longest
+    while too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        if size_of(subset(middle)) <= most:
+            fits = middle
+        else:
+            too_large = middle
+    return subset(fits)

@@ -1,0 +1,55 @@
+"""How much memory this process may still use."""
+
+from pathlib import Path
+
+import torch
+
+__all__ = ["available_memory", "left_in_container", "training_memory"]
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def training_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
+    """Return the bytes that training may take: the GPU's, else the machine's.
+
+    0 if the system does not say.
+
+    Parameters
+    ----------
+    meminfo, cgroup : Path
+        Where Linux says how much there is, and how much of it a container may use.
+    """
+    if torch.cuda.is_available():
+        free, _ = torch.cuda.mem_get_info()
+        return int(free)
+    bounds = (available_memory(meminfo), left_in_container(cgroup))
+    return min((bound for bound in bounds if bound is not None), default=0)
+
+
+def available_memory(meminfo: Path = _MEMINFO) -> int | None:
+    """Return the bytes that this machine has to give; None if it does not say."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    if "MemAvailable" not in fields:
+        return None
+    kilobytes, _, _ = fields["MemAvailable"].strip().partition(" ")
+    return int(kilobytes) * 1024
+
+
+def left_in_container(cgroup: Path = _CGROUP) -> int | None:
+    """Return the bytes that the container may still use; None outside of one."""
+    try:
+        limit = (cgroup / "memory.max").read_text().strip()
+        used = int((cgroup / "memory.current").read_text())
+        stat = (cgroup / "memory.stat").read_text()
+    except OSError:
+        return None
+    if limit == "max":
+        return None
+    # Files that were read count as used, but give way.
+    cached = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)
+    return int(limit) - used + int(cached)
