@@ -1,0 +1,87 @@
+"""Tells the ``flwr`` command of this machine how to reach the fleet.
+
+    python3 docker/edge/connect.py            # after docker/make_certificates.sh
+    flwr run . edge --stream
+
+It writes the connection ``edge`` into Flower's configuration, ``config.toml`` in
+``~/.flwr`` or ``$FLWR_HOME``, and leaves everything else in it alone.
+"""
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+
+_CERTIFICATES = Path(__file__).resolve().parents[1] / "certificates"
+
+
+def write_connection(name: str, address: str, authority: str | None) -> Path:
+    """Write a connection into Flower's configuration, in place of one of its name.
+
+    Parameters
+    ----------
+    name : str
+        What stands behind ``flwr run .``.
+    address : str
+        Host and port of the SuperLink's control API.
+    authority : str or None
+        Path of the certificate that signed the server's; None means no TLS.
+
+    Returns
+    -------
+    Path
+        The file.
+    """
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    path = home / "config.toml"
+    home.mkdir(parents=True, exist_ok=True)
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    path.write_text(with_connection(before, name, address, authority), encoding="utf-8")
+    return path
+
+
+def with_connection(
+    before: str, name: str, address: str, authority: str | None
+) -> str:
+    """Return a configuration with a connection added or replaced."""
+    trust = (
+        "insecure = true"
+        if authority is None
+        else f"root-certificates = {json.dumps(str(Path(authority).absolute()))}"
+    )
+    rest = re.sub(rf"(?ms)^\[superlink\.{re.escape(name)}\]$.*?(?=^\[|\Z)", "", before)
+    block = f"[superlink.{name}]\naddress = {json.dumps(address)}\n{trust}\n"
+    return f"{rest.rstrip()}\n\n{block}".lstrip()
+
+
+def main() -> None:
+    """Write the connection that the arguments describe."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--name", default="edge", help="(%(default)s)")
+    parser.add_argument(
+        "--address", default="127.0.0.1:9093", help="of the control API (%(default)s)"
+    )
+    parser.add_argument(
+        "--certificates",
+        type=Path,
+        default=Path(os.environ.get("EDGE_CERTIFICATES") or _CERTIFICATES),
+        help="folder that make_certificates.sh made (%(default)s)",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="no TLS: for compose.insecure.yml"
+    )
+    arguments = parser.parse_args()
+    authority = arguments.certificates / "ca.crt"
+    if not arguments.insecure and not authority.exists():
+        parser.error(f"{authority} is not there: run docker/make_certificates.sh first")
+    path = write_connection(
+        arguments.name,
+        arguments.address,
+        None if arguments.insecure else str(authority),
+    )
+    print(f"{path}: flwr run . {arguments.name} --stream")
+
+
+if __name__ == "__main__":
+    main()

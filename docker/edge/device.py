@@ -1,0 +1,95 @@
+"""Starts a device: Flower's SuperNode, as the environment describes it.
+
+The container of a device runs this, and so does the systemd unit of a device without
+containers. ``docs/edge.md`` lists the variables.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from settings import (
+    GRPC,
+    Invalid,
+    credential,
+    flag,
+    health,
+    port,
+    positive,
+    required,
+    whole,
+)
+
+
+def command(environment: Mapping[str, str]) -> list[str]:
+    """Return the command that an environment asks for.
+
+    Raises
+    ------
+    Invalid
+        If a variable is missing or wrong, by name.
+    """
+    arguments = [
+        *("--superlink", required(environment, "SUPERLINK")),
+        *identity(environment),
+        *own_address(environment),
+        *health(environment),
+    ]
+    if config := node_config(environment):
+        arguments += ["--node-config", config]
+    if flag(environment, "ASYNCDROP_WARM"):
+        return ["asyncdrop", "supernode", "--", *arguments]
+    return ["flower-supernode", *arguments]
+
+
+def identity(environment: Mapping[str, str]) -> list[str]:
+    """Return whom the device trusts, and how it shows who it is."""
+    if flag(environment, "ASYNCDROP_INSECURE"):
+        return ["--insecure"]
+    return [
+        *("--root-certificates", credential(environment, "ca.crt")),
+        *("--auth-supernode-private-key", credential(environment, "key")),
+    ]
+
+
+def own_address(environment: Mapping[str, str]) -> list[str]:
+    """Return where the SuperNode meets its ClientApp: never on the network."""
+    number = port(environment, "ASYNCDROP_PORT", 9094)
+    if GRPC:
+        return ["--clientappio-api-address", f"127.0.0.1:{number}"]
+    return ["--host", "127.0.0.1", "--port", str(number)]
+
+
+def node_config(environment: Mapping[str, str]) -> str:
+    """Return what the app is told of the device: only what is set."""
+    values = {
+        "partition-id": whole(environment, "PARTITION_ID", 0),
+        "num-partitions": whole(environment, "NUM_PARTITIONS", 1),
+        "capacity": positive(environment, "ASYNCDROP_CAPACITY"),
+        "memory-mb": whole(environment, "ASYNCDROP_MEMORY_MB", 1),
+        "data-dir": quoted(environment, "ASYNCDROP_DATA"),
+        "device-id": quoted(environment, "ASYNCDROP_DEVICE_ID"),
+    }
+    return " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+
+
+def quoted(environment: Mapping[str, str], name: str) -> str | None:
+    """Return a variable as a TOML string, as Flower reads it."""
+    value = environment.get(name, "")
+    if "'" in value or "\n" in value:
+        raise Invalid(f"{name}={value!r} must not contain ' or a line break")
+    return f"'{value}'" if value else None
+
+
+def main() -> None:
+    """Become the SuperNode."""
+    try:
+        found = command(os.environ)
+    except Invalid as error:
+        sys.exit(f"device: {error}")
+    print("device:", *found, flush=True)
+    os.execvp(found[0], found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Starts the server: Flower's SuperLink, which runs the ServerApp in a subprocess.
+
+It first writes the connection ``edge`` for the ``flwr`` command beside it, so that
+``docker compose exec superlink flwr run /app edge`` works.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from connect import write_connection
+from settings import GRPC, Invalid, credential, flag, health, port
+
+_FLEET, _CONTROL, _RUNTIME = 9092, 9093, 9091
+
+
+def command(environment: Mapping[str, str]) -> list[str]:
+    """Return the command that an environment asks for.
+
+    Raises
+    ------
+    Invalid
+        If a variable is missing or wrong, by name.
+    """
+    state = Path(environment.get("ASYNCDROP_STATE") or ".")
+    return [
+        "flower-superlink",
+        *identity(environment),
+        *addresses(environment),
+        *health(environment),
+        # Registered devices outlive a restart.
+        *("--database", str(state / "superlink.db")),
+    ]
+
+
+def identity(environment: Mapping[str, str]) -> list[str]:
+    """Return how the server shows who it is, and whether devices have to."""
+    if flag(environment, "ASYNCDROP_INSECURE"):
+        return ["--insecure"]
+    return [
+        *("--ssl-ca-certfile", credential(environment, "ca.crt")),
+        *("--ssl-certfile", credential(environment, "server.crt")),
+        *("--ssl-keyfile", credential(environment, "server.key")),
+        "--enable-supernode-auth",
+    ]
+
+
+def addresses(environment: Mapping[str, str]) -> list[str]:
+    """Return where devices, operators and the ServerApp find the SuperLink.
+
+    With gRPC the ServerApp's address, which has no TLS, stays on the loopback
+    interface. With HTTP there is one address for all.
+    """
+    fleet = port(environment, "ASYNCDROP_PORT", _FLEET)
+    if not GRPC:
+        return ["--host", "0.0.0.0", "--port", str(fleet)]
+    runtime = port(environment, "ASYNCDROP_RUNTIME_PORT", _RUNTIME)
+    return [
+        *("--fleet-api-address", f"0.0.0.0:{fleet}"),
+        *("--control-api-address", f"0.0.0.0:{control(environment)}"),
+        *("--serverappio-api-address", f"127.0.0.1:{runtime}"),
+    ]
+
+
+def control(environment: Mapping[str, str]) -> int:
+    """Return the port that takes runs and registrations."""
+    if GRPC:
+        return port(environment, "ASYNCDROP_CONTROL_PORT", _CONTROL)
+    return port(environment, "ASYNCDROP_PORT", _FLEET)
+
+
+def main() -> None:
+    """Become the SuperLink."""
+    insecure = flag(os.environ, "ASYNCDROP_INSECURE")
+    try:
+        found = command(os.environ)
+        authority = None if insecure else credential(os.environ, "ca.crt")
+        write_connection("edge", f"127.0.0.1:{control(os.environ)}", authority)
+    except Invalid as error:
+        sys.exit(f"server: {error}")
+    print("server:", *found, flush=True)
+    os.execvp(found[0], found)
+
+
+if __name__ == "__main__":
+    main()

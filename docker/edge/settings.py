@@ -1,0 +1,82 @@
+"""What the entrypoints have in common: reading variables, and Flower's version."""
+
+import math
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+# Up to 1.34 each of Flower's APIs has a gRPC address of its own; later there is one
+# HTTP address.
+GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
+
+_CREDENTIALS = "/run/asyncdrop"
+
+
+class Invalid(ValueError):
+    """A variable is missing or wrong; the message names it."""
+
+
+def required(environment: Mapping[str, str], name: str) -> str:
+    """Return an address that must be there."""
+    value = environment.get(name, "")
+    if not value:
+        raise Invalid(f"{name} is not set: it is the SuperLink's address, host:port")
+    return value
+
+
+def flag(environment: Mapping[str, str], name: str) -> bool:
+    """Return whether a variable is 1; it may also be 0, empty or absent."""
+    value = environment.get(name, "")
+    if value not in ("", "0", "1"):
+        raise Invalid(f"{name}={value!r} must be 1 or 0")
+    return value == "1"
+
+
+def whole(environment: Mapping[str, str], name: str, least: int) -> int | None:
+    """Return a variable as a whole number, or None if it is not set."""
+    text = environment.get(name, "")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise Invalid(f"{name}={text!r} must be a whole number, {least} or more")
+    return int(text)
+
+
+def positive(environment: Mapping[str, str], name: str) -> float | None:
+    """Return a variable as a number above 0, or None if it is not set."""
+    text = environment.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise Invalid(f"{name}={text!r} must be a number above 0")
+    return value
+
+
+def port(environment: Mapping[str, str], name: str, default: int) -> int:
+    """Return a variable as a port."""
+    return whole(environment, name, 1) or default
+
+
+def credential(environment: Mapping[str, str], name: str) -> str:
+    """Return the path of a file that ``make_certificates.sh`` makes."""
+    folder = environment.get("ASYNCDROP_CREDENTIALS") or _CREDENTIALS
+    path = Path(folder) / name
+    if not os.access(path, os.R_OK):
+        raise Invalid(
+            f"cannot read {path} as user {os.getuid()}: docker/make_certificates.sh "
+            "makes it (or set ASYNCDROP_INSECURE=1, on a laptop)"
+        )
+    return str(path)
+
+
+def health(environment: Mapping[str, str]) -> list[str]:
+    """Return where Flower's own health service listens, if anywhere."""
+    number = whole(environment, "ASYNCDROP_HEALTH_PORT", 1)
+    if number is None:
+        return []
+    return ["--health-server-address", f"127.0.0.1:{number}"]

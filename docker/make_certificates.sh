@@ -1,0 +1,146 @@
+#!/bin/sh
+# Makes what an edge fleet needs to trust each other: a certificate authority of your
+# own, the server's certificate, and a key pair for each device.
+#
+#   docker/make_certificates.sh [--host NAME_OR_ADDRESS]... [DEVICE]...
+#
+# Without devices it makes those of the compose files: device-0 to device-4. It makes
+# what is missing and leaves alone what is there, so run it again to add a device. To
+# replace something, delete it first. The server's certificate is made again when it
+# lacks a host that you name, or has less than 30 days to go: name all of them then.
+#
+# The folder is docker/certificates, or $EDGE_CERTIFICATES:
+#
+#   ca.crt ca.key      the authority; ca.key signs servers: keep it off the server
+#   server/            what the server's container sees
+#   devices/NAME/      what the device NAME sees: take it there, and nowhere else
+#   public/NAME.pub    what the server registers: the keys that it lets in
+set -eu
+umask 077
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+out=${EDGE_CERTIFICATES:-$here/certificates}
+image_user=10001 # the images' user, who must be able to read the keys
+days_ca=3650
+days_server=730
+seconds_left=2592000
+
+main() {
+    hosts="superlink localhost 127.0.0.1 ::1"
+    while [ $# -gt 0 ] && [ "$1" = --host ]; do
+        [ $# -gt 1 ] || fail "--host needs a name or an address"
+        hosts="$hosts $2"
+        shift 2
+    done
+    [ $# -gt 0 ] || set -- device-0 device-1 device-2 device-3 device-4
+    for name in "$@"; do
+        case $name in
+        -* | *[!A-Za-z0-9_.-]* | .*)
+            fail "'$name' is no name for a device: letters, digits, '-', '_', '.'"
+            ;;
+        esac
+    done
+    for program in openssl ssh-keygen; do
+        command -v $program >/dev/null || fail "$program is needed: install it"
+    done
+
+    mkdir -p "$out/server" "$out/devices" "$out/public"
+    authority
+    server
+    for name in "$@"; do device "$name"; done
+    readable_for_containers
+}
+
+authority() {
+    [ -s "$out/ca.crt" ] && return
+    [ ! -s "$out/ca.key" ] || fail "$out has a ca.key without its ca.crt: delete both"
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
+        -sha384 -days $days_ca -subj "/CN=flwr-asyncdrop edge fleet" \
+        -addext "basicConstraints=critical,CA:TRUE,pathlen:0" \
+        -addext "keyUsage=critical,keyCertSign,cRLSign" \
+        -keyout "$out/ca.key" -out "$out/ca.crt" 2>/dev/null
+    chmod 644 "$out/ca.crt"
+    say "ca.crt: a new authority, valid for $days_ca days"
+}
+
+server() {
+    crt=$out/server/server.crt
+    if [ -s "$crt" ] && good_for_hosts "$crt"; then return; fi
+    [ -s "$out/ca.key" ] || fail "a certificate for $hosts needs $out/ca.key"
+    openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
+        -subj "/CN=superlink" -keyout "$out/server/server.key" \
+        -out "$out/server/server.csr" 2>/dev/null
+    {
+        echo "basicConstraints=critical,CA:FALSE"
+        echo "keyUsage=critical,digitalSignature"
+        echo "extendedKeyUsage=serverAuth"
+        echo "subjectKeyIdentifier=hash"
+        echo "authorityKeyIdentifier=keyid"
+        echo "subjectAltName=$(alternative_names)"
+    } >"$out/server/server.cnf"
+    openssl x509 -req -in "$out/server/server.csr" -sha384 -days $days_server \
+        -CA "$out/ca.crt" -CAkey "$out/ca.key" -CAcreateserial \
+        -extfile "$out/server/server.cnf" -out "$crt" 2>/dev/null
+    rm -f "$out/server/server.csr" "$out/server/server.cnf"
+    cp "$out/ca.crt" "$out/server/ca.crt"
+    chmod 644 "$crt"
+    say "server/: a new certificate for $hosts, valid for $days_server days"
+}
+
+good_for_hosts() {
+    openssl verify -CAfile "$out/ca.crt" "$1" >/dev/null 2>&1 || return 1
+    openssl x509 -in "$1" -noout -checkend $seconds_left >/dev/null || return 1
+    for host in $hosts; do
+        if is_address "$host"; then check=-checkip; else check=-checkhost; fi
+        openssl x509 -in "$1" -noout $check "$host" | grep -q "does match" || return 1
+    done
+}
+
+alternative_names() {
+    separator=
+    for host in $hosts; do
+        if is_address "$host"; then kind=IP; else kind=DNS; fi
+        printf '%s%s:%s' "$separator" $kind "$host"
+        separator=,
+    done
+}
+
+is_address() {
+    case $1 in
+    *:*) true ;;
+    *[!0-9.]*) false ;;
+    esac
+}
+
+device() {
+    folder=$out/devices/$1
+    if [ ! -s "$folder/key" ]; then
+        mkdir -p "$folder"
+        # The curve that Flower's authentication of SuperNodes takes.
+        ssh-keygen -q -t ecdsa -b 384 -N "" -C "$1" -f "$folder/key"
+        mv "$folder/key.pub" "$out/public/$1.pub"
+        say "devices/$1/: a new key pair"
+    fi
+    cp "$out/ca.crt" "$folder/ca.crt"
+    chmod 644 "$folder/ca.crt" "$out/public/$1.pub"
+}
+
+# A container sees files with the numbers of their owners. Yours runs as you: compose
+# reads the numbers from docker/.env. Root's files are given to the images' user.
+readable_for_containers() {
+    if [ "$(id -u)" = 0 ]; then
+        chown -R "$image_user:$image_user" "$out/server" "$out/devices" "$out/public"
+    elif [ ! -e "$here/.env" ]; then
+        printf 'EDGE_UID=%s\nEDGE_GID=%s\n' "$(id -u)" "$(id -g)" >"$here/.env"
+        say "$here/.env: containers run as you, who can read the keys"
+    fi
+}
+
+say() { echo "$*"; }
+
+fail() {
+    echo "make_certificates.sh: $*" >&2
+    exit 1
+}
+
+main "$@"
