@@ -1,13 +1,16 @@
-"""A line now and then while the run goes on."""
+"""Two lines now and then while the run goes on."""
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from flwr_asyncdrop.readable import headline, readable_bytes
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.fleet import Fleet
 from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.tiers import tier_of
 
 __all__ = ["Progress"]
 
@@ -15,24 +18,29 @@ __all__ = ["Progress"]
 logger = logging.getLogger("flwr.asyncdrop")
 
 _DETAILED_FAILURES = 5
+_MOST_TIERS = 4
 
 
 class Progress(Callback):
     """Logs how far the run is, and which tasks were lost.
 
-    The line has updates, time on the run's clock, the last evaluation's headline
-    metric (the server's, unless only clients evaluate), bytes, tasks in flight and
-    late, mean staleness, updates per real second and lost tasks by kind::
+    One line has updates, time on the run's clock, the last evaluation's headline
+    metric (the server's, unless only clients evaluate), the devices that are there,
+    tasks in flight and late, and updates per real second. The one below it has the
+    mean staleness, and how much of it comes of queueing ahead, bytes, the updates of
+    each speed tier, the fastest first, and lost tasks by kind::
 
-        update  128/480 | t 512 s | accuracy 0.913 | 12.3 MB down, 12.1 MB up | 8 in
-        flight, 1 late | staleness 5.2 | 41 updates/s | lost: 1 no-reply, 1 shape
+        update 128/480 | t 512 s | accuracy 0.913 | 24 devices, 8 in flight, 1 late |
+        41 updates/s
+            staleness 5.2 (1.1 queued) | 12.3 MB down, 12.1 MB up | by tier 43 36 30 19
+            | lost: 1 no-reply, 1 shape
 
     Parameters
     ----------
     num_updates : int
         Updates in the whole run.
     seconds : float
-        Least real seconds between two lines; the last one always comes.
+        Least real seconds from one such pair to the next; the last one always comes.
     timer : callable
         Source of monotonic seconds.
     """
@@ -51,8 +59,15 @@ class Progress(Callback):
         self._last_line = -inf
         self._merged = 0
         self._staleness = 0
+        self._queued = 0
+        self._by_tier: Counter[int] = Counter()
         self._in_flight = 0
+        self._fleet: Fleet | None = None
         self._evaluation: Evaluation | None = None
+
+    def on_fleet(self, fleet: Fleet) -> None:
+        """Get to know the devices."""
+        self._fleet = fleet
 
     def on_start(self, state: ServerState) -> None:
         """Start the clock."""
@@ -63,15 +78,17 @@ class Progress(Callback):
         self._in_flight = len(state.in_flight)
 
     def on_update(self, state: ServerState, merged: Merged) -> None:
-        """Log a line if it is time for one."""
+        """Log lines if it is time for them."""
         if state.updates + len(state.in_flight) >= self.num_updates:
             self._in_flight = len(state.in_flight)
         self._merged += 1
         self._staleness += merged.staleness
+        self._queued += merged.queued
+        self._by_tier[tier_of(merged.order, _MOST_TIERS)] += 1
         self._log_if_due(state)
 
     def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
-        """Keep the metrics, and log a line if it is time for one."""
+        """Keep the metrics, and log lines if it is time for them."""
         if not evaluation.metrics:
             return
         known = self._evaluation
@@ -95,9 +112,9 @@ class Progress(Callback):
             )
 
     def on_end(self, state: ServerState) -> None:
-        """Log the last line, and what was lost."""
+        """Log the last lines, and what was lost."""
         self._in_flight = len(state.in_flight)
-        logger.info("%s", self._line(state))
+        self._log(state)
         if state.failures:
             logger.warning("tasks lost: %s", _counts(state.failures))
         if state.duplicates:
@@ -107,30 +124,49 @@ class Progress(Callback):
         now = self._timer()
         if now - self._last_line >= self.seconds:
             self._last_line = now
-            logger.info("%s", self._line(state))
+            self._log(state)
 
-    def _line(self, state: ServerState) -> str:
+    def _log(self, state: ServerState) -> None:
+        logger.info("%s", " | ".join(self._how_far(state)))
+        logger.info("    %s", " | ".join(self._what_came(state)))
+
+    def _how_far(self, state: ServerState) -> Iterator[str]:
         width = len(str(self.num_updates))
-        parts = [
-            f"update {state.updates:>{width}}/{self.num_updates}",
-            f"t {state.time:.0f} s",
-        ]
+        yield f"update {state.updates:>{width}}/{self.num_updates}"
+        yield f"t {state.time:.0f} s"
         if self._evaluation is not None and self._evaluation.metrics is not None:
             metric = headline(self._evaluation.metrics)
             if metric is not None:
-                parts.append(f"{metric[0]} {metric[1]:.3f}")
-        down, up = readable_bytes(state.bytes_down), readable_bytes(state.bytes_up)
-        late = f", {len(state.late)} late" if state.late else ""
-        parts += [f"{down} down, {up} up", f"{self._in_flight} in flight{late}"]
-        if self._merged:
-            parts.append(f"staleness {self._staleness / self._merged:.1f}")
+                yield f"{metric[0]} {metric[1]:.3f}"
+        yield ", ".join(self._who_trains(state))
         elapsed = self._timer() - self._start
         if self._merged and elapsed > 0:
             rate = self._merged / elapsed
-            parts.append(f"{rate:.{0 if rate >= 10 else 1}f} updates/s")
+            yield f"{rate:.{0 if rate >= 10 else 1}f} updates/s"
+
+    def _who_trains(self, state: ServerState) -> Iterator[str]:
+        if self._fleet is not None:
+            yield f"{self._fleet.connected} devices"
+        yield f"{self._in_flight} in flight"
+        if state.late:
+            yield f"{len(state.late)} late"
+        if self._fleet is not None:
+            resting = self._fleet.quarantined(state.time)
+            if resting:
+                yield f"{resting} left alone"
+
+    def _what_came(self, state: ServerState) -> Iterator[str]:
+        if self._merged:
+            queued = self._queued / self._merged
+            of_which = f" ({queued:.1f} queued)" if queued else ""
+            yield f"staleness {self._staleness / self._merged:.1f}{of_which}"
+        down, up = readable_bytes(state.bytes_down), readable_bytes(state.bytes_up)
+        yield f"{down} down, {up} up"
+        if self._fleet is not None and self._fleet.num_ranks > 1:
+            tiers = range(min(self._fleet.num_ranks, _MOST_TIERS))
+            yield f"by tier {' '.join(str(self._by_tier[tier]) for tier in tiers)}"
         if state.failures:
-            parts.append(f"lost: {_counts(state.failures)}")
-        return " | ".join(parts)
+            yield f"lost: {_counts(state.failures)}"
 
 
 def _counts(failures: Mapping[str, int]) -> str:

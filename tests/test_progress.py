@@ -1,4 +1,5 @@
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -6,6 +7,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.progress import Progress
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
+from flwr_asyncdrop.server.fleet import Fleet
 from flwr_asyncdrop.server.state import Order, ServerState
 from flwr_asyncdrop.simulation.profiles import TaskCost
 from flwr_asyncdrop.wire import Reply
@@ -33,12 +35,14 @@ class Run:
         self.now = 1000.0
         self.state = ServerState.start_from({}, seed=0)
         self.progress = Progress(num_updates, seconds=seconds, timer=lambda: self.now)
+        self.fleet = Fleet(num_ranks=8)
         self.progress.on_start(self.state)
 
-    def update(self, staleness=0):
+    def update(self, staleness=0, rank=0, queued=0):
         self.state.updates += 1
-        reply = Reply({}, 1, RecordDict(), 0)
-        self.progress.on_update(self.state, Merged(ORDER, reply, staleness, 1))
+        order, reply = replace(ORDER, rank=rank), Reply({}, 1, RecordDict(), 0)
+        merged = Merged(order, reply, staleness, 1, queued=queued)
+        self.progress.on_update(self.state, merged)
 
     def evaluate(self, source, **metrics):
         record = MetricRecord(metrics) if metrics else None
@@ -63,12 +67,20 @@ def lines(caplog):
     return read
 
 
-def test_line_says_it_all(lines):
+@pytest.fixture
+def firsts(lines):
+    return lambda: [line for line in lines() if not line.startswith(" ")]
+
+
+def test_lines_say_it_all(lines):
     run = Run(num_updates=480)
+    run.progress.on_fleet(run.fleet)
+    run.fleet.refresh(range(24))
+    run.fleet.released_at = {3: 600.0, 4: 300.0}
     run.state.updates = 126
     run.evaluate("server", loss=0.3, accuracy=0.9126)
     run.now += 0.1
-    run.update(staleness=4)
+    run.update(staleness=4, rank=3, queued=2)
     run.state.time = 511.6
     run.state.bytes_down, run.state.bytes_up = 12_345_678, 12_100_000
     run.state.in_flight = dict.fromkeys("abcdefgh", ORDER)
@@ -77,77 +89,95 @@ def test_line_says_it_all(lines):
     run.state.failures = {"no-reply": 1, "shape": 1}
     run.state.late = {"m": ORDER}
     run.now += 1.9
-    run.update(staleness=7)
-    assert lines()[-1] == (
-        "update 128/480 | t 512 s | accuracy 0.913 | 12.3 MB down, 12.1 MB up | "
-        "8 in flight, 1 late | staleness 5.5 | 1.0 updates/s | "
-        "lost: 1 no-reply, 1 shape"
-    )
-
-
-def test_line_leaves_out_what_is_not_known(lines):
-    run = Run()
-    run.end()
-    assert lines() == [
-        "update   0/100 | t 0 s | 0.00 kB down, 0.00 kB up | 0 in flight"
+    run.update(staleness=7, rank=6)
+    assert lines()[-2:] == [
+        "update 128/480 | t 512 s | accuracy 0.913 | "
+        "24 devices, 8 in flight, 1 late, 1 left alone | 1.0 updates/s",
+        "    staleness 5.5 (1.0 queued) | 12.3 MB down, 12.1 MB up | by tier 0 1 0 1 | "
+        "lost: 1 no-reply, 1 shape",
     ]
 
 
-def test_lines_are_some_seconds_apart(lines):
+def test_lines_leave_out_what_is_not_known(lines):
+    run = Run()
+    run.end()
+    assert lines() == [
+        "update   0/100 | t 0 s | 0 in flight",
+        "    0.00 kB down, 0.00 kB up",
+    ]
+
+
+def test_lines_fit_a_terminal_of_a_hundred_columns(lines):
+    """Those of a hundred devices on their second day do; Flower adds 12 to them."""
+    run = Run(num_updates=10_000)
+    run.progress.on_fleet(run.fleet)
+    run.fleet.refresh(range(100))
+    run.evaluate("server", accuracy=0.5)
+    run.state.updates = 9_998
+    run.state.time = 90_000.0
+    run.state.bytes_down = run.state.bytes_up = 987_000_000_000
+    run.progress._by_tier.update(dict.fromkeys(range(4), 2_500))
+    run.state.late = {"m": ORDER}
+    run.now += 2
+    run.update(staleness=100)
+    assert [len(line) <= 100 for line in lines()[-2:]] == [True, True]
+
+
+def test_lines_are_some_seconds_apart(firsts):
     run = Run(seconds=2.0)
     counts = []
     for _ in range(60):
         run.update()
-        counts.append(len(lines()))
+        counts.append(len(firsts()))
         run.now += 0.25
     assert counts == [1 + i // 8 for i in range(60)]
 
 
-def test_evaluation_brings_a_line_when_it_is_time(lines):
+def test_evaluation_brings_a_line_when_it_is_time(firsts):
     run = Run(seconds=2.0)
     run.evaluate("server", accuracy=0.25)
     run.now += 1.0
     run.evaluate("server", accuracy=0.5)
-    assert len(lines()) == 1
+    assert len(firsts()) == 1
     run.now += 1.0
     run.evaluate("server", accuracy=0.75)
-    assert ["accuracy 0.250" in line for line in lines()] == [True, False]
-    assert "accuracy 0.750" in lines()[-1]
+    assert ["accuracy 0.250" in line for line in firsts()] == [True, False]
+    assert "accuracy 0.750" in firsts()[-1]
 
 
-def test_evaluation_without_metrics_changes_nothing(lines):
+def test_evaluation_without_metrics_changes_nothing(firsts):
     run = Run()
     run.evaluate("server", accuracy=0.5)
     run.evaluate("server")
     run.end()
-    assert "accuracy 0.500" in lines()[-1]
+    assert "accuracy 0.500" in firsts()[-1]
 
 
 @pytest.mark.parametrize("first", ["server", "clients"])
-def test_server_evaluation_goes_before_the_clients(lines, first):
+def test_server_evaluation_goes_before_the_clients(firsts, first):
     run = Run()
     values = {"server": 0.25, "clients": 0.75}
     second = "clients" if first == "server" else "server"
     run.evaluate(first, accuracy=values[first])
     run.evaluate(second, accuracy=values[second])
     run.end()
-    assert "accuracy 0.250" in lines()[-1]
+    assert "accuracy 0.250" in firsts()[-1]
 
 
-def test_clients_evaluation_shows_without_a_server_one(lines):
+def test_clients_evaluation_shows_without_a_server_one(firsts):
     run = Run()
     run.evaluate("clients", accuracy=0.5)
     run.evaluate("clients", accuracy=0.75)
     run.end()
-    assert "accuracy 0.750" in lines()[-1]
+    assert "accuracy 0.750" in firsts()[-1]
 
 
-def test_last_line_comes_whatever_the_time(lines):
+def test_last_line_comes_whatever_the_time(firsts):
     run = Run(seconds=1e9)
     run.update()
     run.update()
     run.end()
-    assert [line[:12] for line in lines()] == ["update   1/1", "update   2/1"]
+    assert [line[:12] for line in firsts()] == ["update   1/1", "update   2/1"]
 
 
 def test_failures_are_told_five_times_a_kind_then_counted(lines):
