@@ -59,6 +59,12 @@ class Instruments:
             buckets=_VERSIONS,
             registry=registry,
         )
+        self.queued = Counter(
+            "asyncdrop_queued_staleness_versions",
+            "Staleness that came while tasks waited on their devices, behind others",
+            tier,
+            registry=registry,
+        )
         self.task_seconds = Histogram(
             "asyncdrop_task_duration_seconds",
             "From dispatch to merge, on the run's clock",
@@ -96,6 +102,7 @@ class Instruments:
             self.sent,
             self.received,
             self.staleness,
+            self.queued,
             self.task_seconds,
         ):
             for tier in range(count):

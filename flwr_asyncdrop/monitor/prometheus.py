@@ -127,6 +127,8 @@ class PrometheusMetrics(Callback):
         if merged.late:
             instruments.late_updates.labels(tier).inc()
         instruments.staleness.labels(tier).observe(merged.staleness)
+        if merged.queued:
+            instruments.queued.labels(tier).inc(merged.queued)
         instruments.task_seconds.labels(tier).observe(state.time - order.dispatched_at)
 
     def on_failure(

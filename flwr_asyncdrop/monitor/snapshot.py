@@ -22,6 +22,26 @@ _DEVICE_GAUGES: tuple[tuple[str, str, Callable[[Fleet], Mapping[int, float]]], .
         lambda fleet: dict(enumerate(fleet.seconds.copy())),
     ),
     (
+        "train_seconds",
+        "What the local steps of a task with the full model take on it",
+        lambda fleet: _known(fleet, "train_seconds"),
+    ),
+    (
+        "down_bytes_per_second",
+        "Bandwidth to it, declared or measured",
+        lambda fleet: _known(fleet, "bytes_per_second_down"),
+    ),
+    (
+        "up_bytes_per_second",
+        "Bandwidth from it, declared or measured",
+        lambda fleet: _known(fleet, "bytes_per_second_up"),
+    ),
+    (
+        "memory_bytes",
+        "Memory that training may take on it",
+        lambda fleet: _known(fleet, "memory"),
+    ),
+    (
         "failures_in_a_row",
         "Tasks that it has failed since its last success",
         lambda fleet: fleet.failures_in_a_row.copy(),
@@ -82,7 +102,7 @@ class Snapshot(Collector):
             ("connected_devices", "Devices that are connected", fleet.connected),
             (
                 "quarantined_devices",
-                "Devices that are left alone after failures",
+                "Devices that get no task for now",
                 fleet.quarantined(state.time),
             ),
         ):
@@ -125,6 +145,12 @@ class Snapshot(Collector):
             ),
             self._device_updates.copy(),
         )
+
+
+def _known(fleet: Fleet, name: str) -> dict[int, float]:
+    """Return what real devices report of themselves, or was measured of them."""
+    capacities = fleet.capacities.copy()
+    return {device: getattr(known, name) for device, known in capacities.items()}
 
 
 def _by_device(

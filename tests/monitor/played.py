@@ -6,6 +6,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.monitor import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
+from flwr_asyncdrop.server.capacity import Capacity
 from flwr_asyncdrop.server.fleet import Fleet
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.wire import Reply
@@ -25,6 +26,10 @@ class PlayedRun:
         self.fleet = Fleet(TIERS)
         self.fleet.refresh(range(TIERS))
         self.fleet.seconds = [1.0, 2.0, 3.0, 4.0]
+        self.fleet.capacities = {
+            rank: Capacity(train_seconds=0.5, memory=1e9, bandwidth=1e6)
+            for rank in range(TIERS)
+        }
 
     def __enter__(self) -> "PlayedRun":
         self.metrics.on_fleet(self.fleet)
@@ -59,7 +64,8 @@ class PlayedRun:
             state.version += 1
             reply = Reply({}, 1, RecordDict(), 900)
             late = rank == 2
-            metrics.on_update(state, Merged(order, reply, rank, 1, late))
+            merged = Merged(order, reply, rank + 1, 1, late, queued=1)
+            metrics.on_update(state, merged)
         metrics.on_round(state, state.updates // TIERS)
         for source in ("server", "clients"):
             record = MetricRecord({"loss": 1 / state.updates, "accuracy": 0.5})

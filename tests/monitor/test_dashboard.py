@@ -66,7 +66,7 @@ def test_everything_that_is_served_is_shown_but_for_what_describes_the_run():
         "asyncdrop_clock_seconds",
         "asyncdrop_tasks",
         "asyncdrop_evaluation_round",
-        "asyncdrop_device_failures_in_a_row",
+        "asyncdrop_device_memory_bytes",
     }
 
 

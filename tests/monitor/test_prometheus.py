@@ -10,16 +10,18 @@ from urllib.error import URLError
 import psutil
 import pytest
 import torch
-from flwr.app import MetricRecord
+from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import ConfigError, Interrupted
 from flwr_asyncdrop.monitor import PrometheusMetrics
-from flwr_asyncdrop.server.callbacks import Callback, Evaluation
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.capacity import Capacity
 from flwr_asyncdrop.server.fleet import Fleet
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.server.tolerance import Tolerance
 from flwr_asyncdrop.simulation.profiles import DeviceProfile
+from flwr_asyncdrop.wire import Reply
 from tests.grids import HandlerGrid
 from tests.monitor.scrapes import Scrape
 from tests.runs import Run, failing, plus_one
@@ -241,11 +243,31 @@ class TestCardinality:
         assert seconds == dict.fromkeys(map(str, range(shown)), 2.0)
         assert scrape["asyncdrop_known_devices"] == devices
 
-    def test_of_a_device_that_has_done_nothing_nothing_is_said(self):
-        with Started(devices=2) as run:
+    def test_of_a_device_only_what_is_known_is_said(self):
+        with Started(devices=3) as run:
             run.fleet.seconds[1] = 4.0
+            run.fleet.capacities = {
+                1: Capacity(train_seconds=2.5, memory=3e9),
+                2: Capacity(bandwidth=1e6),
+            }
             scrape = run.scrape()
-        assert scrape.by("asyncdrop_device_full_task_seconds", "device") == {"1": 4.0}
+        found = {
+            name: scrape.by(f"asyncdrop_device_{name}", "device")
+            for name in (
+                "full_task_seconds",
+                "train_seconds",
+                "memory_bytes",
+                "down_bytes_per_second",
+                "up_bytes_per_second",
+            )
+        }
+        assert found == {
+            "full_task_seconds": {"1": 4.0},
+            "train_seconds": {"1": 2.5},
+            "memory_bytes": {"1": 3e9},
+            "down_bytes_per_second": {"2": 1e6},
+            "up_bytes_per_second": {"2": 1e6},
+        }
 
     def test_clients_cannot_make_series_without_end(self):
         with Started() as run:
@@ -259,6 +281,18 @@ class TestCardinality:
                 run.evaluate("clients", number, {f"invented-{number}": 1.0})
             scrape = run.scrape()
         assert len(scrape.by("asyncdrop_evaluation", "metric")) == 32
+
+
+def test_staleness_of_queueing_ahead_is_counted_apart():
+    with Started() as run:
+        for staleness, queued in ((5, 2), (3, 0), (4, 1)):
+            reply = Reply({}, 1, RecordDict(), 0)
+            merged = Merged(ORDER, reply, staleness, 1, queued=queued)
+            run.metrics.on_update(run.state, merged)
+        scrape = run.scrape()
+    queued = scrape.by("asyncdrop_queued_staleness_versions_total", "tier")
+    staleness = scrape.by("asyncdrop_staleness_versions_sum", "tier")
+    assert (sum(queued.values()), sum(staleness.values())) == (3, 12)
 
 
 class TestEvaluations:
