@@ -1,6 +1,7 @@
 """Flower strategies that merge on arrival."""
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -98,6 +99,9 @@ class AsyncStrategy(SynchronousRounds):
         are in flight: less idle time, more staleness.
     seed : int
         Seed of everything random.
+    max_seconds : float
+        Seconds on the run's clock after which it ends, if its last round does not
+        come before.
     min_available_nodes : int
         Nodes to wait for before the run starts.
     fraction_evaluate : float
@@ -141,6 +145,7 @@ class AsyncStrategy(SynchronousRounds):
         greet: bool = False,
         queue_ahead: int = 0,
         seed: int = 0,
+        max_seconds: float = math.inf,
         min_available_nodes: int = 2,
         fraction_evaluate: float = 0.0,
         evaluate_every: int = 1,
@@ -158,6 +163,7 @@ class AsyncStrategy(SynchronousRounds):
         check_ranges(
             ("in_flight", in_flight, in_flight >= 1, "at least 1"),
             ("seed", seed, seed >= 0, "at least 0"),
+            ("max_seconds", max_seconds, max_seconds > 0, "more than 0"),
             ("queue_ahead", queue_ahead, queue_ahead >= 0, "at least 0"),
             ("evaluate_every", evaluate_every, evaluate_every >= 1, "at least 1"),
             ("fraction_evaluate", fraction_evaluate, is_share, "in [0, 1]"),
@@ -200,6 +206,7 @@ class AsyncStrategy(SynchronousRounds):
         self.greet = greet
         self.queue_ahead = queue_ahead
         self.seed = seed
+        self.max_seconds = max_seconds
         self.min_available_nodes = min_available_nodes
         self.fraction_evaluate = fraction_evaluate
         self.evaluate_every = evaluate_every
@@ -293,6 +300,7 @@ class AsyncStrategy(SynchronousRounds):
             session.slots,
             timeout,
             self.evaluate_every,
+            self.max_seconds,
         )
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
         loop = assemble(

@@ -1,5 +1,6 @@
 """Runs of the event loop on a `HandlerGrid`, for tests of the server room."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -155,6 +156,7 @@ class Run:
     seed: int = 0
     evaluators: tuple = ()
     evaluate_every: int = 1
+    max_seconds: float = math.inf
     callbacks: tuple = ()
 
     def __post_init__(self):
@@ -197,6 +199,7 @@ class Run:
             session.slots,
             self.patience,
             self.evaluate_every,
+            self.max_seconds,
         )
         AsyncLoop(
             session,

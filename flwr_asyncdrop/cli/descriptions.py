@@ -32,6 +32,7 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "logit-adjustment": "tau of the loss that corrects a device's label skew; "
             "0 = the algorithm's own",
             "num-rounds": "a round is as many updates as devices in flight",
+            "max-seconds": "end after so many seconds on the run's clock; 0 = no limit",
             "in-flight": "devices that train at any moment",
             "seed": "of everything random",
         },

@@ -58,6 +58,7 @@ RULES: dict[str, Rule] = {
     "proximal_mu": _at_least(0),
     "logit_adjustment": _at_least(0),
     "num_rounds": _at_least(1),
+    "max_seconds": _at_least(0),
     "in_flight": _at_least(1),
     "seed": _at_least(0),
     "dataset": _one_of(*DATASET_NAMES),

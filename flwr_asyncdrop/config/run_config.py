@@ -30,8 +30,8 @@ INCIDENTAL = frozenset(
 )
 """The keys that make no other run, wherever and however it is run."""
 
-IRRELEVANT = INCIDENTAL | {"timeout"}
-"""Those that may be others when a run goes on: a timeout ends it, and that is all."""
+IRRELEVANT = INCIDENTAL | {"timeout", "max-seconds"}
+"""Those that may be others when a run goes on: they end it, and that is all."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class RunConfig:
     proximal_mu: float = Hyperparameters.proximal_mu
     logit_adjustment: float = Hyperparameters.logit_adjustment
     num_rounds: int = 60
+    max_seconds: float = 0.0
     in_flight: int = 8
     seed: int = 0
     # On what

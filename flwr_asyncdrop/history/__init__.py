@@ -8,7 +8,9 @@ r"""The record of a run: one JSON object per line, in the same order every time.
 ``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
                         ``rank``, ``dispatched_at``, ``staleness``, ``version``,
                         ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
-                        ``metrics``; ``late``, if it came after its deadline
+                        ``metrics``; ``late``, if it came after its deadline;
+                        ``queued``, versions of the staleness that came while it
+                        waited behind another task of its device, if any did
 ``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
                         ``reason``
 ``evaluation``          ``source``, ``round``, ``update``, ``time``,

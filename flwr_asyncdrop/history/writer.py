@@ -145,6 +145,7 @@ class HistoryWriter(Callback):
                 "compute": cost.compute,
                 "in_flight": len(state.in_flight),
                 **({"late": True} if merged.late else {}),
+                **({"queued": merged.queued} if merged.queued else {}),
             },
             metrics=metrics,
         )

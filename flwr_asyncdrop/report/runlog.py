@@ -142,9 +142,12 @@ class RunLog:
 
     @property
     def complete(self) -> bool:
-        """Whether the run did all its rounds; one that an error ended did not."""
+        """Whether the run came to its end: its last round, or the end of its time."""
         if self.end is None:
             return False
+        limit = self.fact("max_seconds")
+        if limit and self.end["time"] >= limit:
+            return True
         rounds, in_flight = self.fact("num_rounds"), self.fact("in_flight")
         if rounds is None or in_flight is None:
             return True

@@ -48,6 +48,8 @@ class Summary:
     mean_staleness : float or None
     max_staleness : int or None
         Staleness of the updates in versions of the model; None without updates.
+    mean_queued : float
+        Mean of the versions among these that came while a task waited on its device.
     updates_by_rank : mapping of int to int
         Updates merged of each speed rank, 0 the fastest.
     late : int
@@ -80,6 +82,7 @@ class Summary:
     share_saved: float | None
     mean_staleness: float | None
     max_staleness: int | None
+    mean_queued: float
     updates_by_rank: Mapping[int, int]
     late: int
     failures: Mapping[str, int]
@@ -113,9 +116,12 @@ class Summary:
             full = readable_bytes(self.bytes_full)
             yield "full models", f"{full} for the same updates: {self._saved()}"
         if self.mean_staleness is not None:
+            queued = self.mean_queued
+            share = f"; {queued:.1f} of it in queues" if queued else ""
             yield (
                 "staleness",
-                f"mean {self.mean_staleness:.1f}, max {self.max_staleness} versions",
+                f"mean {self.mean_staleness:.1f}, max {self.max_staleness} versions"
+                f"{share}",
             )
         if self.updates_by_rank:
             counts = " ".join(f"{n:,}" for n in self.updates_by_rank.values())
@@ -178,6 +184,8 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
         share_saved=log.share_saved,
         mean_staleness=float(staleness.mean()) if len(staleness) else None,
         max_staleness=int(staleness.max()) if len(staleness) else None,
+        mean_queued=sum(line.get("queued", 0) for line in log.updates)
+        / max(len(log.updates), 1),
         updates_by_rank=dict(sorted(by_rank.items())),
         late=sum("late" in line for line in log.updates),
         failures=failures,

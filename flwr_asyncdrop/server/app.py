@@ -1,6 +1,7 @@
 """The ready-made ServerApp: one run, from its run-config to its files."""
 
 import logging
+import math
 import platform
 from collections.abc import Sequence
 from datetime import datetime
@@ -81,6 +82,7 @@ def build_strategy(
         greet=config.clock == "wall",
         queue_ahead=config.queue_ahead,
         seed=config.seed,
+        max_seconds=config.max_seconds or math.inf,
         min_available_nodes=1,
         evaluate_every=config.evaluate_every,
         callbacks=callbacks,

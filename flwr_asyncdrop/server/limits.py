@@ -1,5 +1,6 @@
 """How long a run is, how wide, and how much of it may fail."""
 
+import math
 from dataclasses import dataclass
 
 __all__ = ["Limits"]
@@ -24,6 +25,8 @@ class Limits:
         Real seconds to wait for a reply, and for a device when none is left.
     evaluate_every : int
         Rounds from one evaluation to the next.
+    max_seconds : float
+        Seconds on the run's clock after which it ends, whatever is in flight.
     """
 
     num_rounds: int
@@ -31,6 +34,7 @@ class Limits:
     slots: int
     patience: float
     evaluate_every: int = 1
+    max_seconds: float = math.inf
 
     @property
     def num_updates(self) -> int:

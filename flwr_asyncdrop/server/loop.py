@@ -14,6 +14,7 @@ from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.resuming import send_again
+from flwr_asyncdrop.server.reviews import Reviews
 from flwr_asyncdrop.server.session import Session
 from flwr_asyncdrop.server.state import Order
 
@@ -70,7 +71,7 @@ class AsyncLoop:
         self._mailbox = mailbox
         self._clock = clock
         self._limits = limits
-        self._evaluators = evaluators
+        self._reviews = Reviews(evaluators, callbacks, limits)
         self._callbacks = callbacks
         self._nodes = nodes
         self._greeter = greeter
@@ -97,8 +98,10 @@ class AsyncLoop:
                 for callback in self._callbacks:
                     callback.on_pause(self.state)
                 self.step()
-                self._collect(finish=False)
-            self._collect(finish=True)
+                self._reviews.collect(self.state, finish=False)
+            if self.state.time >= self._limits.max_seconds:
+                self._reviews.submit_rest(self.state)
+            self._reviews.collect(self.state, finish=True)
         except Interrupted:
             interrupted = True
             # While the evaluators still know what is under way.
@@ -106,8 +109,7 @@ class AsyncLoop:
                 callback.on_interrupt(self.state)
             raise
         finally:
-            for evaluator in self._evaluators:
-                evaluator.close()
+            self._reviews.close()
             if not interrupted:
                 for callback in self._callbacks:
                     callback.on_end(self.state)
@@ -120,7 +122,7 @@ class AsyncLoop:
         if self._under_way is None:
             for callback in self._callbacks:
                 callback.on_start(self.state)
-            self._evaluate(0)
+            self._reviews.submit(self.state, 0)
             return
         state = self.state
         if state.ended:
@@ -128,8 +130,7 @@ class AsyncLoop:
             state.lost_in_a_row.clear()
         for callback in self._callbacks:
             callback.on_resume(state)
-        for evaluator, memory in zip(self._evaluators, self._under_way, strict=True):
-            evaluator.restore(memory)
+        self._reviews.restore(self._under_way)
         for order in send_again(self._session, self._mailbox):
             self._count(order, "interrupted", "the server stopped before it replied")
         self._clock.resume(state)
@@ -137,7 +138,9 @@ class AsyncLoop:
     @property
     def goes_on(self) -> bool:
         """Whether there is more to do."""
-        return self.state.updates < self._limits.num_updates and not self.state.ended
+        state, limits = self.state, self._limits
+        in_time = state.time < limits.max_seconds
+        return in_time and state.updates < limits.num_updates and not state.ended
 
     def step(self) -> None:
         """Fill the slots, wait for what happens next, and deal with it."""
@@ -150,7 +153,7 @@ class AsyncLoop:
         if nothing_out and self._dispatcher.next_return(state) == math.inf:
             self._wait_for_a_device()
             return
-        event = self._clock.next(until)
+        event = self._clock.next(min(until, self._limits.max_seconds))
         state.time = self._clock.now
         state.duplicates = self._duplicates_before + self._mailbox.duplicates
         if isinstance(event, Arrival):
@@ -266,7 +269,7 @@ class AsyncLoop:
         for callback in self._callbacks:
             callback.on_round(self.state, number)
         if self._limits.evaluates(number):
-            self._evaluate(number)
+            self._reviews.submit(self.state, number)
 
     def _refresh(self, node_ids: Iterable[int]) -> None:
         fleet = self._dispatcher.fleet
@@ -323,17 +326,3 @@ class AsyncLoop:
             raise RunError(reason)
         self.state.ended = word
         logger.error("the run ends early, with what it has so far: %s", reason)
-
-    def _evaluate(self, number: int) -> None:
-        for evaluator in self._evaluators:
-            if number < evaluator.first_round:
-                continue
-            for callback in self._callbacks:
-                callback.on_evaluation_due(self.state, evaluator.source, number)
-            evaluator.submit(self.state, number)
-
-    def _collect(self, *, finish: bool) -> None:
-        for evaluator in self._evaluators:
-            for evaluation in evaluator.collect(finish=finish):
-                for callback in self._callbacks:
-                    callback.on_evaluation(self.state, evaluation)

@@ -254,3 +254,23 @@ def test_text_is_at_most_20_lines_of_80_columns(ranks, reasons):
     lines = summarise([RUN, *updates, *lost]).text().splitlines()
     assert len(lines) <= 20
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_staleness_says_how_much_of_it_came_in_queues():
+    lines = [update(1, staleness=2), {**update(2, staleness=4), "queued": 3}]
+    assert summarise([RUN, *lines]).mean_queued == 1.5
+    assert (
+        "mean 3.0, max 4 versions; 1.5 of it in queues"
+        in summarise([RUN, *lines]).text()
+    )
+    assert "queues" not in summarise([RUN, lines[0]]).text()
+
+
+def test_a_run_whose_time_is_up_is_complete():
+    end = {"event": "end", "updates": 1, "time": 60.0, "bytes_down": 1, "bytes_up": 1}
+    end |= {"failures": {}, **wall(61.0)}
+    run = {**RUN, "num_rounds": 9, "config": {"max-seconds": 60.0}}
+    assert summarise([run, update(1), end]).complete
+    assert not summarise([run, update(1), {**end, "time": 59.0}]).complete
+    unlimited = {**run, "config": {"max-seconds": 0.0}}
+    assert not summarise([unlimited, update(1), end]).complete

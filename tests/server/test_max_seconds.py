@@ -1,0 +1,86 @@
+"""A run that ends by the clock."""
+
+import pytest
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.server.limits import Limits
+from flwr_asyncdrop.strategies import AsyncFedAvg
+from tests.grids import HandlerGrid
+from tests.runs import Run, plus_one
+
+
+class Noting:
+    """An evaluator that notes what it is asked for."""
+
+    source, first_round = "server", 1
+
+    def __init__(self):
+        self.asked = []
+
+    def submit(self, state, number):
+        self.asked.append((number, state.updates))
+
+    def collect(self, *, finish):
+        return []
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("limit", "times", "asked"),
+    [
+        (2.4, [1.0, 2.0], [(1, 2)]),
+        (2.5, [1.0, 2.0, 2.5], [(1, 2), (2, 3)]),
+        (3.5, [1.0, 2.0, 2.5, 3.0], [(1, 2), (2, 4)]),
+        (2.7, [1.0, 2.0, 2.5], [(1, 2), (2, 3)]),
+        (0.5, [], []),
+    ],
+)
+def test_it_ends_when_its_time_is_up_and_evaluates_what_it_has(limit, times, asked):
+    """The run of test_loop that is worked out by hand, cut off."""
+    evaluator = Noting()
+    run = Run(
+        HandlerGrid(plus_one, node_ids=[7, 9]),
+        seconds=(1.0, 2.5),
+        max_seconds=limit,
+        evaluators=(evaluator,),
+    ).go()
+    assert run.recorder.times == times
+    assert run.state.time == limit
+    assert run.state.ended == ""
+    assert evaluator.asked == asked
+
+
+def test_a_round_that_is_not_due_is_evaluated_if_it_is_the_last():
+    evaluator = Noting()
+    Run(
+        HandlerGrid(plus_one, node_ids=[7, 9]),
+        seconds=(1.0, 2.5),
+        max_seconds=2.2,
+        evaluate_every=2,
+        evaluators=(evaluator,),
+    ).go()
+    assert evaluator.asked == [(1, 2)]
+
+
+def test_real_time_is_up_too():
+    grid = HandlerGrid(plus_one, node_ids=[1], delay=lambda message: 2.0)
+    run = Run(grid, in_flight=1, rounds=99, max_seconds=7.0).go()
+    assert run.state.updates == 3
+    assert 7.0 <= run.state.time < 7.1
+
+
+def test_it_changes_nothing_before():
+    cut, whole = (
+        Run(HandlerGrid(plus_one, node_ids=[7, 9]), seconds=(1.0, 2.5), **limit).go()
+        for limit in ({"max_seconds": 3.0}, {})
+    )
+    history = whole.recorder.history()
+    assert cut.recorder.history() == history[: cut.state.updates]
+
+
+def test_a_limit_must_leave_time():
+    with pytest.raises(ConfigError, match="max_seconds=0 must be more than 0"):
+        AsyncFedAvg(max_seconds=0)
+    assert Limits(1, 1, 1, 1.0).max_seconds == float("inf")
