@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -53,20 +53,22 @@ def main(grid: Grid, context: Context) -> None:
     """Take the time, and write it to the file that the run-config names."""
     settings = context.run_config
     nodes = _wait_for_nodes(grid, int(settings["nodes"]))
-    answers = _ask_in_turns(
+    output = Path(str(settings["output"]))
+    for answer in _ask_in_turns(
         Mailbox(grid),
         nodes,
         blocks=int(settings["blocks"]),
         tasks=int(settings["tasks"]),
         pause=float(settings["pause"]),
-    )
-    lines = [json.dumps(vars(answer)) for answer in answers]
-    Path(str(settings["output"])).write_text("\n".join(lines))
+    ):
+        with output.open("a") as file:
+            file.write(f"{json.dumps(asdict(answer))}\n")
 
 
 def read_answers(path: Path) -> list[Answer]:
-    """Return the answers that a run has written."""
-    return [Answer(**json.loads(line)) for line in path.read_text().splitlines()]
+    """Return the answers that a run has written so far."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Answer(**json.loads(line)) for line in lines]
 
 
 def _wait_for_nodes(grid: Grid, count: int) -> list[int]:
@@ -80,7 +82,7 @@ def _wait_for_nodes(grid: Grid, count: int) -> list[int]:
 
 def _ask_in_turns(
     mailbox: Mailbox, nodes: Sequence[int], *, blocks: int, tasks: int, pause: float
-) -> Iterable[Answer]:
+) -> Iterator[Answer]:
     for block in range(blocks):
         for node in nodes:
             time.sleep(pause)

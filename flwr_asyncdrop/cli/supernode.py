@@ -62,5 +62,6 @@ def _main(arguments: argparse.Namespace) -> int:
         warm=not arguments.no_warm,
         preload=(*_PRELOAD, *arguments.preload),
     )
-    command = node_command(settings, arguments.rest)
+    rest = arguments.rest[1:] if arguments.rest[:1] == ["--"] else arguments.rest
+    command = node_command(settings, rest)
     os.execv(command[0], command)  # noqa: S606  # no shell wanted

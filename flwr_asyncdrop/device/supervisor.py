@@ -66,7 +66,8 @@ class Supervisor:
         pause = self._first_pause
         while True:
             started = time.monotonic()
-            status = self._process.wait()
+            with self._process:
+                status = self._process.wait()
             if self._over.is_set():
                 return
             if time.monotonic() - started > _LONGEST_PAUSE:
