@@ -32,7 +32,8 @@ class Answer:
     partition : int
         The SuperNode's.
     seconds : float
-        From pushing the task to having the reply.
+        From pushing the task to having the reply; for a task that was pushed ahead,
+        from the reply before.
     process, parent : int
         Numbers of the process that did the task, and of its parent.
     draw : float
@@ -59,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
         nodes,
         blocks=int(settings["blocks"]),
         tasks=int(settings["tasks"]),
-        pause=float(settings["pause"]),
+        ahead=int(settings["ahead"]),
     ):
         with output.open("a") as file:
             file.write(f"{json.dumps(asdict(answer))}\n")
@@ -81,33 +82,44 @@ def _wait_for_nodes(grid: Grid, count: int) -> list[int]:
 
 
 def _ask_in_turns(
-    mailbox: Mailbox, nodes: Sequence[int], *, blocks: int, tasks: int, pause: float
+    mailbox: Mailbox, nodes: Sequence[int], *, blocks: int, tasks: int, ahead: int
 ) -> Iterator[Answer]:
     for block in range(blocks):
         for node in nodes:
-            time.sleep(pause)
-            for number in range(tasks):
-                yield _ask(mailbox, node, block, number)
+            yield from _ask(mailbox, node, block, tasks, ahead)
 
 
-def _ask(mailbox: Mailbox, node: int, block: int, number: int) -> Answer:
-    weights = torch.full((_MEGABYTE_OF_FLOATS,), float(number))
+def _ask(
+    mailbox: Mailbox, node: int, block: int, tasks: int, ahead: int
+) -> Iterator[Answer]:
+    """Have a SuperNode do tasks one after the other, with some pushed ahead."""
+    out = [_push(mailbox, node) for _ in range(min(tasks, 1 + ahead))]
+    since = time.perf_counter()
+    for number in range(tasks):
+        reply = mailbox.wait([out.pop(0)], _PATIENCE)
+        now = time.perf_counter()
+        if reply is None or reply.has_error():
+            raise RuntimeError(f"node {node}: {reply and reply.error}")
+        metrics = reply.content["metrics"]
+        yield Answer(
+            block,
+            number,
+            int(metrics["partition"]),
+            now - since,
+            int(metrics["process"]),
+            int(metrics["parent"]),
+            metrics["draw"],
+        )
+        # Another reply may be there already, and this one's time is over.
+        since = time.perf_counter() if not out else now
+        if number + len(out) + 1 < tasks:
+            out.append(_push(mailbox, node))
+
+
+def _push(mailbox: Mailbox, node: int) -> str:
+    weights = torch.rand(_MEGABYTE_OF_FLOATS)
     content = RecordDict({"arrays": ArrayRecord({"weights": weights})})
-    started = time.perf_counter()
-    message_id = mailbox.push(Message(content, dst_node_id=node, message_type="train"))
-    if message_id is None:
+    message = Message(content, dst_node_id=node, message_type="train")
+    if (message_id := mailbox.push(message)) is None:
         raise RuntimeError(f"no task could be pushed to node {node}")
-    reply = mailbox.wait([message_id], _PATIENCE)
-    seconds = time.perf_counter() - started
-    if reply is None or reply.has_error():
-        raise RuntimeError(f"node {node}: {reply and reply.error}")
-    metrics = reply.content["metrics"]
-    return Answer(
-        block,
-        number,
-        int(metrics["partition"]),
-        seconds,
-        int(metrics["process"]),
-        int(metrics["parent"]),
-        metrics["draw"],
-    )
+    return message_id

@@ -37,9 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (simulate, compare, report, doctor, supernode):
         command.add_parser(commands)
-    parsed, parsed.rest = parser.parse_known_args(arguments)
-    if parsed.rest and not getattr(parsed, "passes_on", False):
-        parser.error(f"unrecognized arguments: {' '.join(parsed.rest)}")
+    parsed, rest = parser.parse_known_args(arguments)
+    parsed.rest = rest
+    if rest and not getattr(parsed, "passes_on", False):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         with _orderly_termination():
             status: int = parsed.command(parsed)

@@ -1,0 +1,32 @@
+"""Measure a device's way from task to reply: JSON lines first, then a table.
+
+python -m benchmarks.edge
+"""
+
+import argparse
+import logging
+import platform
+from importlib.metadata import version
+
+import torch
+
+from benchmarks.edge.turnaround import turnaround_figures
+from benchmarks.edge.volume import volume_figures
+from benchmarks.figures import print_json, print_table
+
+
+def main() -> None:
+    """Measure, print, and say with which versions."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    figures = [*turnaround_figures(), *volume_figures()]
+    print_json(figures)
+    print_table(figures)
+    print(
+        f"\n{platform.machine()}, flwr {version('flwr')}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+if __name__ == "__main__":
+    main()

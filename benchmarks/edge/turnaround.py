@@ -1,0 +1,115 @@
+"""How soon a real device answers: Flower's SuperNode and ours, in the same run."""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+from benchmarks.chaos.deployment import Deployment
+from benchmarks.edge.server import Answer, read_answers
+from benchmarks.figures import Figure
+
+__all__ = ["turnaround_figures"]
+
+_ROOT = Path(__file__).parents[2]
+_APP = Path(__file__).with_name("app")
+_NODES = {
+    "plain": ("flower-supernode",),
+    "warm": (sys.executable, "-m", "flwr_asyncdrop", "supernode"),
+}
+_BLOCKS, _TASKS = 3, 8
+_PATIENCE = 600.0
+_SETTLE_SECONDS, _IDLE_SECONDS = 40.0, 20.0
+_BYTES_PER_MB = 1e6
+
+
+def turnaround_figures() -> list[Figure]:
+    """Have one SuperNode of each kind do tasks in turns.
+
+    The client sends back its 1 MB of weights; one task is in flight. Then the same with
+    another task pushed ahead, and then nothing. The first task of every turn, which
+    finds the SuperNode idle for as long as the other's turn took, has figures of its
+    own.
+    """
+    with tempfile.TemporaryDirectory(prefix="edge-") as folder:
+        home = Path(folder)
+        kinds = list(_NODES)
+        with Deployment(
+            home,
+            len(kinds),
+            supernodes=list(_NODES.values()),
+            PYTHONPATH=str(_ROOT),
+        ) as deployment:
+            single = _run(deployment, home / "single", ahead=0)
+            queued = _run(deployment, home / "queued", ahead=1)
+            figures = _seconds(single, kinds, "push_to_reply_s_{}", goal=True)
+            figures += _seconds(queued, kinds, "push_to_reply_s_{}_queued")
+            time.sleep(_SETTLE_SECONDS)
+            processes = {
+                kind: _family(node.pid)
+                for kind, node in zip(kinds, deployment.nodes, strict=True)
+            }
+            figures += _idle(processes)
+    return figures
+
+
+def _run(deployment: Deployment, output: Path, ahead: int) -> list[Answer]:
+    run = deployment.run(
+        _APP,
+        output=str(output),
+        nodes=len(_NODES),
+        blocks=_BLOCKS,
+        tasks=_TASKS,
+        ahead=ahead,
+    )
+    run.wait(_PATIENCE)
+    answers = read_answers(output)
+    if len(answers) != len(_NODES) * _BLOCKS * _TASKS:
+        raise RuntimeError(f"the run has failed\n{deployment.logs()}")
+    return answers
+
+
+def _seconds(
+    answers: Iterable[Answer], kinds: list[str], name: str, *, goal: bool = False
+) -> list[Figure]:
+    """Return the medians of a run, and the longest that it took."""
+    figures = []
+    for partition, kind in enumerate(kinds):
+        own = [answer for answer in answers if answer.partition == partition]
+        steady = [answer.seconds for answer in own if answer.number]
+        first = [answer.seconds for answer in own if not answer.number]
+        warm = goal and kind == "warm"
+        figure = name.format(kind)
+        median = statistics.median(steady)
+        figures.append(Figure(figure, median, goal=1.0 if warm else None))
+        figures.append(Figure(f"{figure}_longest", max(steady)))
+        if goal:
+            figures.append(Figure(f"{figure}_after_idling", statistics.median(first)))
+    return figures
+
+
+def _family(process_id: int) -> list[psutil.Process]:
+    node = psutil.Process(process_id)
+    return [node, *node.children(recursive=True)]
+
+
+def _idle(families: Mapping[str, list[psutil.Process]]) -> list[Figure]:
+    """Return what devices without a task use: share of a CPU, and memory."""
+    before = {kind: _cpu_seconds(family) for kind, family in families.items()}
+    time.sleep(_IDLE_SECONDS)
+    figures = []
+    for kind, family in families.items():
+        share = (_cpu_seconds(family) - before[kind]) / _IDLE_SECONDS
+        memory = sum(process.memory_full_info().pss for process in family)
+        figures.append(Figure(f"idle_cpu_percent_{kind}", 100 * share))
+        figures.append(Figure(f"idle_memory_mb_{kind}", memory / _BYTES_PER_MB))
+    return figures
+
+
+def _cpu_seconds(family: Iterable[psutil.Process]) -> float:
+    times = [process.cpu_times() for process in family]
+    return sum(each.user + each.system for each in times)
