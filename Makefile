@@ -7,7 +7,7 @@ VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types unit grpc bench chaos soak setup clean
+.PHONY: run test lint types unit grpc bench edge-bench chaos soak setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -29,10 +29,15 @@ unit: setup
 # The same Flower-facing tests on 1.34.0, the last release whose transport is gRPC.
 grpc: $(VENV_GRPC)/ready
 	$(VENV_GRPC)/bin/python -m pytest tests/server tests/client tests/simulation \
-	    tests/e2e tests/wire tests/fuzz tests/test_composition.py tests/test_strategy.py
+	    tests/e2e tests/device tests/wire tests/fuzz tests/test_composition.py tests/test_strategy.py
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# From pushing a task to having its reply, with Flower's SuperNode and with ours, on a
+# real SuperLink over gRPC: about six minutes. Over HTTP: .venv/bin/python -m benchmarks.edge
+edge-bench: $(VENV_GRPC)/ready
+	$(VENV_GRPC)/bin/python -m benchmarks.edge
 
 # Breaks runs on purpose, on LocalGrid and on a real SuperLink: about five minutes.
 chaos: setup
