@@ -12,6 +12,7 @@ from benchmarks.engine import engine_figures
 from benchmarks.figures import print_json, print_table
 from benchmarks.loop import loop_figures
 from benchmarks.merge import merge_figures
+from benchmarks.monitoring import monitoring_figures
 from benchmarks.simulation import DATA_DIR_HELP, simulation_figures
 from benchmarks.submodel import submodel_figures
 from benchmarks.zoo import zoo_figures
@@ -28,6 +29,7 @@ def main() -> None:
         *submodel_figures(),
         *zoo_figures(),
         *loop_figures(),
+        *monitoring_figures(),
         *engine_figures(),
         *crowd_figures(),
         *simulation_figures(arguments.data_dir),

@@ -1,0 +1,96 @@
+"""What it costs a run to be watched by Prometheus, with as much to see as there is."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from urllib.request import urlopen
+
+from flwr.app import RecordDict
+
+from benchmarks.figures import Figure, print_json, print_table
+from flwr_asyncdrop.monitor import PrometheusMetrics
+from flwr_asyncdrop.server.callbacks import Merged
+from flwr_asyncdrop.server.fleet import Fleet
+from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.wire import Reply
+
+__all__ = ["monitoring_figures"]
+
+TIERS = 16
+DEVICES = 100
+UPDATES = 20_000
+SCRAPES = 50
+
+
+def monitoring_figures() -> list[Figure]:
+    """Time the hooks of an update, and a scrape of as many series as there can be.
+
+    In CPU seconds of this process: what the loop and the scrapes take from each other.
+    """
+    updates = cycle([_update_of(device) for device in range(DEVICES)])
+    with _watched() as (metrics, state):
+        per_update = _cpu_seconds(lambda: _play(metrics, state, next(updates)), UPDATES)
+        url = f"http://127.0.0.1:{metrics.port}/metrics"
+        per_scrape = _cpu_seconds(lambda: urlopen(url).read(), SCRAPES)
+    return [
+        Figure("metrics_us_per_update", per_update * 1e6, 50),
+        Figure("metrics_ms_per_scrape", per_scrape * 1e3),
+    ]
+
+
+@contextmanager
+def _watched() -> Iterator[tuple[PrometheusMetrics, ServerState]]:
+    """Serve a run of as many tiers, and as many devices one by one, as are shown."""
+    metrics, fleet = PrometheusMetrics(0), Fleet(TIERS)
+    fleet.refresh(range(DEVICES))
+    fleet.seconds = [1.0] * DEVICES
+    state = ServerState.start_from({}, seed=0)
+    metrics.on_fleet(fleet)
+    metrics.on_start(state)
+    try:
+        yield metrics, state
+    finally:
+        metrics.on_end(state)
+
+
+def _update_of(device: int) -> Merged:
+    order = Order(
+        number=device,
+        device=device,
+        node_id=device,
+        rank=device % TIERS,
+        num_ranks=TIERS,
+        round=1,
+        indices={},
+        shapes={},
+        base_version=0,
+        dispatched_at=0.0,
+        due=1.0,
+        cost=TaskCost(1.0, 1000, 1000),
+    )
+    return Merged(order, Reply({}, 1, RecordDict(), 1000), staleness=3, round=1)
+
+
+def _play(metrics: PrometheusMetrics, state: ServerState, merged: Merged) -> None:
+    """Dispatch a task and merge its reply, as far as the metrics are told of it."""
+    state.bytes_down += 1000
+    metrics.on_dispatch(state, merged.order)
+    state.time += 0.01
+    state.bytes_up += 1000
+    metrics.on_update(state, merged)
+
+
+def _cpu_seconds(action: Callable[[], object], times: int) -> float:
+    action()
+    started = time.process_time()
+    for _ in range(times):
+        action()
+    return (time.process_time() - started) / times
+
+
+if __name__ == "__main__":
+    measured = monitoring_figures()
+    print_json(measured)
+    print_table(measured)
