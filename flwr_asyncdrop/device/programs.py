@@ -1,5 +1,7 @@
 """Flower's programs: where they are, how they run, and what stands in for them."""
 
+import logging
+import os
 import shlex
 import shutil
 import sys
@@ -35,3 +37,10 @@ def write_program(path: Path, command: Sequence[str]) -> None:
     """Write a program that runs a command, with its own arguments at the end."""
     path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
     path.chmod(0o700)
+    if not os.access(path, os.X_OK):
+        logging.getLogger("flwr").warning(
+            "no program can be started from %s, so %s is Flower's own: let TMPDIR name "
+            "a folder on a file system that is not mounted noexec",
+            path.parent,
+            path.name,
+        )
