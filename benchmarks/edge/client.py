@@ -1,6 +1,7 @@
 """A ClientApp that sends back what it got, and says who and where it is."""
 
 import os
+import time
 
 import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -21,6 +22,7 @@ def echo(message: Message, context: Context) -> Message:
             "process": os.getpid(),
             "parent": os.getppid(),
             "draw": float(torch.rand(())),
+            "cpu": time.process_time(),
         }
     )
     arrays = message.content["arrays"]

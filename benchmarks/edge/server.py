@@ -38,6 +38,8 @@ class Answer:
         Numbers of the process that did the task, and of its parent.
     draw : float
         The process's first random number.
+    cpu : float
+        CPU seconds of the process, from its start to the reply.
     """
 
     block: int
@@ -47,6 +49,7 @@ class Answer:
     process: int
     parent: int
     draw: float
+    cpu: float
 
 
 @app.main()
@@ -109,6 +112,7 @@ def _ask(
             int(metrics["process"]),
             int(metrics["parent"]),
             metrics["draw"],
+            metrics["cpu"],
         )
         # Another reply may be there already, and this one's time is over.
         since = time.perf_counter() if not out else now

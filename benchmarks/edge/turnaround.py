@@ -17,11 +17,15 @@ __all__ = ["turnaround_figures"]
 
 _ROOT = Path(__file__).parents[2]
 _APP = Path(__file__).with_name("app")
+_OURS = (sys.executable, "-m", "flwr_asyncdrop", "supernode")
 _NODES = {
     "plain": ("flower-supernode",),
-    "warm": (sys.executable, "-m", "flwr_asyncdrop", "supernode"),
+    "no_warm": (*_OURS, "--no-warm"),
+    "poll_0": (*_OURS, "--poll", "0"),
+    "warm": _OURS,
 }
-_BLOCKS, _TASKS = 3, 8
+_BLOCKS, _TASKS = 3, 5
+_GOAL = 1.0
 _PATIENCE = 600.0
 _SETTLE_SECONDS, _IDLE_SECONDS = 40.0, 20.0
 _BYTES_PER_MB = 1e6
@@ -30,10 +34,10 @@ _BYTES_PER_MB = 1e6
 def turnaround_figures() -> list[Figure]:
     """Have one SuperNode of each kind do tasks in turns.
 
-    The client sends back its 1 MB of weights; one task is in flight. Then the same with
-    another task pushed ahead, and then nothing. The first task of every turn, which
-    finds the SuperNode idle for as long as the other's turn took, has figures of its
-    own.
+    Flower's, ours, and ours without the trainer and without another pace. The client
+    sends back its 1 MB of weights; one task is in flight. Then the same with another
+    task pushed ahead, and then nothing. The first task of every turn, which finds the
+    SuperNode idle for as long as the others' turns took, has figures of its own.
     """
     with tempfile.TemporaryDirectory(prefix="edge-") as folder:
         home = Path(folder)
@@ -46,7 +50,8 @@ def turnaround_figures() -> list[Figure]:
         ) as deployment:
             single = _run(deployment, home / "single", ahead=0)
             queued = _run(deployment, home / "queued", ahead=1)
-            figures = _seconds(single, kinds, "push_to_reply_s_{}", goal=True)
+            figures = _seconds(single, kinds, "push_to_reply_s_{}")
+            figures += _after_idling(single, kinds)
             figures += _seconds(queued, kinds, "push_to_reply_s_{}_queued")
             time.sleep(_SETTLE_SECONDS)
             processes = {
@@ -73,22 +78,27 @@ def _run(deployment: Deployment, output: Path, ahead: int) -> list[Answer]:
     return answers
 
 
-def _seconds(
-    answers: Iterable[Answer], kinds: list[str], name: str, *, goal: bool = False
-) -> list[Figure]:
-    """Return the medians of a run, and the longest that it took."""
+def _seconds(answers: Iterable[Answer], kinds: list[str], name: str) -> list[Figure]:
+    """Return the medians of a run, and what its processes computed for a task."""
     figures = []
     for partition, kind in enumerate(kinds):
-        own = [answer for answer in answers if answer.partition == partition]
-        steady = [answer.seconds for answer in own if answer.number]
-        first = [answer.seconds for answer in own if not answer.number]
-        warm = goal and kind == "warm"
+        own = [a for a in answers if a.partition == partition and a.number]
         figure = name.format(kind)
-        median = statistics.median(steady)
-        figures.append(Figure(figure, median, goal=1.0 if warm else None))
-        figures.append(Figure(f"{figure}_longest", max(steady)))
-        if goal:
-            figures.append(Figure(f"{figure}_after_idling", statistics.median(first)))
+        median = statistics.median(answer.seconds for answer in own)
+        goal = _GOAL if kind == "warm" else None
+        figures.append(Figure(figure, median, goal))
+        cpu = statistics.median(answer.cpu for answer in own)
+        figures.append(Figure(figure.replace("push_to_reply", "task_cpu"), cpu))
+    return figures
+
+
+def _after_idling(answers: Iterable[Answer], kinds: list[str]) -> list[Figure]:
+    """Return the medians of the tasks that a SuperNode has waited for."""
+    figures = []
+    for partition, kind in enumerate(kinds):
+        own = [a for a in answers if a.partition == partition and not a.number]
+        median = statistics.median(answer.seconds for answer in own)
+        figures.append(Figure(f"push_to_reply_s_{kind}_after_idling", median))
     return figures
 
 
