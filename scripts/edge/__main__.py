@@ -1,0 +1,134 @@
+"""Tries the fleets of ``docker/compose.edge*.yml`` for real: ``make edge-test``.
+
+With podman it builds the project's images and starts the compose files in containers;
+without, it starts the same commands as processes. A fleet has TLS and registered keys;
+it trains to the end while one of its devices is killed and started again, a device with
+an unknown key is refused, and one without TLS gets no connection.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from scripts.edge.containers import ContainerFleet, containers_run
+from scripts.edge.fleet import Fleet, TrialError
+from scripts.edge.local import ROOT
+from scripts.edge.processes import ProcessFleet
+from scripts.edge.trial import Outcome, Plan, try_fleet
+
+_FILES = {"grpc": "compose.edge.yml", "http": "compose.edge-http.yml"}
+_DEVICES = ("device-0", "device-1", "device-2", "device-3", "device-4")
+_STRANGER = "stranger"
+
+
+def main() -> int:
+    """Try what the arguments name; return the exit status."""
+    arguments = _parser().parse_args()
+    manner = arguments.manner
+    if manner == "auto":
+        manner = "containers" if containers_run() else "processes"
+    transports = list(_FILES) if manner == "containers" else [installed_transport()]
+    if arguments.transport:
+        transports = [arguments.transport]
+    try:
+        for transport in transports:
+            with tempfile.TemporaryDirectory(prefix="edge-test-") as folder:
+                outcome = attempt(transport, manner, Path(folder), arguments)
+            say(
+                f"{transport}, in {manner}: {outcome.updates} updates of "
+                f"{outcome.devices} devices merged in {outcome.seconds:.0f} s, "
+                f"accuracy {outcome.accuracy:.1%}"
+            )
+    except TrialError as error:
+        print(f"edge-test: FAILED: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def attempt(
+    transport: str, manner: str, home: Path, arguments: argparse.Namespace
+) -> Outcome:
+    """Try one compose file."""
+    certificates = home / "certificates"
+    make_certificates(certificates)
+    data = arguments.data or home / "no-data"
+    variables = {"EDGE_CERTIFICATES": str(certificates), "EDGE_DATA": str(data)}
+    plan = Plan(
+        num_rounds=arguments.rounds,
+        in_flight=arguments.devices - 1,
+        settings=settings(arguments.data),
+        stranger=certificates / "devices" / _STRANGER,
+    )
+    compose = ROOT / "docker" / _FILES[transport]
+    without = _DEVICES[arguments.devices :]
+    fleet: Fleet
+    if manner == "containers":
+        fleet = ContainerFleet(compose, variables, without, arguments.keep_images)
+    else:
+        fleet = ProcessFleet(compose, home, variables, without)
+    with fleet:
+        return try_fleet(fleet, plan, lambda what: say(f"{transport}: {what}"))
+
+
+def make_certificates(folder: Path) -> None:
+    """Make all credentials, and a key that is not to be registered."""
+    subprocess.run(
+        [ROOT / "docker" / "make_certificates.sh", *_DEVICES, _STRANGER],
+        env={**os.environ, "EDGE_CERTIFICATES": str(folder)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    (folder / "public" / f"{_STRANGER}.pub").unlink()
+
+
+def settings(data: Path | None) -> dict[str, object]:
+    """Return what is trained: Fashion-MNIST where it is, else the digits."""
+    dataset = "digits"
+    if data is not None and (data / "FashionMNIST").exists():
+        dataset = "fashion-mnist"
+    return {"dataset": dataset, "model": "mlp", "partition": "iid"}
+
+
+def installed_transport() -> str:
+    """Return what the Flower of this environment talks."""
+    major, minor = (int(part) for part in version("flwr").split(".")[:2])
+    return "grpc" if (major, minor) < (1, 35) else "http"
+
+
+def say(what: str) -> None:
+    """Tell people what has been seen."""
+    print(f"edge-test: {what}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="edge-test", description=__doc__)
+    parser.add_argument(
+        "--as",
+        dest="manner",
+        choices=("auto", "containers", "processes"),
+        default="auto",
+        help="containers where podman runs them, else processes (%(default)s)",
+    )
+    parser.add_argument(
+        "--transport",
+        choices=tuple(_FILES),
+        help="one of them; by default both, or as processes the installed Flower's",
+    )
+    parser.add_argument("--rounds", type=int, default=6, help="(%(default)s)")
+    parser.add_argument("--devices", type=int, default=5, help="2 to 5 (%(default)s)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("ASYNCDROP_TEST_DATA"),
+        help="folder of the data sets ($ASYNCDROP_TEST_DATA)",
+    )
+    parser.add_argument("--keep-images", action="store_true", help="for the next time")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
