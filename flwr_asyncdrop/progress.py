@@ -151,9 +151,9 @@ class Progress(Callback):
         if state.late:
             yield f"{len(state.late)} late"
         if self._fleet is not None:
-            resting = self._fleet.quarantined(state.time)
-            if resting:
-                yield f"{resting} left alone"
+            held_back = self._fleet.quarantined(state.time)
+            if held_back:
+                yield f"{held_back} held back"
 
     def _what_came(self, state: ServerState) -> Iterator[str]:
         if self._merged:

@@ -92,7 +92,7 @@ def test_lines_say_it_all(lines):
     run.update(staleness=7, rank=6)
     assert lines()[-2:] == [
         "update 128/480 | t 512 s | accuracy 0.913 | "
-        "24 devices, 8 in flight, 1 late, 1 left alone | 1.0 updates/s",
+        "24 devices, 8 in flight, 1 late, 1 held back | 1.0 updates/s",
         "    staleness 5.5 (1.0 queued) | 12.3 MB down, 12.1 MB up | by tier 0 1 0 1 | "
         "lost: 1 no-reply, 1 shape",
     ]
