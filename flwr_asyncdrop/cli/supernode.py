@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 
 from flwr_asyncdrop.device.node import Settings, node_command
 from flwr_asyncdrop.device.programs import program_path
@@ -11,6 +12,9 @@ __all__ = ["add_parser"]
 
 _PROGRAMS = ("flower-supernode", "flower-superexec", "flwr-clientapp")
 _PRELOAD = ("torch",)
+# Only Linux tells the two ends of a Unix socket whose process the other one is, as
+# the trainer wants to know.
+_CAN_BE_WARM = sys.platform == "linux"
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -59,7 +63,7 @@ def _main(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"there is no program {name}: pip install flwr")
     settings = Settings(
         poll=arguments.poll,
-        warm=not arguments.no_warm,
+        warm=not arguments.no_warm and _CAN_BE_WARM,
         preload=(*_PRELOAD, *arguments.preload),
     )
     rest = arguments.rest[1:] if arguments.rest[:1] == ["--"] else arguments.rest

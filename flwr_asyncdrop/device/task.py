@@ -62,12 +62,12 @@ def accept(connection: socket.socket) -> bool:
         require_own_peer(connection)
         task = receive(connection)
         connection.sendall(ACCEPTED + LENGTH.pack(os.getpid()))
+        connection.settimeout(None)  # the other side says "go", or it hangs up
         if connection.recv(1) != GO:
             return False
         task.put_on()
     except (OSError, ValueError, TypeError):
         return False
-    connection.settimeout(None)
     return True
 
 
