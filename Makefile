@@ -7,7 +7,7 @@ VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types unit grpc bench edge-bench chaos soak setup clean
+.PHONY: run test lint types unit grpc bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -46,6 +46,12 @@ chaos: setup
 # The memory of a run of 20,000 updates.
 soak: setup
 	$(BIN)/python -m benchmarks.soak
+
+# The compose files' fleets: in containers where podman runs, else as processes.
+edge-test: setup $(VENV_GRPC)/ready
+	$(BIN)/python $(PIP_INSTALL) podman-compose
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m scripts.edge $(EDGE)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(VENV_GRPC)/bin/python -m scripts.edge $(EDGE)
 
 setup: $(VENV)/ready
 

@@ -35,7 +35,7 @@ main() {
     [ $# -gt 0 ] || set -- device-0 device-1 device-2 device-3 device-4
     for name in "$@"; do
         case $name in
-        -* | *[!A-Za-z0-9_.-]* | .*)
+        "" | -* | *[!A-Za-z0-9_.-]* | .*)
             fail "'$name' is no name for a device: letters, digits, '-', '_', '.'"
             ;;
         esac

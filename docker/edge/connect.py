@@ -41,9 +41,7 @@ def write_connection(name: str, address: str, authority: str | None) -> Path:
     return path
 
 
-def with_connection(
-    before: str, name: str, address: str, authority: str | None
-) -> str:
+def with_connection(before: str, name: str, address: str, authority: str | None) -> str:
     """Return a configuration with a connection added or replaced."""
     trust = (
         "insecure = true"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from settings import (
     GRPC,
-    Invalid,
+    InvalidError,
     credential,
     flag,
     health,
@@ -26,7 +26,7 @@ def command(environment: Mapping[str, str]) -> list[str]:
 
     Raises
     ------
-    Invalid
+    InvalidError
         If a variable is missing or wrong, by name.
     """
     arguments = [
@@ -38,7 +38,7 @@ def command(environment: Mapping[str, str]) -> list[str]:
     if config := node_config(environment):
         arguments += ["--node-config", config]
     if flag(environment, "ASYNCDROP_WARM"):
-        return ["asyncdrop", "supernode", "--", *arguments]
+        return ["asyncdrop", "supernode", *arguments]
     return ["flower-supernode", *arguments]
 
 
@@ -70,14 +70,16 @@ def node_config(environment: Mapping[str, str]) -> str:
         "data-dir": quoted(environment, "ASYNCDROP_DATA"),
         "device-id": quoted(environment, "ASYNCDROP_DEVICE_ID"),
     }
-    return " ".join(f"{key}={value}" for key, value in values.items() if value is not None)
+    return " ".join(
+        f"{key}={value}" for key, value in values.items() if value is not None
+    )
 
 
 def quoted(environment: Mapping[str, str], name: str) -> str | None:
     """Return a variable as a TOML string, as Flower reads it."""
     value = environment.get(name, "")
     if "'" in value or "\n" in value:
-        raise Invalid(f"{name}={value!r} must not contain ' or a line break")
+        raise InvalidError(f"{name}={value!r} must not contain ' or a line break")
     return f"'{value}'" if value else None
 
 
@@ -85,7 +87,7 @@ def main() -> None:
     """Become the SuperNode."""
     try:
         found = command(os.environ)
-    except Invalid as error:
+    except InvalidError as error:
         sys.exit(f"device: {error}")
     print("device:", *found, flush=True)
     os.execvp(found[0], found)

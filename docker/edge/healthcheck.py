@@ -6,7 +6,7 @@ import sys
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from settings import Invalid, port
+from settings import InvalidError, port
 
 _PATIENCE = 5.0
 
@@ -25,7 +25,7 @@ def main() -> None:
     """Exit 0 if it serves, else 1."""
     try:
         number = port(os.environ, "ASYNCDROP_HEALTH_PORT", 9095)
-    except Invalid as error:
+    except InvalidError as error:
         sys.exit(f"healthcheck: {error}")
     sys.exit(0 if serves(number) else 1)
 

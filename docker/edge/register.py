@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from connect import write_connection
-from settings import Invalid, credential, required
+from settings import InvalidError, credential, required
 
 _KNOWN = "already in use"
 _PATIENCE = 120.0
@@ -24,7 +24,7 @@ def register(key: Path) -> str:
 
     Raises
     ------
-    Invalid
+    InvalidError
         If the SuperLink refuses the key for another reason than that it has it.
     """
     done = flwr("supernode", "register", str(key), "edge")
@@ -32,7 +32,7 @@ def register(key: Path) -> str:
         return "registered"
     if _KNOWN in done.stdout + done.stderr:
         return "was registered before"
-    raise Invalid(f"{key.name}: {(done.stdout + done.stderr).strip()}")
+    raise InvalidError(f"{key.name}: {(done.stdout + done.stderr).strip()}")
 
 
 def wait_for_superlink() -> None:
@@ -40,13 +40,13 @@ def wait_for_superlink() -> None:
 
     Raises
     ------
-    Invalid
+    InvalidError
         If it does not, in two minutes.
     """
     deadline = time.monotonic() + _PATIENCE
     while (done := flwr("supernode", "list", "edge")).returncode:
         if time.monotonic() > deadline:
-            raise Invalid(f"no answer: {(done.stdout + done.stderr).strip()}")
+            raise InvalidError(f"no answer: {(done.stdout + done.stderr).strip()}")
         time.sleep(_PAUSE)
 
 
@@ -62,7 +62,9 @@ def public_keys(environment: Mapping[str, str]) -> Sequence[Path]:
     folder = Path(environment.get("ASYNCDROP_PUBLIC_KEYS") or "/run/public")
     keys = sorted(folder.glob("*.pub"))
     if not keys:
-        raise Invalid(f"no *.pub in {folder}: docker/make_certificates.sh makes them")
+        raise InvalidError(
+            f"no *.pub in {folder}: docker/make_certificates.sh makes them"
+        )
     return keys
 
 
@@ -76,7 +78,7 @@ def main() -> None:
         wait_for_superlink()
         for key in keys:
             print(f"register: {key.stem} {register(key)}", flush=True)
-    except Invalid as error:
+    except InvalidError as error:
         sys.exit(f"register: {error}")
 
 

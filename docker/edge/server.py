@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from connect import write_connection
-from settings import GRPC, Invalid, credential, flag, health, port
+from settings import GRPC, InvalidError, credential, flag, health, port
 
 _FLEET, _CONTROL, _RUNTIME = 9092, 9093, 9091
+_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - of a container; its ports are published
 
 
 def command(environment: Mapping[str, str]) -> list[str]:
@@ -20,7 +21,7 @@ def command(environment: Mapping[str, str]) -> list[str]:
 
     Raises
     ------
-    Invalid
+    InvalidError
         If a variable is missing or wrong, by name.
     """
     state = Path(environment.get("ASYNCDROP_STATE") or ".")
@@ -54,11 +55,11 @@ def addresses(environment: Mapping[str, str]) -> list[str]:
     """
     fleet = port(environment, "ASYNCDROP_PORT", _FLEET)
     if not GRPC:
-        return ["--host", "0.0.0.0", "--port", str(fleet)]
+        return ["--host", _ALL_INTERFACES, "--port", str(fleet)]
     runtime = port(environment, "ASYNCDROP_RUNTIME_PORT", _RUNTIME)
     return [
-        *("--fleet-api-address", f"0.0.0.0:{fleet}"),
-        *("--control-api-address", f"0.0.0.0:{control(environment)}"),
+        *("--fleet-api-address", f"{_ALL_INTERFACES}:{fleet}"),
+        *("--control-api-address", f"{_ALL_INTERFACES}:{control(environment)}"),
         *("--serverappio-api-address", f"127.0.0.1:{runtime}"),
     ]
 
@@ -72,12 +73,12 @@ def control(environment: Mapping[str, str]) -> int:
 
 def main() -> None:
     """Become the SuperLink."""
-    insecure = flag(os.environ, "ASYNCDROP_INSECURE")
     try:
         found = command(os.environ)
+        insecure = flag(os.environ, "ASYNCDROP_INSECURE")
         authority = None if insecure else credential(os.environ, "ca.crt")
         write_connection("edge", f"127.0.0.1:{control(os.environ)}", authority)
-    except Invalid as error:
+    except InvalidError as error:
         sys.exit(f"server: {error}")
     print("server:", *found, flush=True)
     os.execvp(found[0], found)

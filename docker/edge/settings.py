@@ -10,10 +10,11 @@ from pathlib import Path
 # HTTP address.
 GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
 
-_CREDENTIALS = "/run/asyncdrop"
+# The last is systemd's, for LoadCredential.
+_FOLDERS = ("ASYNCDROP_CREDENTIALS", "CREDENTIALS_DIRECTORY")
 
 
-class Invalid(ValueError):
+class InvalidError(ValueError):
     """A variable is missing or wrong; the message names it."""
 
 
@@ -21,7 +22,9 @@ def required(environment: Mapping[str, str], name: str) -> str:
     """Return an address that must be there."""
     value = environment.get(name, "")
     if not value:
-        raise Invalid(f"{name} is not set: it is the SuperLink's address, host:port")
+        raise InvalidError(
+            f"{name} is not set: it is the SuperLink's address, host:port"
+        )
     return value
 
 
@@ -29,7 +32,7 @@ def flag(environment: Mapping[str, str], name: str) -> bool:
     """Return whether a variable is 1; it may also be 0, empty or absent."""
     value = environment.get(name, "")
     if value not in ("", "0", "1"):
-        raise Invalid(f"{name}={value!r} must be 1 or 0")
+        raise InvalidError(f"{name}={value!r} must be 1 or 0")
     return value == "1"
 
 
@@ -39,7 +42,7 @@ def whole(environment: Mapping[str, str], name: str, least: int) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) < least:
-        raise Invalid(f"{name}={text!r} must be a whole number, {least} or more")
+        raise InvalidError(f"{name}={text!r} must be a whole number, {least} or more")
     return int(text)
 
 
@@ -53,7 +56,7 @@ def positive(environment: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise Invalid(f"{name}={text!r} must be a number above 0")
+        raise InvalidError(f"{name}={text!r} must be a number above 0")
     return value
 
 
@@ -64,10 +67,10 @@ def port(environment: Mapping[str, str], name: str, default: int) -> int:
 
 def credential(environment: Mapping[str, str], name: str) -> str:
     """Return the path of a file that ``make_certificates.sh`` makes."""
-    folder = environment.get("ASYNCDROP_CREDENTIALS") or _CREDENTIALS
-    path = Path(folder) / name
+    named = (environment.get(variable) for variable in _FOLDERS)
+    path = Path(next(filter(None, named), "/run/asyncdrop")) / name
     if not os.access(path, os.R_OK):
-        raise Invalid(
+        raise InvalidError(
             f"cannot read {path} as user {os.getuid()}: docker/make_certificates.sh "
             "makes it (or set ASYNCDROP_INSECURE=1, on a laptop)"
         )

@@ -129,7 +129,11 @@ class ContainerFleet(Fleet):
     def read(self, path: str) -> str:
         """Return a file of the SuperLink's container, "" if there is none."""
         return self._podman(
-            "exec", self._name("superlink"), "sh", "-c", f"cat {path} 2>/dev/null || true"
+            "exec",
+            self._name("superlink"),
+            "sh",
+            "-c",
+            f"cat {path} 2>/dev/null || true",
         )
 
     def _name(self, service: str) -> str:

@@ -1,5 +1,6 @@
 """A fleet without containers: the same commands, started as processes."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -71,7 +72,8 @@ class ProcessFleet(Fleet):
         }
         places = places_of(self.services["superlink"], self._folder("superlink"))
         self.app, self.data, self.results = (
-            places.local(inside) for inside in ("/app", "/data", "/var/lib/asyncdrop/run")
+            places.local(inside)
+            for inside in ("/app", "/data", "/var/lib/asyncdrop/run")
         )
 
     def up(self) -> None:
@@ -84,8 +86,7 @@ class ProcessFleet(Fleet):
     def down(self) -> None:
         """End all processes, and all that they have started."""
         for process in self._processes.values():
-            _signal(process, signal.SIGKILL)
-            process.wait()
+            _kill(process)
 
     def add(self, service: Service) -> None:
         """Start a service as its container would start."""
@@ -110,8 +111,7 @@ class ProcessFleet(Fleet):
 
     def kill(self, name: str) -> None:
         """Kill a service with all that it has started, as a container ends."""
-        _signal(self._processes[name], signal.SIGKILL)
-        self._processes[name].wait()
+        _kill(self._processes[name])
 
     def restart(self, name: str) -> None:
         """Start a service that was killed."""
@@ -161,9 +161,8 @@ class ProcessFleet(Fleet):
         return self._home / f"{name}.log"
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to a process and all that it has started."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

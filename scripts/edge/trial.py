@@ -213,4 +213,8 @@ class _Run:
     def _history(self) -> list[dict[str, Any]]:
         text = self._fleet.read(f"{self._fleet.results}/history.jsonl")
         # The last line may be half written.
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in text.splitlines(keepends=True)
+            if line.endswith("\n")
+        ]

@@ -1,0 +1,119 @@
+"""What ``make_certificates.sh`` makes, with the real OpenSSL and OpenSSH."""
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+
+SCRIPT = Path(__file__).parents[2] / "docker" / "make_certificates.sh"
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("openssl") and shutil.which("ssh-keygen")),
+    reason="openssl and ssh-keygen are needed",
+)
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make(*arguments):
+        return subprocess.run(
+            [SCRIPT, *arguments],
+            env={**os.environ, "EDGE_CERTIFICATES": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return make
+
+
+def contents(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def names(folder):
+    certificate = x509.load_pem_x509_certificate(
+        (folder / "server" / "server.crt").read_bytes()
+    )
+    extension = certificate.extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return {str(name.value) for name in extension.value}
+
+
+def test_a_second_time_changes_nothing(make, tmp_path):
+    assert make("phone").returncode == 0
+    before = contents(tmp_path)
+    assert make("phone").stdout == ""
+    assert contents(tmp_path) == before
+
+
+def test_a_key_is_what_flower_takes_and_its_owners_alone(make, tmp_path):
+    make("phone")
+    path = tmp_path / "devices" / "phone" / "key"
+    key = load_ssh_private_key(path.read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    public = load_ssh_public_key((tmp_path / "public" / "phone.pub").read_bytes())
+    assert public == key.public_key()
+    for secret in (path, tmp_path / "ca.key", tmp_path / "server" / "server.key"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_a_new_device_leaves_the_others_alone(make, tmp_path):
+    make("phone")
+    before = contents(tmp_path)
+    make("tablet")
+    after = contents(tmp_path)
+    assert {path: after[path] for path in before} == before
+    assert {path.name for path in after.keys() - before.keys()} == {
+        "key",
+        "ca.crt",
+        "tablet.pub",
+    }
+
+
+def test_the_server_is_known_by_the_names_that_it_was_given(make, tmp_path):
+    make("--host", "edge.example.org", "--host", "10.0.0.5", "--host", "fe80::1", "a")
+    given = {"edge.example.org", "10.0.0.5", "fe80::1"}
+    always = {"superlink", "localhost", "127.0.0.1", "::1"}
+    assert names(tmp_path) == given | always
+    before = contents(tmp_path)
+    assert make("--host", "10.0.0.5", "a").stdout == ""
+    assert contents(tmp_path) == before
+    assert make("--host", "10.0.0.6", "a").stdout.startswith("server/: a new")
+    assert "10.0.0.6" in names(tmp_path)
+
+
+def test_its_certificate_is_signed_by_the_authority(make, tmp_path):
+    make("a")
+    authority, certificate = (
+        x509.load_pem_x509_certificate((tmp_path / name).read_bytes())
+        for name in ("ca.crt", "server/server.crt")
+    )
+    certificate.verify_directly_issued_by(authority)
+
+
+@pytest.mark.parametrize("name", ["../x", ".", "a b", "-x", ""])
+def test_a_name_that_is_no_file_name_is_refused(make, tmp_path, name):
+    done = make(name)
+    assert done.returncode == 1
+    assert "no name for a device" in done.stderr
+    assert contents(tmp_path) == {}
+
+
+def test_without_the_authoritys_key_nothing_is_signed(make, tmp_path):
+    make("a")
+    (tmp_path / "ca.key").unlink()
+    assert make("b").returncode == 0
+    refused = make("--host", "new.example.org", "b")
+    assert refused.returncode == 1
+    assert "ca.key" in refused.stderr

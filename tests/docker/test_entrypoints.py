@@ -1,0 +1,192 @@
+"""What the entrypoints make of their environment."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+
+EDGE = Path(__file__).parents[2] / "docker" / "edge"
+
+
+def run(script, environment, *arguments):
+    return subprocess.run(
+        [sys.executable, EDGE / script, *arguments],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def is_grpc():
+    version = importlib.metadata.version("flwr")
+    return tuple(map(int, version.split(".")[:2])) < (1, 35)
+
+
+@pytest.fixture
+def device(entrypoint):
+    return entrypoint("device")
+
+
+@pytest.fixture
+def server(entrypoint):
+    return entrypoint("server")
+
+
+def test_a_device_trusts_its_authority_and_shows_its_key(device, credentials):
+    environment = {
+        "SUPERLINK": "edge.example.org:9092",
+        "ASYNCDROP_CREDENTIALS": str(credentials),
+    }
+    own = (
+        ["--clientappio-api-address", "127.0.0.1:9094"]
+        if is_grpc()
+        else ["--host", "127.0.0.1", "--port", "9094"]
+    )
+    assert device.command(environment) == [
+        "flower-supernode",
+        *("--superlink", "edge.example.org:9092"),
+        *("--root-certificates", str(credentials / "ca.crt")),
+        *("--auth-supernode-private-key", str(credentials / "key")),
+        *own,
+    ]
+
+
+def test_flower_reads_the_node_config_as_it_was_meant(device):
+    environment = {
+        "PARTITION_ID": "0",
+        "NUM_PARTITIONS": "5",
+        "ASYNCDROP_CAPACITY": "0.2",
+        "ASYNCDROP_MEMORY_MB": "512",
+        "ASYNCDROP_DATA": "/mnt/my data/sets",
+        "ASYNCDROP_DEVICE_ID": 'the "old" phone',
+    }
+    assert parse_config_args([device.node_config(environment)]) == {
+        "partition-id": 0,
+        "num-partitions": 5,
+        "capacity": 0.2,
+        "memory-mb": 512,
+        "data-dir": "/mnt/my data/sets",
+        "device-id": 'the "old" phone',
+    }
+
+
+def test_what_is_not_set_is_not_said(device):
+    assert device.node_config({"PARTITION_ID": "3", "ASYNCDROP_CAPACITY": ""}) == (
+        "partition-id=3"
+    )
+    insecure = {"SUPERLINK": "here:9092", "ASYNCDROP_INSECURE": "1"}
+    assert "--node-config" not in device.command(insecure)
+
+
+def test_systemd_tells_a_device_where_its_credentials_are(device, credentials):
+    environment = {"SUPERLINK": "s:1", "CREDENTIALS_DIRECTORY": str(credentials)}
+    assert str(credentials / "key") in device.command(environment)
+
+
+def test_a_warm_device_is_the_same_with_another_program(device):
+    environment = {"SUPERLINK": "here:9092", "ASYNCDROP_INSECURE": "1"}
+    _, *plain = device.command(environment)
+    warm = device.command({**environment, "ASYNCDROP_WARM": "1"})
+    assert warm == ["asyncdrop", "supernode", *plain]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ASYNCDROP_CAPACITY", "fast"),
+        ("ASYNCDROP_CAPACITY", "0"),
+        ("ASYNCDROP_CAPACITY", "nan"),
+        ("ASYNCDROP_CAPACITY", "inf"),
+        ("ASYNCDROP_MEMORY_MB", "1.5"),
+        ("ASYNCDROP_MEMORY_MB", "0"),
+        ("ASYNCDROP_PORT", "-1"),
+        ("ASYNCDROP_INSECURE", "yes"),
+        ("ASYNCDROP_WARM", "true"),
+        ("ASYNCDROP_DEVICE_ID", "it's"),
+        ("PARTITION_ID", "first"),
+        ("NUM_PARTITIONS", "0"),
+    ],
+)
+def test_a_wrong_variable_is_refused_by_name(name, value):
+    environment = {"SUPERLINK": "here:9092", "ASYNCDROP_INSECURE": "1", name: value}
+    done = run("device.py", environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"device: {name}={value!r} ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_device_says_which_credential_it_lacks(tmp_path):
+    environment = {"SUPERLINK": "here:9092", "ASYNCDROP_CREDENTIALS": str(tmp_path)}
+    done = run("device.py", environment)
+    assert done.returncode == 1
+    assert str(tmp_path / "ca.crt") in done.stderr
+    assert "make_certificates.sh" in done.stderr
+
+
+def test_a_device_needs_to_know_its_server():
+    done = run("device.py", {})
+    assert done.stderr.startswith("device: SUPERLINK is not set")
+
+
+def test_a_server_asks_devices_for_their_keys(server, credentials):
+    command = server.command({"ASYNCDROP_CREDENTIALS": str(credentials)})
+    assert command[0] == "flower-superlink"
+    assert "--enable-supernode-auth" in command
+    assert "--insecure" not in command
+    assert str(credentials / "server.key") in command
+
+
+def test_an_insecure_server_has_to_be_asked_for(server, tmp_path):
+    assert "--insecure" in server.command({"ASYNCDROP_INSECURE": "1"})
+    done = run("server.py", {"ASYNCDROP_CREDENTIALS": str(tmp_path)})
+    assert done.returncode == 1
+    assert "ca.crt" in done.stderr
+
+
+def test_the_server_app_is_met_on_the_loopback_interface(server):
+    if not is_grpc():
+        pytest.skip("with HTTP there is one address for all")
+    addresses = server.addresses({})
+    assert addresses[addresses.index("--serverappio-api-address") + 1] == (
+        "127.0.0.1:9091"
+    )
+
+
+def test_a_connection_is_added_and_replaced(entrypoint, tmp_path):
+    connect = entrypoint("connect")
+    other = '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = ":local:"\n'
+    first = connect.with_connection(other, "edge", "here:1", str(tmp_path / "ca.crt"))
+    assert tomllib.loads(first)["superlink"] == {
+        "default": "local",
+        "local": {"address": ":local:"},
+        "edge": {"address": "here:1", "root-certificates": str(tmp_path / "ca.crt")},
+    }
+    second = connect.with_connection(first, "edge", "there:2", None)
+    assert tomllib.loads(second)["superlink"]["edge"] == {
+        "address": "there:2",
+        "insecure": True,
+    }
+    assert connect.with_connection(second, "edge", "there:2", None) == second
+
+
+def test_the_connection_of_an_operator(tmp_path):
+    certificates = tmp_path / "certificates"
+    home = {"FLWR_HOME": str(tmp_path / "flwr")}
+    refused = run("connect.py", home, "--certificates", str(certificates))
+    assert refused.returncode == 2
+    assert "make_certificates.sh" in refused.stderr
+    certificates.mkdir()
+    (certificates / "ca.crt").touch()
+    run("connect.py", home, "--certificates", str(certificates))
+    written = tomllib.loads((tmp_path / "flwr" / "config.toml").read_text())
+    assert written["superlink"]["edge"]["address"] == "127.0.0.1:9093"
+
+
+def test_nobody_serves_on_a_closed_port(entrypoint):
+    assert not entrypoint("healthcheck").serves(1)

@@ -1,0 +1,103 @@
+"""Compose files, Dockerfile, shell scripts and the unit are what they should be."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts.edge.compose import read_compose
+
+DOCKER = Path(__file__).parents[2] / "docker"
+FLEETS = ["compose.edge.yml", "compose.edge-http.yml", "compose.insecure.yml"]
+
+
+def lint(program, *arguments):
+    """Run a linter that is installed beside this Python."""
+    path = Path(sys.executable).with_name(program)
+    if not path.exists():
+        pytest.skip(f"{program} has no wheel for this machine")
+    done = subprocess.run(
+        [path, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_compose_files_follow_the_specification():
+    files = sorted(DOCKER.glob("*.yml"))
+    assert {DOCKER / name for name in FLEETS} < set(files)
+    lint("check-jsonschema", "--builtin-schema", "vendor.compose-spec", *files)
+
+
+def test_the_dockerfile_passes_hadolint():
+    lint("hadolint", DOCKER / "Dockerfile")
+
+
+def test_shell_scripts_pass_shellcheck():
+    scripts = sorted(DOCKER.rglob("*.sh"))
+    assert DOCKER / "make_certificates.sh" in scripts
+    lint("shellcheck", *scripts)
+
+
+def test_the_unit_is_one_that_systemd_understands(tmp_path):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd here")
+    unit = DOCKER / "systemd" / "asyncdrop-device.service"
+    local = tmp_path / unit.name
+    installed = "/opt/asyncdrop/venv/bin/python3"
+    assert installed in unit.read_text()
+    local.write_text(unit.read_text().replace(installed, sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", local],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["compose.edge.yml", "compose.edge-http.yml"])
+def test_an_edge_fleet_is_secured_unless_told_otherwise(name):
+    services = read_compose(DOCKER / name, {})
+    assert all("ASYNCDROP_INSECURE" not in s.environment for s in services.values())
+    published = yaml.safe_load((DOCKER / name).read_text())["services"]["superlink"]
+    ports = [
+        port.replace("${EDGE_BIND:-127.0.0.1}", "127.0.0.1")
+        for port in published["ports"]
+    ]
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_every_device_is_one_of_its_own(name):
+    services = read_compose(DOCKER / name, {})
+    devices = [s for s in services.values() if s.target == "device"]
+    partitions = [int(device.environment["PARTITION_ID"]) for device in devices]
+    assert partitions == list(range(len(devices)))
+    assert {device.environment["NUM_PARTITIONS"] for device in devices} == {
+        str(len(devices))
+    }
+
+
+@pytest.mark.parametrize("name", ["compose.edge.yml", "compose.edge-http.yml"])
+def test_a_device_sees_no_other_devices_key(name):
+    for service in read_compose(DOCKER / name, {}).values():
+        keys = [m.source for m in service.mounts if "/certificates/devices" in m.source]
+        if service.target == "device":
+            expected = str(DOCKER / "certificates" / "devices" / service.name)
+            assert keys == [expected]
+        else:
+            assert keys == []
+        authority = [m.source for m in service.mounts if m.source.endswith("ca.key")]
+        assert authority == []
+
+
+def test_both_transports_have_the_same_fleet():
+    grpc, http = (read_compose(DOCKER / name, {}) for name in FLEETS[:2])
+    assert list(grpc) == list(http)
+    for name, service in grpc.items():
+        assert service.mounts == http[name].mounts
+        if name != "register":
+            assert service.environment == http[name].environment
