@@ -142,7 +142,8 @@ class Progress(Callback):
         elapsed = self._timer() - self._start
         if self._merged and elapsed > 0:
             rate = self._merged / elapsed
-            yield f"{rate:.{0 if rate >= 10 else 1}f} updates/s"
+            digits = ".0f" if rate >= 10 else ".1f" if rate >= 1 else ".2g"
+            yield f"{rate:{digits}} updates/s"
 
     def _who_trains(self, state: ServerState) -> Iterator[str]:
         if self._fleet is not None:

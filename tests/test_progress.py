@@ -123,6 +123,19 @@ def test_lines_fit_a_terminal_of_a_hundred_columns(lines):
     assert [len(line) <= 100 for line in lines()[-2:]] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("updates", "seconds", "says"),
+    [(410, 10, "41"), (25, 10, "2.5"), (3, 60, "0.05"), (7, 3600, "0.0019")],
+)
+def test_a_slow_fleet_has_a_rate_too(updates, seconds, says, firsts):
+    run = Run(num_updates=1000, seconds=1e9)
+    for _ in range(updates):
+        run.update()
+    run.now += seconds
+    run.end()
+    assert firsts()[-1].endswith(f" | {says} updates/s")
+
+
 def test_lines_are_some_seconds_apart(firsts):
     run = Run(seconds=2.0)
     counts = []
