@@ -44,7 +44,7 @@ _DEVICE_GAUGES: tuple[tuple[str, str, Callable[[Fleet], Mapping[int, float]]], .
     (
         "failures_in_a_row",
         "Tasks that it has failed since its last success",
-        lambda fleet: fleet.failures_in_a_row.copy(),
+        lambda fleet: {d: fleet.failures_in_a_row.get(d, 0) for d in range(len(fleet))},
     ),
 )
 """What is known of each device: name, meaning, and the values by device."""

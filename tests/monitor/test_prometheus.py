@@ -246,6 +246,7 @@ class TestCardinality:
     def test_of_a_device_only_what_is_known_is_said(self):
         with Started(devices=3) as run:
             run.fleet.seconds[1] = 4.0
+            run.fleet.failures_in_a_row = {0: 5}
             run.fleet.capacities = {
                 1: Capacity(train_seconds=2.5, memory=3e9),
                 2: Capacity(bandwidth=1e6),
@@ -259,6 +260,7 @@ class TestCardinality:
                 "memory_bytes",
                 "down_bytes_per_second",
                 "up_bytes_per_second",
+                "failures_in_a_row",
             )
         }
         assert found == {
@@ -267,6 +269,7 @@ class TestCardinality:
             "memory_bytes": {"1": 3e9},
             "down_bytes_per_second": {"2": 1e6},
             "up_bytes_per_second": {"2": 1e6},
+            "failures_in_a_row": {"0": 5, "1": 0, "2": 0},
         }
 
     def test_clients_cannot_make_series_without_end(self):
@@ -368,9 +371,9 @@ class TestThePort:
                 run.go()
 
     def test_an_address_that_is_not_here_is_refused(self):
-        metrics = PrometheusMetrics(0, "no-such-host.invalid")
+        metrics = PrometheusMetrics(0, "192.0.2.1")
         run = Run(HandlerGrid(plus_one), callbacks=(metrics,))
-        with pytest.raises(ConfigError, match=r"no-such-host\.invalid' cannot be"):
+        with pytest.raises(ConfigError, match=r"on '192\.0\.2\.1' cannot be"):
             run.go()
 
     def test_two_runs_at_a_time_have_ports_and_numbers_of_their_own(self):
