@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 APP = ROOT / "benchmarks" / "edge" / "app"
 PLAIN = ("flower-supernode",)
 WARM = (sys.executable, "-m", "flwr_asyncdrop", "supernode")
-PATIENCE = 180.0
+PATIENCE = 400.0
 TASKS = 10
 
 
