@@ -89,8 +89,8 @@ DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "0 = no checkpoints",
             "keep-checkpoints": "how many of them are kept, the newest ones",
             "resume": "folder of an interrupted run (absolute path), to go on with it",
-            "metrics-port": "serve Prometheus metrics while the run goes on, e.g. 9464; "
-            "0 = off",
+            "metrics-port": "serve Prometheus metrics while the run goes on, e.g. "
+            "9464; 0 = off",
             "metrics-address": "address that they are served on: '0.0.0.0' to all who "
             "can connect",
         },
