@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.device.__main__ import main as run_module
 from flwr_asyncdrop.device.node import Settings, node_command
 from tests.device.processes import is_running, wait_until
 
@@ -123,9 +124,18 @@ def test_a_pause_that_is_none_is_refused(started, poll, capsys):
 
 
 def test_a_missing_program_is_refused(started, monkeypatch, capsys):
-    monkeypatch.setattr("flwr_asyncdrop.cli.supernode.program_path", lambda _: None)
+    monkeypatch.setattr("flwr_asyncdrop.device.command.program_path", lambda _: None)
     assert main(["supernode"]) == 1
     assert "flower-supernode: pip install flwr" in capsys.readouterr().err
+
+
+def test_the_module_is_the_same_command(started, capsys):
+    with pytest.raises(SystemExit):
+        run_module(["--no-warm", "--insecure"])
+    assert started == [node_command(Settings(0.1, False, ("torch",)), ["--insecure"])]
+    with pytest.raises(SystemExit):
+        run_module(["--poll", "-2"])
+    assert "--poll -2 must be seconds" in capsys.readouterr().err
 
 
 def test_other_commands_still_refuse_what_they_do_not_know(capsys):
