@@ -67,6 +67,7 @@ def node_config(environment: Mapping[str, str]) -> str:
         "num-partitions": whole(environment, "NUM_PARTITIONS", 1),
         "capacity": positive(environment, "ASYNCDROP_CAPACITY"),
         "memory-mb": whole(environment, "ASYNCDROP_MEMORY_MB", 1),
+        "bandwidth-mbps": positive(environment, "ASYNCDROP_BANDWIDTH_MBPS"),
         "data-dir": quoted(environment, "ASYNCDROP_DATA"),
         "device-id": quoted(environment, "ASYNCDROP_DEVICE_ID"),
     }

@@ -2,8 +2,8 @@
 
 With podman it builds the project's images and starts the compose file in containers;
 without, it starts the same commands as processes. The fleet has TLS and registered
-keys. It trains to the end while one of its devices is killed and started again, a device
-with an unknown key is refused, and one without TLS gets no connection.
+keys. It trains to the end while one of its devices is killed and started again. A
+device with an unknown key is refused, and one without TLS gets no connection.
 """
 
 import argparse
@@ -55,12 +55,6 @@ def attempt(
     make_certificates(certificates)
     data = arguments.data or home / "no-data"
     variables = {"EDGE_CERTIFICATES": str(certificates), "EDGE_DATA": str(data)}
-    plan = Plan(
-        num_rounds=arguments.rounds,
-        in_flight=arguments.devices - 1,
-        settings=settings(arguments.data),
-        stranger=certificates / "devices" / _STRANGER,
-    )
     compose = ROOT / "docker" / _FILES[transport]
     without = _DEVICES[arguments.devices :]
     fleet: Fleet
@@ -68,6 +62,12 @@ def attempt(
         fleet = ContainerFleet(compose, variables, without, arguments.keep_images)
     else:
         fleet = ProcessFleet(compose, home, variables, without)
+    plan = Plan(
+        num_rounds=arguments.rounds,
+        in_flight=arguments.devices - 1,
+        settings=settings(arguments.data, fleet.data),
+        stranger=certificates / "devices" / _STRANGER,
+    )
     with fleet:
         return try_fleet(fleet, plan, lambda what: say(f"{transport}: {what}"))
 
@@ -83,12 +83,12 @@ def make_certificates(folder: Path) -> None:
     (folder / "public" / f"{_STRANGER}.pub").unlink()
 
 
-def settings(data: Path | None) -> dict[str, object]:
+def settings(data: Path | None, folder: str) -> dict[str, object]:
     """Return what is trained: Fashion-MNIST where it is, else the digits."""
-    dataset = "digits"
-    if data is not None and (data / "FashionMNIST").exists():
-        dataset = "fashion-mnist"
-    return {"dataset": dataset, "model": "mlp", "partition": "iid"}
+    common: dict[str, object] = {"model": "mlp", "partition": "iid"}
+    if data is None or not (data / "FashionMNIST").exists():
+        return common
+    return {**common, "dataset": "fashion-mnist", "data-dir": folder}
 
 
 def installed_transport() -> str:

@@ -33,8 +33,9 @@ class Plan:
         The rest of its run-config.
     stranger : Path
         Folder with a key that nobody has registered, and the fleet's authority.
-    victim : str
-        The device that is killed in the middle of the run, and started again.
+    victim : str or None
+        The device that is killed in the middle of the run, and started again; None
+        spares them all.
     patience : float
         Seconds that each step may take.
     """
@@ -43,7 +44,7 @@ class Plan:
     in_flight: int
     settings: Mapping[str, object]
     stranger: Path
-    victim: str = "device-1"
+    victim: str | None = "device-1"
     patience: float = 600.0
 
 
@@ -90,7 +91,8 @@ def try_fleet(fleet: Fleet, plan: Plan, say: Callable[[str], None]) -> Outcome:
         say("a device whose key is not registered was refused")
         _stays_out(fleet, "plaintext", _NO_CONNECTION, plan.patience)
         say("a device without TLS got no connection")
-        _dies_and_comes_back(fleet, plan, run, say)
+        if plan.victim is not None:
+            _dies_and_comes_back(fleet, plan.victim, run, say)
         outcome = run.outcome()
     finally:
         run.end()
@@ -120,9 +122,8 @@ def _stays_out(fleet: Fleet, name: str, message: str, patience: float) -> None:
 
 
 def _dies_and_comes_back(
-    fleet: Fleet, plan: Plan, run: "_Run", say: Callable[[str], None]
+    fleet: Fleet, victim: str, run: "_Run", say: Callable[[str], None]
 ) -> None:
-    victim = plan.victim
     run.wait(lambda: _REPLIED in fleet.log(victim), f"a reply of {victim}")
     fleet.kill(victim)
     killed_at = len(run.updates())
@@ -148,7 +149,6 @@ class _Run:
             "num-rounds": plan.num_rounds,
             "in-flight": plan.in_flight,
             "out-dir": fleet.results,
-            "data-dir": fleet.data,
             **plan.settings,
         }
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())

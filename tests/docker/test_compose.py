@@ -68,9 +68,7 @@ def test_extending_nothing_is_an_error(tmp_path):
     (tmp_path / "compose.yml").write_text(
         "services: {one: {extends: {file: base.yml, service: absent}}}"
     )
-    with pytest.raises(
-        ComposeError, match="one extends 'absent'"
-    ):
+    with pytest.raises(ComposeError, match="one extends 'absent'"):
         read_compose(tmp_path / "compose.yml", {})
 
 

@@ -63,6 +63,7 @@ def test_flower_reads_the_node_config_as_it_was_meant(device):
         "NUM_PARTITIONS": "5",
         "ASYNCDROP_CAPACITY": "0.2",
         "ASYNCDROP_MEMORY_MB": "512",
+        "ASYNCDROP_BANDWIDTH_MBPS": "8",
         "ASYNCDROP_DATA": "/mnt/my data/sets",
         "ASYNCDROP_DEVICE_ID": 'the "old" phone',
     }
@@ -71,6 +72,7 @@ def test_flower_reads_the_node_config_as_it_was_meant(device):
         "num-partitions": 5,
         "capacity": 0.2,
         "memory-mb": 512,
+        "bandwidth-mbps": 8.0,
         "data-dir": "/mnt/my data/sets",
         "device-id": 'the "old" phone',
     }

@@ -1,0 +1,46 @@
+"""A fleet of the compose file, as processes: it trains, and keeps strangers out."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.edge.__main__ import installed_transport, make_certificates
+from scripts.edge.compose import Mount, Service
+from scripts.edge.processes import ProcessFleet
+from scripts.edge.trial import Plan, plaintext, stranger, try_fleet
+
+DOCKER = Path(__file__).parents[2] / "docker"
+FILES = {"grpc": "compose.edge.yml", "http": "compose.edge-http.yml"}
+
+
+def test_strangers_are_devices_with_one_thing_wrong(tmp_path):
+    data = Mount("/data", "/data")
+    own = Mount("/keys/device-0", "/run/asyncdrop")
+    device = Service("device-0", "image", "device", mounts=(own, data))
+    unknown = stranger(device, tmp_path)
+    assert set(unknown.mounts) == {data, Mount(str(tmp_path), "/run/asyncdrop")}
+    assert unknown.environment == device.environment
+    assert plaintext(device).environment == {"ASYNCDROP_INSECURE": "1"}
+    assert plaintext(device).mounts == device.mounts
+
+
+@pytest.mark.e2e
+def test_a_fleet_with_tls_and_keys_trains_to_the_end(tmp_path):
+    certificates = tmp_path / "certificates"
+    make_certificates(certificates)
+    variables = {"EDGE_CERTIFICATES": str(certificates), "EDGE_DATA": str(tmp_path)}
+    compose = DOCKER / FILES[installed_transport()]
+    plan = Plan(
+        num_rounds=2,
+        in_flight=2,
+        settings={"model": "mlp", "partition": "iid", "local-steps": 5},
+        stranger=certificates / "devices" / "stranger",
+        victim=None,
+        patience=120.0,
+    )
+    seen: list[str] = []
+    spared = ("device-2", "device-3", "device-4")
+    with ProcessFleet(compose, tmp_path / "home", variables, spared) as fleet:
+        outcome = try_fleet(fleet, plan, seen.append)
+    assert (outcome.updates, outcome.devices) == (4, 2)
+    assert len(seen) == 3
