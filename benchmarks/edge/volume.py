@@ -10,6 +10,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.simulation.private_flower import assume_identity
 from flwr_asyncdrop.submodel import State, extract, plan_submodels
 
 __all__ = ["volume_figures"]
@@ -21,6 +22,7 @@ _CLASSES = 10
 
 def volume_figures() -> list[Figure]:
     """Count the bytes of a task and its reply, of the full model and of 25 % less."""
+    assume_identity(run_id=1)
     default = build_model("cnn", _DIGITS, _CLASSES, seed=0)
     resnet = build_model("resnet34", _CIFAR, _CLASSES, seed=0)
     return [*_of(default, _DIGITS, ""), *_of(resnet, _CIFAR, "_resnet34")]
