@@ -29,7 +29,7 @@ unit: setup
 # The same Flower-facing tests on 1.34.0, the last release whose transport is gRPC.
 grpc: $(VENV_GRPC)/ready
 	$(VENV_GRPC)/bin/python -m pytest tests/server tests/client tests/simulation \
-	    tests/e2e tests/device tests/wire tests/fuzz tests/test_composition.py tests/test_strategy.py
+	    tests/e2e tests/device tests/docker tests/wire tests/fuzz tests/test_composition.py tests/test_strategy.py
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -72,10 +72,10 @@ def attempt(
         return try_fleet(fleet, plan, lambda what: say(f"{transport}: {what}"))
 
 
-def make_certificates(folder: Path) -> None:
+def make_certificates(folder: Path, devices: tuple[str, ...] = _DEVICES) -> None:
     """Make all credentials, and a key that is not to be registered."""
     subprocess.run(
-        [ROOT / "docker" / "make_certificates.sh", *_DEVICES, _STRANGER],
+        [ROOT / "docker" / "make_certificates.sh", *devices, _STRANGER],
         env={**os.environ, "EDGE_CERTIFICATES": str(folder)},
         stdout=subprocess.DEVNULL,
         check=True,
