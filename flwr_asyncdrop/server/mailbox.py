@@ -2,13 +2,14 @@
 
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_asyncdrop.device.pulls import pull_sooner
+from flwr_asyncdrop.server.pulls import Pull, Pulls
 
 __all__ = ["Mailbox"]
 
@@ -52,7 +53,8 @@ class Mailbox:
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        pull_sooner(sys.modules[type(grid).__module__])
+        waits = pull_sooner(sys.modules[type(grid).__module__])
+        self._pulls = Pulls(grid.pull_messages) if waits else self._pull_at_once
         self._grid = grid
         self._timer = timer
         self._sleep = sleep
@@ -121,10 +123,17 @@ class Mailbox:
 
     def _pull(self, message_ids: Collection[str]) -> None:
         missing = dict.fromkeys(n for n in message_ids if n not in self._arrived)
-        for message in self._grid.pull_messages(list(missing)) if missing else ():
-            message_id = message.metadata.reply_to_message_id
-            if message_id in missing:
-                del missing[message_id]
-                self._arrived[message_id] = message
-            else:
-                self.duplicates += 1
+        for pull in self._pulls(list(missing)) if missing else ():
+            asked = set(pull.message_ids)
+            for message in pull.replies:
+                message_id = message.metadata.reply_to_message_id
+                if message_id not in asked:
+                    self.duplicates += 1
+                elif message_id in missing:
+                    del missing[message_id]
+                    self._arrived[message_id] = message
+                asked.discard(message_id)
+
+    def _pull_at_once(self, message_ids: Sequence[str]) -> list[Pull]:
+        """Pull from a grid that only returns what is there."""
+        return [Pull(message_ids, list(self._grid.pull_messages(message_ids)))]

@@ -1,0 +1,97 @@
+"""Pulling replies so that one that is still on its way holds up no other."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+from flwr.app import Message
+
+__all__ = ["Pull", "Pulls"]
+
+_PATIENCE = 0.25
+
+
+@dataclass
+class Pull:
+    """What was asked for, and what came of it.
+
+    Attributes
+    ----------
+    message_ids : sequence of str
+        The messages whose replies were asked for.
+    replies : list of Message
+        The replies that were there.
+    error : Exception or None
+        What the pull has raised.
+    """
+
+    message_ids: Sequence[str]
+    replies: list[Message] = field(default_factory=list)
+    error: Exception | None = None
+
+
+class Pulls:
+    """Pulls in threads, and leaves alone those that take long.
+
+    Flower shows a reply as soon as its device begins to send it, and a pull then waits
+    for all of its parts: minutes on a slow link, more than an hour if the device is
+    gone. Replies that such a pull has not taken can be pulled by another.
+
+    Parameters
+    ----------
+    pull : callable
+        ``Grid.pull_messages``, which may be called by several threads.
+    patience : float
+        Seconds to wait for a pull before it is left alone.
+    """
+
+    def __init__(
+        self,
+        pull: Callable[[list[str]], Iterable[Message]],
+        patience: float = _PATIENCE,
+    ) -> None:
+        self._pull = pull
+        self._patience = patience
+        self._done: SimpleQueue[Pull] = SimpleQueue()
+        self._under_way = 0
+        self._unanswered = 0
+
+    def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
+        """Pull; return what has come of this pull and of those before.
+
+        Parameters
+        ----------
+        message_ids : sequence of str
+            The messages whose replies are wanted. So many pulls are sent until any
+            has come back: each may have taken a reply, and more are not needed while
+            the SuperLink is gone.
+        """
+        if self._unanswered < len(message_ids):
+            pull = Pull(list(message_ids))
+            self._under_way += 1
+            self._unanswered += 1
+            # Nobody waits for it at the end of the process.
+            Thread(target=self._work, args=(pull,), daemon=True).start()
+        deadline = time.monotonic() + self._patience
+        done: list[Pull] = []
+        while self._under_way:
+            left = 0.0 if done else max(deadline - time.monotonic(), 0.0)
+            try:
+                pull = self._done.get(left > 0, left)
+            except Empty:
+                break
+            self._under_way -= 1
+            self._unanswered = 0
+            if pull.error is not None:
+                raise pull.error
+            done.append(pull)
+        return done
+
+    def _work(self, pull: Pull) -> None:
+        try:
+            pull.replies.extend(self._pull(list(pull.message_ids)))
+        except Exception as error:  # the thread that waits raises it
+            pull.error = error
+        self._done.put(pull)
