@@ -52,7 +52,9 @@ def test_a_real_fleet_trains_to_the_end_though_a_device_dies(deployment, tmp_pat
     victim = deployment.nodes[NODES - 1]
     victim.send_signal(signal.SIGKILL)
     run.wait(timeout=deadline - time.monotonic())
-    assert "model.safetensors" in deployment.log_of(run), deployment.logs()
+    log = deployment.log_of(run)
+    assert "model.safetensors" in log, deployment.logs()
+    assert log.count("s of local steps a task") == NODES  # each was greeted
     merged = updates(out)
     assert len(merged) == 4 * NODES
     assert len({line["device"] for line in merged}) >= 2
