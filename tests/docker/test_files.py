@@ -3,11 +3,13 @@
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
+from flwr_asyncdrop.config import RunConfig
 from scripts.edge.compose import read_compose
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -101,3 +103,11 @@ def test_both_transports_have_the_same_fleet():
         assert service.mounts == http[name].mounts
         if name != "register":
             assert service.environment == http[name].environment
+
+
+def test_the_run_config_of_the_fleet_is_one():
+    settings = tomllib.loads((DOCKER / "edge.toml").read_text())
+    project = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())
+    known = project["tool"]["flwr"]["app"]["config"]
+    assert settings.keys() <= known.keys()
+    assert RunConfig.parse({**known, **settings}).clock == "wall"
