@@ -38,7 +38,8 @@ def command(environment: Mapping[str, str]) -> list[str]:
     if config := node_config(environment):
         arguments += ["--node-config", config]
     if flag(environment, "ASYNCDROP_WARM"):
-        return ["asyncdrop", "supernode", *arguments]
+        # `asyncdrop supernode` itself needs Matplotlib, which a device has no use for.
+        return [sys.executable, "-m", "flwr_asyncdrop.device", *arguments]
     return ["flower-supernode", *arguments]
 
 

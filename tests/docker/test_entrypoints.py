@@ -95,7 +95,7 @@ def test_a_warm_device_is_the_same_with_another_program(device):
     environment = {"SUPERLINK": "here:9092", "ASYNCDROP_INSECURE": "1"}
     _, *plain = device.command(environment)
     warm = device.command({**environment, "ASYNCDROP_WARM": "1"})
-    assert warm == ["asyncdrop", "supernode", *plain]
+    assert warm == [sys.executable, "-m", "flwr_asyncdrop.device", *plain]
 
 
 @pytest.mark.parametrize(
