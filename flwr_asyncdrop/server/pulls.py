@@ -10,10 +10,10 @@ from flwr.app import Message
 
 __all__ = ["Pull", "Pulls"]
 
-_PATIENCE = 0.25
+_PATIENCE = 1.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Pull:
     """What was asked for, and what came of it.
 
@@ -37,7 +37,9 @@ class Pulls:
 
     Flower shows a reply as soon as its device begins to send it, and a pull then waits
     for all of its parts: minutes on a slow link, more than an hour if the device is
-    gone. Replies that such a pull has not taken can be pulled by another.
+    gone. Replies that such a pull has not taken can be pulled by another. For those
+    that it has, Flower answers the other with an error, which is kept back until it is
+    clear that nothing better comes.
 
     Parameters
     ----------
@@ -55,8 +57,9 @@ class Pulls:
         self._pull = pull
         self._patience = patience
         self._done: SimpleQueue[Pull] = SimpleQueue()
-        self._under_way = 0
+        self._under_way: list[Pull] = []
         self._unanswered = 0
+        self._errors: dict[str, Message] = {}
 
     def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
         """Pull; return what has come of this pull and of those before.
@@ -70,7 +73,7 @@ class Pulls:
         """
         if self._unanswered < len(message_ids):
             pull = Pull(list(message_ids))
-            self._under_way += 1
+            self._under_way.append(pull)
             self._unanswered += 1
             # Nobody waits for it at the end of the process.
             Thread(target=self._work, args=(pull,), daemon=True).start()
@@ -82,12 +85,32 @@ class Pulls:
                 pull = self._done.get(left > 0, left)
             except Empty:
                 break
-            self._under_way -= 1
+            self._under_way.remove(pull)
             self._unanswered = 0
             if pull.error is not None:
                 raise pull.error
-            done.append(pull)
-        return done
+            done.append(self._without_errors(pull))
+        return [*done, self._settled_errors()]
+
+    def _without_errors(self, pull: Pull) -> Pull:
+        """Keep back the errors of replies that another pull may have taken."""
+        replies: list[Message] = []
+        for reply in pull.replies:
+            message_id = reply.metadata.reply_to_message_id
+            if reply.has_error() and self._is_awaited(message_id):
+                self._errors[message_id] = reply
+            else:
+                self._errors.pop(message_id, None)
+                replies.append(reply)
+        return Pull(pull.message_ids, replies)
+
+    def _settled_errors(self) -> Pull:
+        """Return the errors that were kept back, and are the answer after all."""
+        settled = [name for name in self._errors if not self._is_awaited(name)]
+        return Pull(settled, [self._errors.pop(name) for name in settled])
+
+    def _is_awaited(self, message_id: str) -> bool:
+        return any(message_id in pull.message_ids for pull in self._under_way)
 
     def _work(self, pull: Pull) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from threading import Event, active_count
+from threading import Event
 from types import ModuleType
 
 import pytest
@@ -11,31 +11,55 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.pulls import Pulls
 from tests.grids import HandlerGrid, echo
+from tests.runs import failing
+
+
+def message(name):
+    sent = Message(RecordDict({"config": ConfigRecord()}), 1, "train")
+    sent.metadata.__dict__["_message_id"] = name
+    return sent
 
 
 class SlowLink:
-    """Announces every reply at once, once; those in `parts` block until they are set.
+    """Has a reply to everything; those in `parts` are whole when these are set.
 
-    As Flower does: what one pull has been told of, no other is.
+    As Flower's SuperLink does: a reply is announced once, at once, and who asks for it
+    after that is told that there is no such message.
     """
 
     def __init__(self, **parts):
         self.parts = parts
-        self.told = set()
-        self.calls = 0
+        self.announced = set()
 
     def pull(self, message_ids):
-        self.calls += 1
-        mine = [name for name in message_ids if name not in self.told]
-        self.told.update(mine)
+        mine = [name for name in message_ids if name not in self.announced]
+        others = [name for name in message_ids if name in self.announced]
+        self.announced.update(mine)
         for name in mine:
             if name in self.parts:
                 self.parts[name].wait(20)
-        return mine
+        return [
+            *(failing(message(name), "Message Unavailable") for name in others),
+            *(echo(message(name)) for name in mine),
+        ]
 
 
 def pulled(done):
-    return [name for pull in done for name in pull.replies]
+    """The replies, an error in capitals."""
+    replies = [reply for pull in done for reply in pull.replies]
+    names = [reply.metadata.reply_to_message_id for reply in replies]
+    return [
+        name.upper() if reply.has_error() else name
+        for name, reply in zip(names, replies, strict=True)
+    ]
+
+
+def pulled_at_last(pulls, message_ids):
+    """What comes first of many pulls."""
+    started = time.monotonic()
+    while not (replies := pulled(pulls(message_ids))):
+        assert time.monotonic() - started < 15
+    return replies
 
 
 def test_what_is_there_comes_with_the_call_that_asks():
@@ -44,16 +68,47 @@ def test_what_is_there_comes_with_the_call_that_asks():
 
 def test_a_pull_that_takes_long_is_left_alone_and_comes_later():
     parts = Event()
-    link = SlowLink(slow=parts)
-    pulls = Pulls(link.pull, patience=0.05)
+    pulls = Pulls(SlowLink(slow=parts).pull, patience=0.05)
     started = time.monotonic()
     assert pulled(pulls(["slow"])) == []
     assert time.monotonic() - started < 5
-    assert pulled(pulls(["slow", "quick"])) == ["quick"]
+    assert pulled_at_last(pulls, ["slow", "quick"]) == ["quick"]
     parts.set()
-    while not (later := pulled(pulls(["slow"]))):
-        assert time.monotonic() - started < 15
-    assert later == ["slow"]
+    assert pulled_at_last(pulls, ["slow"]) == ["slow"]
+
+
+def test_that_another_pull_has_taken_a_reply_is_no_error_of_its_own():
+    """The error that the second pull gets for it never shows."""
+    parts = Event()
+    pulls = Pulls(SlowLink(slow=parts).pull, patience=0.05)
+    seen = [name for _ in range(5) for name in pulled(pulls(["slow"]))]
+    assert seen == []
+    parts.set()
+    assert pulled_at_last(pulls, ["slow"]) == ["slow"]
+    assert pulled(pulls([])) == []
+
+
+def test_an_error_that_no_pull_has_a_better_answer_for_shows():
+    parts = Event()
+
+    def pull(message_ids):
+        if "slow" in message_ids and not parts.is_set():
+            parts.wait(20)
+            return [echo(message("slow"))]
+        return [failing(message(name)) for name in message_ids]
+
+    pulls = Pulls(pull, patience=0.05)
+    assert pulled(pulls(["slow", "dead"])) == []
+    assert pulled(pulls(["dead"])) == []  # the first pull may have it
+    parts.set()
+    seen = pulled_at_last(pulls, ["dead"])
+    while "DEAD" not in seen:
+        seen += pulled(pulls(["dead"]))
+    assert sorted(set(seen)) == ["DEAD", "slow"]
+
+
+def test_an_error_shows_at_once_if_no_other_pull_is_under_way():
+    assert pulled(Pulls(lambda ids: [failing(message("a"))])(["a"])) == ["A"]
 
 
 def test_replies_that_never_come_whole_do_not_use_up_the_pulls():
@@ -61,24 +116,25 @@ def test_replies_that_never_come_whole_do_not_use_up_the_pulls():
     pulls = Pulls(link.pull, patience=0.05)
     for n in range(9):
         assert pulled(pulls([f"lost{n}"])) == []
-        assert pulled(pulls([f"here{n}", f"lost{n}"])) == [f"here{n}"]
+        assert pulled_at_last(pulls, [f"here{n}", f"lost{n}"]) == [f"here{n}"]
     # Nine pulls will never come back, and the next is as good as the first.
-    assert pulled(pulls(["last"])) == ["last"]
+    assert pulled_at_last(pulls, ["last"]) == ["last"]
     for parts in link.parts.values():
         parts.set()
 
 
 def test_no_more_pulls_are_sent_than_replies_are_wanted_while_none_comes_back():
-    gone = Event()
+    gone, sent = Event(), []
 
     def never(message_ids):
+        sent.append(message_ids)
         gone.wait(20)
         return []
 
-    before, pulls = active_count(), Pulls(never, patience=0.01)
+    pulls = Pulls(never, patience=0.05)
     for _ in range(10):
-        assert pulls(["a", "b", "c"]) == []
-    assert active_count() == before + 3
+        assert pulled(pulls(["a", "b", "c"])) == []
+    assert sent == [["a", "b", "c"]] * 3
     gone.set()
 
 
@@ -104,15 +160,10 @@ def remote(monkeypatch):
     class RemoteGrid(HandlerGrid):
         def __init__(self):
             super().__init__(echo)
-            self.parts = {}
+            self.link = SlowLink()
 
         def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                event = self.parts.get(reply.metadata.reply_to_message_id)
-                if event is not None:
-                    event.wait(20)
-            return replies
+            return self.link.pull(message_ids)
 
     monkeypatch.setattr(RemoteGrid, "__module__", "remote_grid")
     return RemoteGrid()
@@ -120,26 +171,25 @@ def remote(monkeypatch):
 
 def test_a_mailbox_hands_out_what_is_whole_while_another_reply_is_on_its_way(remote):
     box = Mailbox(remote)
-    message = Message(RecordDict({"config": ConfigRecord()}), 1, "train")
-    slow = box.push(message)
-    remote.parts[slow] = Event()
+    slow, quick = (box.push(message(name)) for name in "ab")
+    remote.link.parts[slow] = Event()
     assert box.wait([slow], timeout=0.1) is None
-    quick = box.push(Message(RecordDict({"config": ConfigRecord()}), 2, "train"))
     reply = box.wait([slow, quick], timeout=10)
     assert reply.metadata.reply_to_message_id == quick
-    remote.parts[slow].set()
-    assert box.wait([slow], timeout=10).metadata.reply_to_message_id == slow
+    remote.link.parts[slow].set()
+    reply = box.wait([slow], timeout=10)
+    assert reply.metadata.reply_to_message_id == slow
+    assert not reply.has_error()
     assert box.duplicates == 0
 
 
 def test_one_that_is_whole_when_it_was_given_up_is_no_duplicate(remote):
     box = Mailbox(remote)
-    message = Message(RecordDict({"config": ConfigRecord()}), 1, "train")
-    slow, other = box.push(message), None
-    remote.parts[slow] = Event()
+    slow, *others = (box.push(message(name)) for name in "abc")
+    remote.link.parts[slow] = Event()
     assert box.wait([slow], timeout=0.1) is None
-    remote.parts[slow].set()
-    other = box.push(Message(RecordDict({"config": ConfigRecord()}), 2, "train"))
-    assert box.wait([other], timeout=10) is not None
-    assert box.wait([other], timeout=0.5) is None
+    remote.link.parts[slow].set()
+    for other in others:
+        reply = box.wait([other], timeout=10)
+        assert reply.metadata.reply_to_message_id == other
     assert box.duplicates == 0
