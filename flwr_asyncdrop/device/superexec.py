@@ -24,6 +24,8 @@ def main(arguments: Sequence[str]) -> object:
         Path of the pipe that wakes it, and the arguments of ``flower-superexec``.
     """
     pipe, *own = arguments
+    if not Path(pipe).parent.exists():
+        return 0  # the SuperNode, whose folder it is, has ended by now
     program = load_program(_PROGRAM)
     module = importlib.import_module(_LOOP)
     if not pace_superexec(module, WokenPace(Doorbell(Path(pipe)).wait)):
