@@ -1,0 +1,1 @@
+"""Real devices with unequal shares of a CPU, and what the virtual clock predicts."""

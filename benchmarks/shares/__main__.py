@@ -1,0 +1,158 @@
+"""Train on containers with CPU shares of 1 to 5, and predict it: JSON lines, a figure.
+
+python -m benchmarks.shares --data DIR --out runs/shares
+
+A fleet of docker/compose.edge.yml, with TLS and keys, trains with one algorithm after
+the other for the same wall time. Then the same runs are simulated: from the shares and
+one number, the seconds that a task takes on the fastest device.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.shares.figure import draw
+from benchmarks.shares.prediction import SHARES, predict, seconds_per_step
+from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.report.runlog import RunLog
+from scripts.edge.__main__ import make_certificates
+from scripts.edge.containers import ContainerFleet, containers_run
+from scripts.edge.fleet import Fleet, TrialError, wait_until
+from scripts.edge.local import ROOT
+
+ALGORITHMS = ("hetero-asyncdrop", "async-fedavg", "fedavg")
+_PATIENCE = 900.0
+_CONFIG = {
+    "dataset": "fashion-mnist",
+    "model": "mlp",
+    "partition": "dirichlet",
+    "in-flight": len(SHARES),
+    "local-steps": 200,
+    "batch-size": 128,
+    "lr": 0.01,
+    "lr-milestones": "",
+    "num-rounds": 100_000,
+    "checkpoint-every": 0,
+}
+
+
+def main() -> int:
+    """Train, predict, compare; return the exit status."""
+    arguments = _parser().parse_args()
+    if not containers_run():
+        print("podman and podman-compose are needed", file=sys.stderr)
+        return 2
+    out, config = arguments.out.absolute(), _config(arguments)
+    train(arguments, config, out / "real")
+    slowness = seconds_per_step(_history(out / "real", "async-fedavg"), config)
+    for algorithm in ALGORITHMS:
+        predict(
+            {**config, "algo": algorithm, "data-dir": str(arguments.data)},
+            slowness,
+            out / "predicted" / algorithm,
+        )
+    logs = {
+        kind: {
+            algorithm: RunLog.from_records(
+                read_history(_history(out / kind, algorithm))
+            )
+            for algorithm in ALGORITHMS
+        }
+        for kind in ("real", "predicted")
+    }
+    figures = [*_figures(logs), Figure("seconds_per_step_fastest", slowness)]
+    print_json(figures)
+    print_table(figures)
+    print(
+        f"\n{platform.machine()}, flwr {version('flwr')}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}"
+    )
+    print(draw(logs, out / "shares.png"))
+    return 0
+
+
+def train(arguments: argparse.Namespace, config: dict[str, object], out: Path) -> None:
+    """Run every algorithm on one fleet of containers; copy the histories to `out`."""
+    with tempfile.TemporaryDirectory(prefix="shares-") as folder:
+        certificates = Path(folder) / "certificates"
+        make_certificates(certificates)
+        variables = {
+            "EDGE_CERTIFICATES": str(certificates),
+            "EDGE_DATA": str(arguments.data),
+            "ASYNCDROP_WARM": "1",
+            **{f"DEVICE_{i}_CPUS": str(share) for i, share in enumerate(SHARES)},
+        }
+        compose = ROOT / "docker" / "compose.edge.yml"
+        with ContainerFleet(compose, variables, keep_images=True) as fleet:
+            wait_until(
+                lambda: fleet.online() == len(SHARES), "all devices online", _PATIENCE
+            )
+            # The slowest device needs a while to import PyTorch.
+            time.sleep(arguments.settle)
+            for algorithm in ALGORITHMS:
+                history = _history(out, algorithm)
+                history.parent.mkdir(parents=True, exist_ok=True)
+                history.write_text(_run(fleet, {**config, "algo": algorithm}))
+
+
+def _run(fleet: Fleet, config: dict[str, object]) -> str:
+    """Train to the end of the time; return the history."""
+    results = f"{fleet.results}/{config['algo']}"
+    config |= {"clock": "wall", "data-dir": fleet.data, "out-dir": results}
+    pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    command = fleet.flwr("run", fleet.app, "edge", "--stream", "--run-config", pairs)
+    try:
+        output, _ = command.communicate(timeout=_PATIENCE)
+    except subprocess.TimeoutExpired as error:
+        command.kill()
+        raise TrialError(f"{config['algo']} does not end") from error
+    text = fleet.read(f"{results}/history.jsonl")
+    if '"event": "end"' not in text:
+        raise TrialError(f"{config['algo']} has failed: {output}")
+    return text
+
+
+def _figures(logs: dict[str, dict[str, RunLog]]) -> list[Figure]:
+    figures = []
+    for kind, runs in logs.items():
+        for algorithm, log in runs.items():
+            name = f"{kind}_{algorithm}"
+            figures.append(Figure(f"{name}_updates", len(log.updates)))
+            figures.append(Figure(f"{name}_accuracy", log.curve.final.value))
+    orders = [
+        sorted(ALGORITHMS, key=lambda a, runs=runs: runs[a].curve.final.value)
+        for runs in logs.values()
+    ]
+    figures.append(Figure("order_predicted", float(orders[0] == orders[1])))
+    return figures
+
+
+def _history(folder: Path, algorithm: str) -> Path:
+    return folder / algorithm / "history.jsonl"
+
+
+def _config(arguments: argparse.Namespace) -> dict[str, object]:
+    return {**_CONFIG, "max-seconds": arguments.seconds, "seed": arguments.seed}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="shares", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="has FashionMNIST")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=300.0, help="(%(default)s)")
+    parser.add_argument("--settle", type=float, default=120.0, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The comparison of real containers with what the virtual clock predicts."""
+
+import json
+
+import pytest
+
+from benchmarks.shares.figure import draw
+from benchmarks.shares.prediction import SHARES, predict, seconds_per_step
+from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.report.runlog import RunLog
+
+
+def write(path, lines):
+    first = {"event": "run", "schema": 2, "seed": 0, "full_bytes": 1}
+    text = "".join(f"{json.dumps({**line, 'wall': {}})}\n" for line in [first, *lines])
+    path.write_text(text)
+    return path
+
+
+def update(device, dispatched_at, time):
+    return {
+        "event": "update",
+        "device": device,
+        "dispatched_at": dispatched_at,
+        "time": time,
+    }
+
+
+def test_the_fastest_device_is_the_one_of_the_shortest_median(tmp_path):
+    # Device 0 takes 4, 6 and 20 s, device 1 9 s; a task has 3 steps.
+    lines = [update(0, 0, 4), update(0, 4, 10), update(0, 10, 30), update(1, 0, 9)]
+    history = write(tmp_path / "history.jsonl", lines)
+    assert seconds_per_step(history, {"local-steps": 3}) == 2.0
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("predicted")
+    config = {"algo": "async-fedavg", "model": "mlp", "local-steps": 2}
+    limits = {"num-rounds": 1000, "max-seconds": 20, "lr-milestones": ""}
+    predict({**config, **limits, "in-flight": len(SHARES)}, 0.5, out)
+    return RunLog.from_records(read_history(out / "history.jsonl"))
+
+
+def test_a_device_of_a_fifth_of_the_share_takes_five_times_as_long(predicted):
+    # 2 steps of 0.5 s on the fastest: 20 s are 20 tasks there, and 4 on the slowest.
+    counts = [
+        sum(line["device"] == device for line in predicted.updates)
+        for device in range(len(SHARES))
+    ]
+    assert counts == [20, 16, 12, 8, 4]
+    assert predicted.complete
+
+
+def test_the_figure_shows_both(predicted, tmp_path):
+    logs = {kind: {"fedavg": predicted} for kind in ("real", "predicted")}
+    assert draw(logs, tmp_path / "shares.png").stat().st_size > 10_000
