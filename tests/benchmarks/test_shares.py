@@ -37,13 +37,13 @@ def test_the_fastest_device_is_the_one_of_the_shortest_median(tmp_path):
 def predicted(tmp_path_factory):
     out = tmp_path_factory.mktemp("predicted")
     config = {"algo": "async-fedavg", "model": "mlp", "local-steps": 2}
-    limits = {"num-rounds": 1000, "max-seconds": 20, "lr-milestones": ""}
+    limits = {"num-rounds": 1000, "max-seconds": 20.5, "lr-milestones": ""}
     predict({**config, **limits, "in-flight": len(SHARES)}, 0.5, out)
     return RunLog.from_records(read_history(out / "history.jsonl"))
 
 
 def test_a_device_of_a_fifth_of_the_share_takes_five_times_as_long(predicted):
-    # 2 steps of 0.5 s on the fastest: 20 s are 20 tasks there, and 4 on the slowest.
+    # 2 steps of 0.5 s on the fastest: 20.5 s are 20 tasks there, and 4 on the slowest.
     counts = [
         sum(line["device"] == device for line in predicted.updates)
         for device in range(len(SHARES))
