@@ -25,6 +25,9 @@ def test_strangers_are_devices_with_one_thing_wrong(tmp_path):
 
 
 @pytest.mark.e2e
+@pytest.mark.skipif(
+    installed_transport() != "grpc", reason="once is enough here: make edge-test"
+)
 def test_a_fleet_with_tls_and_keys_trains_to_the_end(tmp_path):
     certificates = tmp_path / "certificates"
     make_certificates(certificates, ("device-0", "device-1"))
