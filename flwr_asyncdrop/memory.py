@@ -8,6 +8,16 @@ __all__ = ["available_memory", "left_in_container", "training_memory"]
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+# Limit, use, and the field of memory.stat with what gives way: version 2, and 1.
+_CONTROLLERS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+)
+_NO_LIMIT = 2**60
 
 
 def training_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
@@ -42,14 +52,16 @@ def available_memory(meminfo: Path = _MEMINFO) -> int | None:
 
 def left_in_container(cgroup: Path = _CGROUP) -> int | None:
     """Return the bytes that the container may still use; None outside of one."""
-    try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = int((cgroup / "memory.current").read_text())
-        stat = (cgroup / "memory.stat").read_text()
-    except OSError:
-        return None
-    if limit == "max":
-        return None
-    # Files that were read count as used, but give way.
-    cached = dict(line.split() for line in stat.splitlines()).get("inactive_file", 0)
-    return int(limit) - used + int(cached)
+    for limit, used, cached in _CONTROLLERS:
+        try:
+            most = (cgroup / limit).read_text().strip()
+            taken = int((cgroup / used).read_text())
+            stat = (cgroup / used).with_name("memory.stat").read_text()
+        except OSError:
+            continue
+        if most == "max" or int(most) >= _NO_LIMIT:
+            return None
+        # Files that were read count as used, but give way.
+        files = dict(line.split() for line in stat.splitlines()).get(cached, 0)
+        return int(most) - taken + int(files)
+    return None

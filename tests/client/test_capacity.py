@@ -128,5 +128,17 @@ class TestMemory:
         (cgroup / "memory.stat").write_text("inactive_file 200000\n")
         assert training_memory(meminfo, cgroup) == 2_200_000
 
+    def test_an_older_kernel_says_it_elsewhere(self, tmp_path):
+        meminfo, memory = tmp_path / "meminfo", tmp_path / "memory"
+        meminfo.write_text("MemAvailable:     4000 kB\n")
+        memory.mkdir()
+        (memory / "memory.limit_in_bytes").write_text("3000000\n")
+        (memory / "memory.usage_in_bytes").write_text("1000000\n")
+        stat = "inactive_file 1\ntotal_inactive_file 200000\n"
+        (memory / "memory.stat").write_text(stat)
+        assert training_memory(meminfo, tmp_path) == 2_200_000
+        (memory / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
+        assert training_memory(meminfo, tmp_path) == 4_096_000
+
     def test_a_system_that_does_not_say(self, tmp_path):
         assert training_memory(tmp_path / "none", tmp_path / "none") == 0
