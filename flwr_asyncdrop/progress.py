@@ -147,7 +147,7 @@ class Progress(Callback):
 
     def _who_trains(self, state: ServerState) -> Iterator[str]:
         if self._fleet is not None:
-            yield f"{self._fleet.connected} devices"
+            yield f"{len(self._fleet.present)} devices"
         yield f"{self._in_flight} in flight"
         if state.late:
             yield f"{len(state.late)} late"

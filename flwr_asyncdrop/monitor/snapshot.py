@@ -99,7 +99,7 @@ class Snapshot(Collector):
             ("clock_seconds", "The run's clock", state.time),
             ("model_version", "Times that the model has changed", state.version),
             ("known_devices", "Devices seen so far", len(fleet)),
-            ("connected_devices", "Devices that are connected", fleet.connected),
+            ("connected_devices", "Devices that are connected", len(fleet.present)),
             (
                 "quarantined_devices",
                 "Devices that get no task for now",

@@ -38,6 +38,11 @@ class Trip:
     arrived_at: float
     cost: TaskCost
 
+    @property
+    def seconds(self) -> float:
+        """From the device's first moment with it to its reply."""
+        return self.arrived_at - self.left_at
+
 
 @dataclass
 class Leg:

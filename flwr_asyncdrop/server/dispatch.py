@@ -208,8 +208,7 @@ class Dispatcher:
 
     def succeeded(self, order: Order, trip: Trip, report: DeviceReport | None) -> None:
         """Learn from a task that was done."""
-        seconds = trip.arrived_at - trip.left_at
-        self.fleet.observe(order.device, seconds, order.cost.compute)
+        self.fleet.observe(order.device, trip.seconds, trip.cost.compute)
         if report is not None:
             self.fleet.hear(order.device, report, trip)
         self.fleet.forgive(order.device)

@@ -85,11 +85,6 @@ class Fleet:
         """Return the number of devices ever seen."""
         return len(self.node_ids)
 
-    @property
-    def connected(self) -> int:
-        """How many devices are connected now."""
-        return len(self._present)
-
     def quarantined(self, time: float) -> int:
         """Return how many devices are left alone at `time`, on the loop's clock."""
         return sum(until > time for until in self.released_at.copy().values())

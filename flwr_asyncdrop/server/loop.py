@@ -244,8 +244,8 @@ class AsyncLoop:
         state.bytes_up += reply.num_bytes
         trip = Trip(began_at, state.time, order.cost)
         if discount == 0:
-            seconds = trip.arrived_at - trip.left_at
-            self._dispatcher.fleet.observe(order.device, seconds, order.cost.compute)
+            fleet = self._dispatcher.fleet
+            fleet.observe(order.device, trip.seconds, order.cost.compute)
             behind = state.time - order.deadline
             self._lose(
                 order, "late", f"its reply came {behind:.3g} s after its deadline"

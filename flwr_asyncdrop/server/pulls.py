@@ -60,6 +60,7 @@ class Pulls:
         self._under_way: list[Pull] = []
         self._unanswered = 0
         self._errors: dict[str, Message] = {}
+        self._answered: set[str] = set()
 
     def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
         """Pull; return what has come of this pull and of those before.
@@ -93,15 +94,21 @@ class Pulls:
         return [*done, self._settled_errors()]
 
     def _without_errors(self, pull: Pull) -> Pull:
-        """Keep back the errors of replies that another pull may have taken."""
+        """Leave out the errors of replies that another pull has, or may have, taken."""
         replies: list[Message] = []
         for reply in pull.replies:
             message_id = reply.metadata.reply_to_message_id
-            if reply.has_error() and self._is_awaited(message_id):
+            if not reply.has_error():
+                self._errors.pop(message_id, None)
+                self._answered.add(message_id)
+                replies.append(reply)
+            elif message_id in self._answered:
+                continue
+            elif self._is_awaited(message_id):
                 self._errors[message_id] = reply
             else:
-                self._errors.pop(message_id, None)
                 replies.append(reply)
+        self._answered = {name for name in self._answered if self._is_awaited(name)}
         return Pull(pull.message_ids, replies)
 
     def _settled_errors(self) -> Pull:

@@ -88,6 +88,28 @@ def test_that_another_pull_has_taken_a_reply_is_no_error_of_its_own():
     assert pulled(pulls([])) == []
 
 
+def test_an_error_that_comes_after_the_reply_does_not_show():
+    """Three pulls: the first brings the reply, the others their errors after it."""
+    turns = [Event() for _ in range(3)]
+    waiting = iter(turns)
+
+    def pull(message_ids):
+        turn = next(waiting)
+        turn.wait(20)
+        answer = echo if turn is turns[0] else failing
+        return [answer(message("slow"))]
+
+    pulls = Pulls(pull, patience=0.05)
+    for _ in turns:
+        assert pulled(pulls(["slow", "b", "c"])) == []
+    seen = []
+    for turn in turns:
+        turn.set()
+        for _ in range(3):
+            seen += pulled(pulls([]))
+    assert seen == ["slow"]
+
+
 def test_an_error_that_no_pull_has_a_better_answer_for_shows():
     parts = Event()
 
