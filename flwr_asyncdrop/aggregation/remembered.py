@@ -96,10 +96,9 @@ class Remembered(Aggregator):
     def merge(self, state: State, update: Update) -> bool:
         """Remember the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
-        groups = min(self._num_groups, update.num_ranks)
-        group = update.rank * groups // update.num_ranks
         memory: Latest = self.memory
-        memory.changes[group] = change_of(update, update.discount), update.lr_factor
+        change = change_of(update, update.discount)
+        memory.changes[self.group_of(update)] = change, update.lr_factor
         memory.lr_factor = min(memory.lr_factor, update.lr_factor)
         memory.collected += 1
         if memory.collected < self.size:
@@ -112,3 +111,8 @@ class Remembered(Aggregator):
         self._server_step.take_(state, combined, memory.velocity)
         memory.collected = 0
         return True
+
+    def group_of(self, update: Update) -> int:
+        """Return the speed group of the device that sent it, 0 the fastest."""
+        groups = min(self._num_groups, update.num_ranks)
+        return update.rank * groups // update.num_ranks
