@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
+JOBS ?= 2
+PYTEST := -m pytest --numprocesses $(JOBS) --dist loadgroup
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: run test lint types unit grpc bench edge-bench chaos soak edge-test setup clean
@@ -24,11 +26,11 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 # The same Flower-facing tests on 1.34.0, the last release whose transport is gRPC.
 grpc: $(VENV_GRPC)/ready
-	$(VENV_GRPC)/bin/python -m pytest tests/server tests/client tests/simulation \
+	$(VENV_GRPC)/bin/python $(PYTEST) tests/server tests/client tests/simulation \
 	    tests/e2e tests/device tests/docker tests/wire tests/fuzz tests/test_composition.py tests/test_strategy.py
 
 bench: setup

@@ -1,6 +1,7 @@
 """The ready app on Flower's own engine, and the same history on every engine."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
 NODES = 12
+MARK = "ASYNCDROP_TEST"
 SETTINGS = {"num-rounds": 3, "in-flight": 4, "levels": 4, "local-steps": 5, "seed": 5}
 
 
@@ -49,22 +51,22 @@ def history(out_dir):
     return [without_wall(record) for record in read_history(out_dir / "history.jsonl")]
 
 
-def flower_processes():
-    names = ("flower-", "flwr-", "ray::", "raylet", "gcs_server")
-    found = set()
-    for process in psutil.process_iter(["cmdline"]):
-        command = " ".join(process.info["cmdline"] or ())
-        if any(name in command for name in names):
-            found.add(process.pid)
+def processes_marked(mark):
+    """Return the command lines of all processes with it in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARK) == mark:
+                found.append(" ".join(process.cmdline()))
     return found
 
 
 @pytest.mark.e2e
-def test_the_same_seed_gives_the_same_history_on_every_engine(tmp_path):
-    before = flower_processes()
+def test_the_same_seed_gives_the_same_history_on_every_engine(tmp_path, monkeypatch):
+    monkeypatch.setenv(MARK, str(tmp_path))
     done = flwr_run(tmp_path / "flower")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert flower_processes() <= before
+    assert processes_marked(str(tmp_path)) == []
     for name in ("history.jsonl", "model.safetensors", "run.png"):
         assert str(tmp_path / "flower" / name) in done.stdout
     engine = history(tmp_path / "flower")
