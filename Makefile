@@ -5,18 +5,22 @@ PYTHON ?= python3
 VENV := .venv
 VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
-JOBS ?= 2
-PYTEST := -m pytest --numprocesses $(JOBS) --dist loadgroup
+FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker wire \
+    fuzz test_composition.py test_strategy.py)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types unit grpc bench edge-bench chaos soak edge-test setup clean
+.PHONY: run test lint types unit e2e grpc-unit grpc-e2e bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
 	    --run-config "out-dir='$(CURDIR)/runs/main'" \
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
 
-test: lint types unit grpc
+# Tests that start real Flower processes wait a lot: the others run beside them. What
+# runs prints when it is done.
+test: lint types
+	$(MAKE) --jobs 2 --output-sync unit e2e $(VENV_GRPC)/ready
+	$(MAKE) --jobs 2 --output-sync grpc-unit grpc-e2e
 
 lint: setup
 	$(BIN)/ruff check .
@@ -26,12 +30,17 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python $(PYTEST)
+	$(BIN)/python -m pytest -m "not e2e"
 
-# The same Flower-facing tests on 1.34.0, the last release whose transport is gRPC.
-grpc: $(VENV_GRPC)/ready
-	$(VENV_GRPC)/bin/python $(PYTEST) tests/server tests/client tests/simulation \
-	    tests/e2e tests/device tests/docker tests/wire tests/fuzz tests/test_composition.py tests/test_strategy.py
+e2e: setup
+	$(BIN)/python -m pytest -m e2e
+
+# The Flower-facing ones on 1.34.0, the last release whose transport is gRPC.
+grpc-unit: $(VENV_GRPC)/ready
+	$(VENV_GRPC)/bin/python -m pytest -m "not e2e" $(FLOWER_FACING)
+
+grpc-e2e: $(VENV_GRPC)/ready
+	$(VENV_GRPC)/bin/python -m pytest -m e2e $(FLOWER_FACING)
 
 bench: setup
 	$(BIN)/python -m benchmarks

@@ -18,22 +18,6 @@ hypothesis.settings.register_profile("no-deadline", deadline=None)
 hypothesis.settings.load_profile("no-deadline")
 
 
-# They start programs of Flower's, and look for them: one after the other, then.
-_FLOWERS = "real Flower processes"
-_FLOWERS_FOLDERS = {"device", "docker", "e2e"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests go to the same process of several (``pytest -n``)."""
-    for item in items:
-        is_flowers = item.path.parent.name in _FLOWERS_FOLDERS or any(
-            item.iter_markers("e2e")
-        )
-        # A file's tests share what is expensive to make.
-        group = _FLOWERS if is_flowers else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
     """Let Ctrl-C be tested where a shell started the tests in the background."""

@@ -29,7 +29,8 @@ def test_the_same_direction_again_has_one_whatever_its_size():
 
 
 def test_a_short_run_has_figures():
-    figures = persistence_figures({"algo": "asyncdrop-plus", "num-rounds": 6})
+    settings = {"model": "mlp", "local-steps": 10, "num-rounds": 6}
+    figures = persistence_figures({"algo": "asyncdrop-plus", **settings})
     assert [figure.name for figure in figures] == [
         "cosine_first_third",
         "cosine_second_third",
