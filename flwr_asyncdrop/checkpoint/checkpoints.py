@@ -38,6 +38,8 @@ class Checkpoints:
         What the run is told, in full: a checkpoint keeps it.
     incidental : collection of str
         Those of the `settings` that may be others when the run goes on.
+    defaults : mapping of str to JSON values
+        What a setting was in a checkpoint that is older than the setting.
     command : str
         What makes it go on, for people.
 
@@ -53,6 +55,7 @@ class Checkpoints:
     keep: int = 2
     settings: Mapping[str, Json] = field(default_factory=dict)
     incidental: Collection[str] = ()
+    defaults: Mapping[str, Json] = field(default_factory=dict)
     command: str = "do the same with Checkpoints(folder, resume=folder)"
 
     def __post_init__(self) -> None:
@@ -87,7 +90,7 @@ class Checkpoints:
 
     def _check_settings(self, checkpoint: Checkpoint) -> None:
         """Raise CheckpointError if the checkpoint's run was told otherwise."""
-        were, are = checkpoint.settings, self.settings
+        were, are = {**self.defaults, **checkpoint.settings}, self.settings
         differences = [
             f"{key} {were.get(key)!r}, now {are.get(key)!r}"
             for key in {**were, **are}

@@ -31,6 +31,7 @@ def checkpoints_of(config: RunConfig, out: Path, command: str) -> Checkpoints | 
         keep=config.keep_checkpoints,
         settings=config.settings,
         incidental=IRRELEVANT,
+        defaults=_DEFAULTS,
         command=command or _flwr_run(config, out),
     )
 

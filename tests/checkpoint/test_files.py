@@ -191,6 +191,19 @@ def test_a_run_goes_on_only_as_it_began(tmp_path):
         Checkpoints(tmp_path, tmp_path).open()
 
 
+def test_a_setting_younger_than_the_checkpoint_had_its_default(tmp_path):
+    path = save(tmp_path)
+
+    def opened(queue_ahead):
+        settings = {**BODY["settings"], "queue-ahead": queue_ahead}
+        resuming = {"resume": tmp_path, "defaults": {"queue-ahead": 0}}
+        return Checkpoints(tmp_path, settings=settings, **resuming).open()
+
+    assert opened(0).path == path
+    with pytest.raises(CheckpointError, match=r"\(queue-ahead 0, now 1\)"):
+        opened(1)
+
+
 def test_a_run_that_begins_looks_at_no_checkpoint(tmp_path):
     save(tmp_path)
     assert Checkpoints(tmp_path).open() is None

@@ -19,6 +19,7 @@ def test_the_run_config_says_when_and_where(tmp_path):
     assert checkpoints.path == tmp_path / "checkpoints"
     assert (checkpoints.resume, checkpoints.command) == (None, "go on")
     assert checkpoints.settings == config.settings
+    assert checkpoints.defaults == RunConfig().settings
 
 
 def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
