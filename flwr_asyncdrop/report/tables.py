@@ -69,7 +69,7 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
             "which both reached the target."
         )
     if any(0 < len(row.arrivals) < len(row.outcomes) for row in comparison.rows):
-        said.append("(1/3): one seed of three reached the target, and alone counts.")
+        said.append("(m/n): m of n seeds reached the target, and only they count.")
     cut_off = sum(len(row.incomplete) for row in comparison.rows)
     if cut_off:
         runs = "1 run is" if cut_off == 1 else f"{cut_off} runs are"

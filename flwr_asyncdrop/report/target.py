@@ -55,12 +55,15 @@ def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Targe
     ConfigError
         If `wish` is none of these.
     """
-    baselines = _baselines(series)
+    complete = [each for each in series if each.runs]
+    baselines = [each for each in complete if each.algorithm not in OURS | {CONTROL}]
+    whose = "baseline" if baselines else "algorithm"
+    compared = baselines or complete
     if wish == "auto":
-        maxima = sorted((_mean_best(s), s.label) for s in baselines)
+        maxima = sorted((_mean_best(s), s.label) for s in compared)
         accuracy, label = maxima[min(1, len(maxima) - 1)]
         which = "second-lowest" if len(maxima) > 1 else "only"
-        return Target(accuracy, f"the {which} maximum of the baselines, {label}'s")
+        return Target(accuracy, f"the {which} maximum of the {whose}s, {label}'s")
     text = str(wish)
     try:
         number = float(text.removesuffix(_BEST))
@@ -73,16 +76,10 @@ def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Targe
         )
     if not text.endswith(_BEST):
         return Target(number, "given")
-    final, label = max((_mean_final(s), s.label) for s in baselines)
+    final, label = max((_mean_final(s), s.label) for s in compared)
     return Target(
-        number * final, f"{number:g} of the best baseline's final accuracy, {label}'s"
+        number * final, f"{number:g} of the best {whose}'s final accuracy, {label}'s"
     )
-
-
-def _baselines(series: Sequence[Series]) -> list[Series]:
-    complete = [s for s in series if s.runs]
-    others = [s for s in complete if s.algorithm not in OURS | {CONTROL}]
-    return others or complete
 
 
 def _mean_best(series: Series) -> float:

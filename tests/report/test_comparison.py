@@ -36,7 +36,10 @@ def test_the_other_targets():
 
 
 def test_without_baselines_all_algorithms_stand_in_for_them():
-    assert choose_target([SYNC, HETERO]).accuracy == pytest.approx(0.7)
+    target = choose_target([SYNC, HETERO])
+    assert target.accuracy == pytest.approx(0.7)
+    assert "second-lowest maximum of the algorithms" in target.rule
+    assert "best algorithm's" in choose_target([SYNC, HETERO], "0.9best").rule
     assert choose_target([PLAIN, HETERO]).rule == (
         "the only maximum of the baselines, async-fedavg's"
     )

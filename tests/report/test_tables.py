@@ -29,7 +29,7 @@ MARKDOWN = """\
 
 Target: 50.00% (given). Mean ± sample standard deviation over seeds. Overheads are \
 relative to hetero-asyncdrop, on the seeds with which both reached the target. \
-(1/3): one seed of three reached the target, and alone counts. 1 run is incomplete \
+(m/n): m of n seeds reached the target, and only they count. 1 run is incomplete \
 (+) and left out.
 """
 
