@@ -17,12 +17,24 @@ from tests.reviews import write_json_lines
 hypothesis.settings.register_profile("no-deadline", deadline=None)
 hypothesis.settings.load_profile("no-deadline")
 
+# For what test modules build as they are imported
+torch.manual_seed(0)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
     """Let Ctrl-C be tested where a shell started the tests in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Give the modules of a test the same weights each time.
+
+    By chance, a small random layer has units that no input wakes, and does nothing.
+    """
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

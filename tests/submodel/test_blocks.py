@@ -25,14 +25,6 @@ IMAGES = torch.zeros(2, 3, 6, 6)
 BN = ("weight", "bias", "running_mean", "running_var")
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    """By bad luck a block does nothing at all, and then it is none."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        yield
-
-
 class Block(nn.Module):
     """Two convolutions; a projection beside them where the shape changes, or asked."""
 
