@@ -49,21 +49,19 @@ def cosine(state: State, last: Change, new: Change) -> float:
     last, new : Change
         Of the same group.
     """
-    before, there = _at(state, last, new), _at(state, last, new, fill=1.0)
+    before = _at(state, last.delta, last, new)
+    ones = {name: torch.ones_like(delta) for name, delta in last.delta.items()}
+    there = _at(state, ones, last, new)
     names = [name for name in new.delta if is_weight(name, state[name])]
     first = torch.cat([before[name].flatten() for name in names])
     second = torch.cat([(new.delta[name] * there[name]).flatten() for name in names])
     return float(torch.cosine_similarity(first, second, dim=0))
 
 
-def _at(state: State, last: Change, new: Change, fill: float | None = None) -> State:
-    """Return `last`, or `fill` in its place, where `new` is, and zeros elsewhere."""
+def _at(state: State, values: State, last: Change, new: Change) -> State:
+    """Return `values` of `last` where `new` is, and zeros where only `new` is."""
     full = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    part = {
-        name: delta if fill is None else torch.full_like(delta, fill)
-        for name, delta in last.delta.items()
-    }
-    merge_(full, part, last.indices, 1.0)
+    merge_(full, values, last.indices, 1.0)
     return extract(full, new.indices)
 
 
