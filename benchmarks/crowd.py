@@ -12,7 +12,7 @@ from benchmarks.usage import resident_bytes
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.experiment import initial_model
-from flwr_asyncdrop.server.app import build_strategy
+from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.state import ServerState
 from flwr_asyncdrop.simulation import LocalGrid
@@ -59,7 +59,7 @@ def main() -> None:
     config, peak = RunConfig.parse(SETTINGS), _Peak()
     torch.set_num_threads(config.threads)
     with LocalGrid(
-        "flwr_asyncdrop.client.app:app",
+        "flwr_asyncdrop.client_app:app",
         num_nodes=NODES,
         workers=WORKERS,
         run_config={**SETTINGS},

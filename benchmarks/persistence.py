@@ -28,7 +28,7 @@ from flwr_asyncdrop.cli.tasks import TASKS
 from flwr_asyncdrop.cli.variants import task_settings
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.experiment import initial_model
-from flwr_asyncdrop.server.app import build_strategy
+from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.submodel import State, extract, merge_
 
@@ -104,7 +104,7 @@ def persistence_figures(settings: Mapping[str, Value]) -> list[Figure]:
 
     strategy.build_aggregator = watch
     with LocalGrid(
-        "flwr_asyncdrop.client.app:app",
+        "flwr_asyncdrop.client_app:app",
         num_nodes=NODES,
         run_config=settings,
         threads_per_worker=config.threads,

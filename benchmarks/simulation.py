@@ -28,7 +28,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.experiment import initial_model, load_data, partitions
 from flwr_asyncdrop.models import build_model
-from flwr_asyncdrop.server.app import build_strategy
+from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.server.central_evaluation import CentralTest
 from flwr_asyncdrop.simulation import LocalGrid
 
@@ -99,7 +99,7 @@ def _simulate(settings: Mapping[str, Value]) -> None:
     torch.set_num_threads(config.threads)
     test = CentralTest(config)
     with LocalGrid(
-        "flwr_asyncdrop.client.app:app",
+        "flwr_asyncdrop.client_app:app",
         num_nodes=NODES,
         workers=WORKERS,
         run_config=settings,

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from flwr_asyncdrop.cli.events import Progress, Reporter
 from flwr_asyncdrop.cli.runs import Run
-from flwr_asyncdrop.server.app import run_experiment
+from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 
 __all__ = ["execute"]
 
-_CLIENT_APP = "flwr_asyncdrop.client.app:app"
+_CLIENT_APP = "flwr_asyncdrop.client_app:app"
 
 
 def execute(

@@ -21,7 +21,7 @@ from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.history import read_history
 from flwr_asyncdrop.report import summarise
-from flwr_asyncdrop.server.app import output_dir
+from flwr_asyncdrop.server_app import output_dir
 
 __all__ = ["add_parser", "simulate"]
 

@@ -8,7 +8,7 @@ from flwr.app import Context, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop import CapacityMod, wire
-from flwr_asyncdrop.client.app import app as ready_app
+from flwr_asyncdrop.client_app import app as ready_app
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.experiment import initial_model

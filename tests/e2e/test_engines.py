@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.history import read_history, without_wall
-from flwr_asyncdrop.server.app import run_experiment
+from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 from tests.processes import run_engine
 
@@ -39,7 +39,7 @@ def flwr_run(out_dir, nodes=NODES, **settings):
 def local_run(out_dir, workers, **settings):
     values = {**SETTINGS, **settings, "out-dir": str(out_dir)}
     with LocalGrid(
-        "flwr_asyncdrop.client.app:app",
+        "flwr_asyncdrop.client_app:app",
         num_nodes=NODES,
         workers=workers,
         run_config=values,

@@ -6,7 +6,7 @@ from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.experiment import initial_model
 from flwr_asyncdrop.history import read_history
-from flwr_asyncdrop.server.app import run_experiment
+from flwr_asyncdrop.server_app import run_experiment
 
 VALUES = {
     "algo": "layerwise-asyncdrop",
@@ -23,7 +23,7 @@ VALUES = {
 def test_the_ready_app_leaves_blocks_out(tmp_path):
     values = {**VALUES, "out-dir": str(tmp_path)}
     config = RunConfig.parse(values)
-    app = "flwr_asyncdrop.client.app:app"
+    app = "flwr_asyncdrop.client_app:app"
     with LocalGrid(app, num_nodes=3, workers=0, run_config=values) as grid:
         out = run_experiment(grid, config)
     events = read_history(out / "history.jsonl")

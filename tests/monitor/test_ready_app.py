@@ -7,7 +7,7 @@ import pytest
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import Interrupted
 from flwr_asyncdrop.history import read_history, without_wall
-from flwr_asyncdrop.server.app import run_experiment
+from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid
 from tests.monitor.scrapes import Scrape
@@ -49,7 +49,7 @@ def port():
 
 def run(settings, callbacks=()):
     config = RunConfig.parse({**SMALL, **settings})
-    app, told = "flwr_asyncdrop.client.app:app", config.settings
+    app, told = "flwr_asyncdrop.client_app:app", config.settings
     with LocalGrid(app, num_nodes=4, workers=0, run_config=told) as grid:
         out = run_experiment(grid, config, callbacks)
     return [without_wall(line) for line in read_history(out / "history.jsonl")]

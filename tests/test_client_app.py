@@ -6,7 +6,7 @@ from flwr.app import Context, MessageType, RecordDict
 from torch import nn
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.client.app import app
+from flwr_asyncdrop.client_app import app
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError, DataError
 from flwr_asyncdrop.experiment import initial_model, load_data, partitions
@@ -117,7 +117,7 @@ def test_tasks_leave_nothing_behind():
 
 def test_dropout_draws_from_the_task_and_leaves_nothing_behind(monkeypatch):
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
-    monkeypatch.setattr("flwr_asyncdrop.client.app.initial_model", lambda _: model)
+    monkeypatch.setattr("flwr_asyncdrop.client_app.initial_model", lambda _: model)
     state = {"2.weight": torch.zeros(10, 64), "2.bias": torch.zeros(10)}
     before = torch.get_rng_state()
     first = arrays(call(state))
