@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_asyncdrop.client.objectives import LossFn, Proximal
+from flwr_asyncdrop.client.sgd import PlainSGD
 
 __all__ = ["LocalTraining", "isolated_randomness"]
 
@@ -85,11 +86,11 @@ class LocalTraining:
             seen += len(positions)
         return total / seen
 
-    def _optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
+    def _optimiser(self, model: nn.Module) -> torch.optim.Adam | PlainSGD:
         if self.optimizer == "adam":
             betas = (self.momentum, 0.999)
             return torch.optim.Adam(model.parameters(), self.lr, betas)
-        return torch.optim.SGD(model.parameters(), self.lr, self.momentum)
+        return PlainSGD(model.parameters(), self.lr, self.momentum)
 
     def _positions(
         self, num_samples: int, generator: torch.Generator

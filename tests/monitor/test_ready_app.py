@@ -7,8 +7,8 @@ import pytest
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import Interrupted
 from flwr_asyncdrop.history import read_history, without_wall
-from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 from tests.monitor.scrapes import Scrape
 

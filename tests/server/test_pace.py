@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.schedule import StepDecay
-from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.server.pace import expected_schedule, fastest_share
 from flwr_asyncdrop.server.selection import Uniform
+from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation.fleets import build_fleet
 from flwr_asyncdrop.simulation.profiles import DeviceProfile, TaskCost, speed_levels
 from flwr_asyncdrop.strategies import STRATEGIES
