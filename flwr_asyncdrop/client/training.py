@@ -115,5 +115,9 @@ def isolated_randomness(seed: int) -> Iterator[None]:
     otherwise carry from one simulated device to the next.
     """
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        # `torch.manual_seed` formats the call stack for every kind of GPU that is not
+        # there, which takes longer than a small task's first step.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed_all(seed)
         yield
