@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -87,23 +88,20 @@ def simulation_figures(
         ]
     bare, ours, side_by_side = zip(*turns, strict=True)
     return [
-        Figure("sim_wall_ratio_2", _wall_ratio(ours, bare), 0.55),
-        Figure("sim_cpu_ratio", _cpu_ratio(ours, bare), 1.06),
-        Figure("bare_wall_ratio_2", _wall_ratio(side_by_side, bare)),
-        Figure("bare_cpu_ratio", _cpu_ratio(side_by_side, bare)),
+        Figure("sim_wall_ratio_2", _ratio(ours, bare, "wall"), 0.55),
+        Figure("sim_cpu_ratio", _ratio(ours, bare, "cpu"), 1.06),
+        Figure("bare_wall_ratio_2", _ratio(side_by_side, bare, "wall")),
+        Figure("bare_cpu_ratio", _ratio(side_by_side, bare, "cpu")),
         Figure("sim_wall_s", statistics.median(run.wall for run in ours)),
         Figure("sim_bare_s", statistics.median(run.wall for run in bare)),
     ]
 
 
-def _wall_ratio(runs: Sequence[Usage], bare: Sequence[Usage]) -> float:
-    ratios = [run.wall / least.wall for run, least in zip(runs, bare, strict=True)]
-    return statistics.median(ratios)
-
-
-def _cpu_ratio(runs: Sequence[Usage], bare: Sequence[Usage]) -> float:
-    ratios = [run.cpu / least.cpu for run, least in zip(runs, bare, strict=True)]
-    return statistics.median(ratios)
+def _ratio(runs: Sequence[Usage], bare: Sequence[Usage], of: str) -> float:
+    """Return the median ratio of the ``"wall"`` or ``"cpu"`` seconds of the turns."""
+    seconds = attrgetter(of)
+    pairs = zip(runs, bare, strict=True)
+    return statistics.median(seconds(run) / seconds(least) for run, least in pairs)
 
 
 def _warm_up(settings: Mapping[str, Value]) -> None:
@@ -166,7 +164,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, help=DATA_DIR_HELP)
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="runs of each")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="turns")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     figures = simulation_figures(arguments.data_dir, arguments.pairs)
