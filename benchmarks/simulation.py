@@ -134,8 +134,16 @@ def _bare_side_by_side(settings: Mapping[str, Value]) -> Usage:
     rounds = int(settings["num-rounds"]) // WORKERS
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(WORKERS, spawn) as pool:
-        loops = list(pool.map(_bare, [{**settings, "num-rounds": rounds}] * WORKERS))
+        loops = list(
+            pool.map(_warm_bare, [{**settings, "num-rounds": rounds}] * WORKERS)
+        )
     return Usage(max(loop.wall for loop in loops), sum(loop.cpu for loop in loops))
+
+
+def _warm_bare(settings: Mapping[str, Value]) -> Usage:
+    """Make the imports of a new process first."""
+    _bare({**settings, "num-rounds": 1, "local-steps": 1})
+    return _bare(settings)
 
 
 def _bare(settings: Mapping[str, Value]) -> Usage:
