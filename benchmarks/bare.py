@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.data import Dataset
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.data import Dataset
 
 __all__ = ["FloatData", "bare_loop"]
 

@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_asyncdrop.data import Dataset, by_speed_level, iid, load_dataset
+from flwr_asyncdrop.app.data import Dataset, by_speed_level, iid, load_dataset
+from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import numpy_generator, torch_generator
 from flwr_asyncdrop.submodel import (
     Indices,

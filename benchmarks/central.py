@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from flwr_asyncdrop.client.training import LocalTraining
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.evaluate import score
-from flwr_asyncdrop.experiment import best_device, initial_model, load_data
-from flwr_asyncdrop.precision import in_precision
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.evaluate import score
+from flwr_asyncdrop.app.experiment import best_device, initial_model, load_data
+from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.app.training import LocalTraining
 from flwr_asyncdrop.seeding import torch_generator
 
 

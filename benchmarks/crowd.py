@@ -10,10 +10,10 @@ from flwr.app import ConfigRecord
 from benchmarks.figures import Figure
 from benchmarks.usage import resident_bytes
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.experiment import initial_model
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.experiment import initial_model
 from flwr_asyncdrop.server.callbacks import Callback, Merged
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 
@@ -47,7 +47,7 @@ class _Peak(Callback):
 
     num_bytes = 0
 
-    def on_update(self, state: ServerState, merged: Merged) -> None:
+    def on_update(self, state: RunState, merged: Merged) -> None:
         """Look, and remember the most."""
         if state.updates % _UPDATES_PER_LOOK == 0:
             self.num_bytes = max(self.num_bytes, resident_bytes())

@@ -9,10 +9,10 @@ from flwr.app import ArrayRecord, Message
 
 from benchmarks.figures import Figure
 from flwr_asyncdrop.aggregation import Aggregator, Update
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.experiment import initial_model
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.experiment import initial_model
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.submodel import State
@@ -54,11 +54,11 @@ class _Elapsed(Callback):
 
     seconds = 0.0
 
-    def on_start(self, state: ServerState) -> None:
+    def on_start(self, state: RunState) -> None:
         """Start."""
         self._started = time.perf_counter()
 
-    def on_end(self, state: ServerState) -> None:
+    def on_end(self, state: RunState) -> None:
         """Stop."""
         self.seconds = time.perf_counter() - self._started
 

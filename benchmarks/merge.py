@@ -6,8 +6,8 @@ import torch
 
 from benchmarks.figures import Figure, print_json, print_table
 from benchmarks.timing import interleaved
+from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.masks import RandomMask, unit_scores
-from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import State, extract, merge_, plan_submodels
 

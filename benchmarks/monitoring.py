@@ -9,11 +9,11 @@ from urllib.request import urlopen
 from flwr.app import RecordDict
 
 from benchmarks.figures import Figure, print_json, print_table
-from flwr_asyncdrop.monitor import PrometheusMetrics
+from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.fleet.profiles import TaskCost
+from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Merged
-from flwr_asyncdrop.server.fleet import Fleet
-from flwr_asyncdrop.server.state import Order, ServerState
-from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.server.state import Order, RunState
 from flwr_asyncdrop.wire import Reply
 
 __all__ = ["monitoring_figures"]
@@ -41,12 +41,12 @@ def monitoring_figures() -> list[Figure]:
 
 
 @contextmanager
-def _watched() -> Iterator[tuple[PrometheusMetrics, ServerState]]:
+def _watched() -> Iterator[tuple[PrometheusMetrics, RunState]]:
     """Serve a run of as many tiers, and as many devices one by one, as are shown."""
     metrics, fleet = PrometheusMetrics(0), Fleet(TIERS)
     fleet.refresh(range(DEVICES))
     fleet.seconds = [1.0] * DEVICES
-    state = ServerState.start_from({}, seed=0)
+    state = RunState.start_from({}, seed=0)
     metrics.on_fleet(fleet)
     metrics.on_start(state)
     try:
@@ -73,7 +73,7 @@ def _update_of(device: int) -> Merged:
     return Merged(order, Reply({}, 1, RecordDict(), 1000), staleness=3, round=1)
 
 
-def _play(metrics: PrometheusMetrics, state: ServerState, merged: Merged) -> None:
+def _play(metrics: PrometheusMetrics, state: RunState, merged: Merged) -> None:
     """Dispatch a task and merge its reply, as far as the metrics are told of it."""
     state.bytes_down += 1000
     metrics.on_dispatch(state, merged.order)

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_asyncdrop import AsyncFedAvg, speed_levels
 from flwr_asyncdrop.server.callbacks import Callback, Merged
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 
 __all__ = ["UpdateRate", "client_app", "make_client_app", "run_strategy", "server_app"]
 
@@ -53,7 +53,7 @@ class UpdateRate(Callback):
         self._first = self._last = 0.0
         self._updates = 0
 
-    def on_update(self, state: ServerState, merged: Merged) -> None:
+    def on_update(self, state: RunState, merged: Merged) -> None:
         """Note the time."""
         self._last = self._timer()
         if state.updates == self._warm_up:

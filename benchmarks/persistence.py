@@ -1,6 +1,6 @@
 """How much of a speed group's change its next change repeats.
 
-`Remembered`, the aggregator of asyncdrop-plus, applies the change of a speed group
+`LatestPerGroup`, the aggregator of asyncdrop-plus, applies the change of a speed group
 until the group sends a newer one. That is worth as much as the one resembles the other.
 Here it is measured by the cosine of two successive changes of a group, over the
 coordinates that both trained. 1: the same direction again; 0: the one says nothing
@@ -22,12 +22,12 @@ import torch
 
 from benchmarks.figures import Figure, print_json, print_table
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Aggregator, Remembered, Update
+from flwr_asyncdrop.aggregation import Aggregator, LatestPerGroup, Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, is_weight
-from flwr_asyncdrop.cli.tasks import TASKS
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.experiment import initial_model
+from flwr_asyncdrop.cli.presets import TASKS
 from flwr_asyncdrop.cli.variants import task_settings
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.experiment import initial_model
 from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.submodel import State, extract, merge_
@@ -66,7 +66,7 @@ def _at(state: State, values: State, last: Change, new: Change) -> State:
 
 
 class Watched(Aggregator):
-    """A `Remembered` that is looked at.
+    """A `LatestPerGroup` that is looked at.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Watched(Aggregator):
 
     needs_base: ClassVar[bool] = True
 
-    def __init__(self, remembered: Remembered) -> None:
+    def __init__(self, remembered: LatestPerGroup) -> None:
         self._remembered = remembered
         self.cosines: list[float] = []
 
@@ -98,7 +98,7 @@ def persistence_figures(settings: Mapping[str, Value]) -> list[Figure]:
 
     def watch(cohort: int) -> Aggregator:
         remembered = build(cohort)
-        assert isinstance(remembered, Remembered)  # noqa: S101  # asyncdrop-plus's
+        assert isinstance(remembered, LatestPerGroup)  # noqa: S101  # asyncdrop-plus's
         watched.append(Watched(remembered))
         return watched[-1]
 

@@ -29,10 +29,10 @@ from benchmarks.figures import Figure, print_json, print_table
 from benchmarks.synthetic import write_fashion_mnist
 from benchmarks.usage import Usage, usage_of
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.experiment import initial_model, load_data, partitions
-from flwr_asyncdrop.models import build_model
-from flwr_asyncdrop.server.central_evaluation import CentralTest
+from flwr_asyncdrop.app.central_test import CentralTest
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.experiment import initial_model, load_data, partitions
+from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 

@@ -22,10 +22,10 @@ from benchmarks.figures import Figure, print_json, print_table
 from benchmarks.usage import resident_bytes
 from flwr_asyncdrop import FedBuff, LocalGrid, speed_levels
 from flwr_asyncdrop.checkpoint import Checkpoints
-from flwr_asyncdrop.history import HistoryWriter
+from flwr_asyncdrop.fleet import DeviceProfile
+from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.server.callbacks import Callback, Merged
-from flwr_asyncdrop.server.state import ServerState
-from flwr_asyncdrop.simulation import DeviceProfile
+from flwr_asyncdrop.server.state import RunState
 
 __all__ = ["Memory", "soak_figures"]
 
@@ -48,7 +48,7 @@ class Memory(Callback):
         self.updates: list[int] = []
         self.megabytes: list[float] = []
 
-    def on_update(self, state: ServerState, merged: Merged) -> None:
+    def on_update(self, state: RunState, merged: Merged) -> None:
         """Look."""
         if state.updates % _LOOK_EVERY == 0:
             self.updates.append(state.updates)

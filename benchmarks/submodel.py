@@ -9,8 +9,8 @@ from torch import nn
 
 from benchmarks.figures import Figure
 from benchmarks.timing import interleaved
+from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 

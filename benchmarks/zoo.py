@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from benchmarks.figures import Figure
 from benchmarks.timing import interleaved
 from benchmarks.vision import vision_models
+from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import (
     Plan,

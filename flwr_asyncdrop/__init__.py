@@ -7,9 +7,11 @@ A ServerApp swaps its strategy, and a ClientApp changes one line::
 """
 
 from flwr_asyncdrop.client import CapacityMod, load_submodel
-from flwr_asyncdrop.schedule import StepDecay
-from flwr_asyncdrop.simulation import DeviceProfile, LocalGrid, speed_levels
-from flwr_asyncdrop.strategies import (
+from flwr_asyncdrop.fleet import DeviceProfile, speed_levels
+from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.simulation import LocalGrid
+from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from flwr_asyncdrop.strategy.named import (
     AsyncDrop,
     AsyncDropPlus,
     AsyncFedAvg,
@@ -22,7 +24,6 @@ from flwr_asyncdrop.strategies import (
     LayerwiseAsyncDrop,
     SyncFedAvg,
 )
-from flwr_asyncdrop.strategy import AsyncStrategy
 
 __all__ = [
     "AsyncDrop",

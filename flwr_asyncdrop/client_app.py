@@ -15,16 +15,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.data import Dataset
+from flwr_asyncdrop.app.evaluate import score
+from flwr_asyncdrop.app.experiment import (
+    best_device,
+    initial_model,
+    load_data,
+    partitions,
+)
+from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
 from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.loading import load_submodel
 from flwr_asyncdrop.client.objectives import LogitAdjustedLoss, LossFn
-from flwr_asyncdrop.client.training import LocalTraining, isolated_randomness
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.data import Dataset
-from flwr_asyncdrop.evaluate import score
 from flwr_asyncdrop.exceptions import ConfigError, DataError
-from flwr_asyncdrop.experiment import best_device, initial_model, load_data, partitions
-from flwr_asyncdrop.precision import in_precision
 from flwr_asyncdrop.seeding import torch_generator
 
 __all__ = ["app"]

@@ -14,21 +14,21 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.app.central_test import CentralTest
+from flwr_asyncdrop.app.checkpoints import checkpoints_of
+from flwr_asyncdrop.app.config import INCIDENTAL, RunConfig
+from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
+from flwr_asyncdrop.app.fleets import build_fleet
+from flwr_asyncdrop.app.lr_schedule import expected_schedule
 from flwr_asyncdrop.checkpoint import Checkpoints, run_folder
-from flwr_asyncdrop.config import INCIDENTAL, RunConfig
 from flwr_asyncdrop.exceptions import AsyncDropError
-from flwr_asyncdrop.experiment import initial_model, load_data, trained_model
-from flwr_asyncdrop.history import HistoryWriter, read_history
-from flwr_asyncdrop.monitor import PrometheusMetrics
+from flwr_asyncdrop.fleet.selection import Stratified, Uniform
+from flwr_asyncdrop.observers.history import HistoryWriter, read_history
+from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.report import draw_run, summarise
-from flwr_asyncdrop.server.app_checkpoints import checkpoints_of
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.central_evaluation import CentralTest
-from flwr_asyncdrop.server.pace import expected_schedule
-from flwr_asyncdrop.server.selection import Stratified, Uniform
-from flwr_asyncdrop.simulation.fleets import build_fleet
-from flwr_asyncdrop.strategies import STRATEGIES
-from flwr_asyncdrop.strategy import AsyncStrategy
+from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from flwr_asyncdrop.strategy.named import STRATEGIES
 
 __all__ = ["app", "build_strategy", "output_dir", "run_experiment"]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import vision
-from flwr_asyncdrop.simulation.private_flower import assume_identity
+from flwr_asyncdrop.flower_internals.identity import assume_identity
 from tests.reviews import write_json_lines
 
 # How long an example takes says more about what else the machine does.

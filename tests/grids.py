@@ -7,7 +7,7 @@ from itertools import count
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from flwr_asyncdrop.simulation.private_flower import assume_identity
+from flwr_asyncdrop.flower_internals.identity import assume_identity
 
 assume_identity(run_id=1)
 

@@ -10,21 +10,21 @@ from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Mixing
-from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.fleet.faults import FaultPolicy
+from flwr_asyncdrop.fleet.profiles import DeviceProfile
+from flwr_asyncdrop.fleet.selection import Stratified
 from flwr_asyncdrop.server.assignment import FullModels
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
-from flwr_asyncdrop.server.greeting import Greeter
-from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
-from flwr_asyncdrop.server.selection import Stratified
-from flwr_asyncdrop.server.session import Session
-from flwr_asyncdrop.server.state import ServerState
-from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.server.probe import CapabilityProbe
+from flwr_asyncdrop.server.run import Run as ServerRun
+from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.server.train_settings import TrainSettings
-from flwr_asyncdrop.simulation.profiles import DeviceProfile
 
 KEYS = wire.RecordKeys()
 
@@ -149,7 +149,7 @@ class Run:
     arrays: dict = field(default_factory=lambda: {"w": torch.zeros(2)})
     config: dict = field(default_factory=dict)
     schedule: StepDecay = field(default_factory=StepDecay)
-    tolerance: Tolerance = field(default_factory=Tolerance)
+    tolerance: FaultPolicy = field(default_factory=FaultPolicy)
     assignment: object = field(default_factory=FullModels)
     greets: bool = False
     queue_ahead: int = 0
@@ -172,8 +172,8 @@ class Run:
 
     def open(self):
         profiles = self.profiles
-        self.session = Session.open(
-            ServerState.start_from(self.arrays, self.seed),
+        self.session = ServerRun.open(
+            RunState.start_from(self.arrays, self.seed),
             self.nodes.ids(),
             in_flight=self.in_flight,
             build_fleet=(lambda count: profiles[:count]) if profiles else None,
@@ -193,7 +193,7 @@ class Run:
             if self.profiles
             else WallClock(self.mailbox, self.grid.timer)
         )
-        limits = Limits(
+        limits = StoppingRule(
             self.rounds,
             session.updates_per_round,
             session.slots,
@@ -209,7 +209,7 @@ class Run:
             evaluators=self.evaluators,
             callbacks=[self.recorder, *self.callbacks],
             nodes=self.nodes,
-            greeter=Greeter(
+            greeter=CapabilityProbe(
                 self.mailbox, session.dispatcher.fleet, enabled=self.greets
             ),
         ).run()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import flwr_asyncdrop.data
+import flwr_asyncdrop
 
-PACKAGE = Path(flwr_asyncdrop.data.__file__).parents[1]
-WITHOUT_FLOWER = ("aggregation", "data", "masks", "models", "submodel")
+PACKAGE = Path(flwr_asyncdrop.__file__).parent
+WITHOUT_FLOWER = ("aggregation", "app/data", "masks", "app/models", "submodel")
 MODULES = sorted(
     path.relative_to(PACKAGE).as_posix()
     for room in WITHOUT_FLOWER

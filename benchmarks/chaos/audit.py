@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 from benchmarks.chaos.faults import SPOILERS, TALLY, Fault
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.figures import Figure
-from flwr_asyncdrop.history import read_history
-from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.fleet.faults import FaultPolicy
+from flwr_asyncdrop.observers.history import read_history
 
 __all__ = ["Audit", "figures", "table"]
 
-_LATE_WEIGHT = Tolerance().late_weight
+_LATE_WEIGHT = FaultPolicy().late_weight
 _ROUNDING = 1e-6
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from flwr_asyncdrop.server.callbacks import Callback, Merged
-from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.server.state import Order, RunState
 
 __all__ = ["Books"]
 
@@ -27,24 +27,22 @@ class Books(Callback):
         self._open: set[int] = set()
         self._non_finite = 0
 
-    def on_dispatch(self, state: ServerState, order: Order) -> None:
+    def on_dispatch(self, state: RunState, order: Order) -> None:
         """Note an order that has left."""
         self._open.add(order.number)
 
-    def on_update(self, state: ServerState, merged: Merged) -> None:
+    def on_update(self, state: RunState, merged: Merged) -> None:
         """Note an order that has ended well, and look at the model."""
         self._open.discard(merged.order.number)
         self._non_finite += sum(
             int((~torch.isfinite(tensor)).sum()) for tensor in state.arrays.values()
         )
 
-    def on_failure(
-        self, state: ServerState, order: Order, kind: str, reason: str
-    ) -> None:
+    def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """Note an order that has failed."""
         self._open.discard(order.number)
 
-    def on_end(self, state: ServerState) -> None:
+    def on_end(self, state: RunState) -> None:
         """Write the books.
 
         The run may end while tasks are out: one that was late has been merged in

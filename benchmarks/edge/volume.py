@@ -7,10 +7,10 @@ from torch import nn
 
 from benchmarks.figures import Figure
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.app.models import build_model
+from flwr_asyncdrop.flower_internals.identity import assume_identity
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.seeding import torch_generator
-from flwr_asyncdrop.simulation.private_flower import assume_identity
 from flwr_asyncdrop.submodel import State, extract, plan_submodels
 
 __all__ = ["volume_figures"]

@@ -4,8 +4,8 @@ from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.buffered import Buffered
 from flwr_asyncdrop.aggregation.clipping import Clipped, clip_update
 from flwr_asyncdrop.aggregation.combining import COMBINATIONS, Combiner, combiner
+from flwr_asyncdrop.aggregation.latest_per_group import NUM_GROUPS, LatestPerGroup
 from flwr_asyncdrop.aggregation.mixing import Mixing, mix_
-from flwr_asyncdrop.aggregation.remembered import NUM_GROUPS, Remembered
 from flwr_asyncdrop.aggregation.server_step import average_
 from flwr_asyncdrop.aggregation.weighting import WEIGHTINGS, Weighting, weighting
 
@@ -17,8 +17,8 @@ __all__ = [
     "Buffered",
     "Clipped",
     "Combiner",
+    "LatestPerGroup",
     "Mixing",
-    "Remembered",
     "Update",
     "Weighting",
     "average_",

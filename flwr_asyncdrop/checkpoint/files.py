@@ -20,7 +20,7 @@ from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.codec import Json, decode
 from flwr_asyncdrop.exceptions import CheckpointError
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import State
 
 __all__ = [
@@ -84,12 +84,12 @@ class Checkpoint:
         except (OSError, SafetensorError) as error:
             raise _damaged(path, str(error)) from error
 
-    def state(self, begun: ServerState) -> ServerState:
+    def state(self, begun: RunState) -> RunState:
         """Return the state of the run.
 
         Parameters
         ----------
-        begun : ServerState
+        begun : RunState
             What it would be if the run began now; for its model.
 
         Raises
@@ -97,7 +97,7 @@ class Checkpoint:
         CheckpointError
             If the model is another.
         """
-        state: ServerState = self.part("state", ServerState)
+        state: RunState = self.part("state", RunState)
         shapes, now = _shapes(state.initial), _shapes(begun.initial)
         if shapes != now:
             odd = sorted(dict(shapes.items() ^ now.items()))

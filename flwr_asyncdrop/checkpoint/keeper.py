@@ -13,11 +13,11 @@ from torch import Tensor
 from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints
 from flwr_asyncdrop.checkpoint.codec import Json, encode
 from flwr_asyncdrop.checkpoint.files import Checkpoint, forget_later, write
-from flwr_asyncdrop.history import HistoryWriter
+from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
-from flwr_asyncdrop.server.session import Session
-from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.state import Order, RunState
 from flwr_asyncdrop.submodel import State
 
 __all__ = ["Keeper", "Saved"]
@@ -52,7 +52,7 @@ class Keeper(Callback):
     ----------
     checkpoints : Checkpoints
         When and where.
-    session : Session
+    session : Run
         The run.
     evaluators : sequence of Evaluator
         What is under way there is saved too.
@@ -63,7 +63,7 @@ class Keeper(Callback):
     def __init__(
         self,
         checkpoints: Checkpoints,
-        session: Session,
+        session: Run,
         evaluators: Sequence[Evaluator],
         callbacks: Sequence[Callback],
     ) -> None:
@@ -107,36 +107,36 @@ class Keeper(Callback):
             callback.restore(checkpoint.part(name, type(callback.memory)))
         return [checkpoint.part(name, UnderWay) for name in self._evaluators]
 
-    def on_resume(self, state: ServerState) -> None:
+    def on_resume(self, state: RunState) -> None:
         """Forget what came after the checkpoint that the run goes on from."""
         if self._resumed is not None:
             forget_later(self._resumed)
         self._due = self._next(state)
 
-    def on_pause(self, state: ServerState) -> None:
+    def on_pause(self, state: RunState) -> None:
         """Save the run, if it is time."""
         if state.updates >= self._due:
             self._due = self._next(state)
             self._save(state)
 
-    def on_interrupt(self, state: ServerState) -> None:
+    def on_interrupt(self, state: RunState) -> None:
         """Save the run as it is now, and say how to go on."""
         self._save(state)
         self._thread.shutdown()
         logger.warning("interrupted; to go on: %s", self._checkpoints.command)
 
-    def on_end(self, state: ServerState) -> None:
+    def on_end(self, state: RunState) -> None:
         """Save a run that ended before its last round, and wait for the disk."""
         if state.ended:
             self._save(state)
             logger.warning("to go on: %s", self._checkpoints.command)
         self._thread.shutdown()
 
-    def _next(self, state: ServerState) -> int:
+    def _next(self, state: RunState) -> int:
         """Return the number of updates at which the next checkpoint is due."""
         return (state.updates // self._updates_between + 1) * self._updates_between
 
-    def _save(self, state: ServerState) -> None:
+    def _save(self, state: RunState) -> None:
         """Copy what changes, and have the rest done by the thread."""
         if self._writing is not None:
             self._writing.result()
@@ -171,7 +171,7 @@ class Keeper(Callback):
             )
 
 
-def _unchanging(state: ServerState, *, simulated: bool) -> ServerState:
+def _unchanging(state: RunState, *, simulated: bool) -> RunState:
     """Return a state that nobody changes, and that has no more than resuming needs."""
     orders, late = state.in_flight, state.late
     if not simulated:

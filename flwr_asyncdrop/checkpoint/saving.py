@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints
 from flwr_asyncdrop.checkpoint.codec import Json
 from flwr_asyncdrop.checkpoint.files import Checkpoint
-from flwr_asyncdrop.checkpoint.signals import Signals
-from flwr_asyncdrop.server.session import SessionMemory
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.run import RunMemory
+from flwr_asyncdrop.server.signals import Signals
+from flwr_asyncdrop.server.state import RunState
 
 __all__ = ["Saving"]
 
@@ -57,12 +57,12 @@ class Saving:
         """How many devices the run had; 0 if it begins."""
         return 0 if self.checkpoint is None else self.checkpoint.devices
 
-    def state(self, begun: ServerState) -> ServerState:
+    def state(self, begun: RunState) -> RunState:
         """Return the state that the run has at first.
 
         Parameters
         ----------
-        begun : ServerState
+        begun : RunState
             What it is if the run begins now.
 
         Raises
@@ -72,7 +72,7 @@ class Saving:
         """
         return begun if self.checkpoint is None else self.checkpoint.state(begun)
 
-    def session(self) -> SessionMemory | None:
+    def session(self) -> RunMemory | None:
         """Return the size and the devices that the run had; None if it begins.
 
         Raises
@@ -82,7 +82,7 @@ class Saving:
         """
         if self.checkpoint is None:
             return None
-        memory: SessionMemory = self.checkpoint.part("session", SessionMemory)
+        memory: RunMemory = self.checkpoint.part("session", RunMemory)
         return memory
 
     def guard(self, signals: Signals) -> AbstractContextManager[object]:

@@ -18,7 +18,7 @@ class Ablation:
     algorithms : tuple of str
         Names of the algorithms.
     vary : mapping of str to tuple of value
-        Run-config keys and the values that each takes.
+        RunSpec-config keys and the values that each takes.
     """
 
     algorithms: tuple[str, ...]

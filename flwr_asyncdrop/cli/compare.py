@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.cli.ablations import ABLATIONS
 from flwr_asyncdrop.cli.display import make_console, make_display
 from flwr_asyncdrop.cli.events import Progress
@@ -14,9 +14,9 @@ from flwr_asyncdrop.cli.flags import Value, add_flags, given
 from flwr_asyncdrop.cli.lists import names, seeds, values
 from flwr_asyncdrop.cli.options import add_task, at_least
 from flwr_asyncdrop.cli.pool import RunPool, Started, cores, share_out
+from flwr_asyncdrop.cli.presets import TASKS
 from flwr_asyncdrop.cli.report import print_table
-from flwr_asyncdrop.cli.runs import Run, all_runs, is_complete, resumed
-from flwr_asyncdrop.cli.tasks import TASKS
+from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete, resumed
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.cli.worker import Failed
 
@@ -116,12 +116,12 @@ def _what(
     return arguments.algos or algorithms, {**vary, **dict(arguments.vary)}
 
 
-def compare(runs: Sequence[Run], jobs: int, console: Console) -> int:
+def compare(runs: Sequence[RunSpec], jobs: int, console: Console) -> int:
     """Do the runs that are missing, and show how far they are.
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of RunSpec
         What is compared.
     jobs : int
         Cores to use.

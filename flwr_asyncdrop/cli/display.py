@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from flwr_asyncdrop.cli.events import Progress
-from flwr_asyncdrop.cli.runs import LOG, Run
+from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.cli.worker import Ended, Failed
 
 __all__ = ["BarDisplay", "LineDisplay", "make_console", "make_display"]
@@ -62,19 +62,19 @@ class LineDisplay:
     def __exit__(self, *_: object) -> None:
         return
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunSpec) -> None:
         """Show that a run has begun."""
         self._started[run.name] = self._last[run.name] = self._timer()
         self.say(f"started  {run.name}")
 
-    def advance(self, run: Run, progress: Progress) -> None:
+    def advance(self, run: RunSpec, progress: Progress) -> None:
         """Show how far a run is."""
         now = self._timer()
         if now - self._last[run.name] >= self._seconds:
             self._last[run.name] = now
             self.say(f"running  {run.name}: {_so_far(run, progress)}")
 
-    def end(self, run: Run, how: Ended | Failed) -> None:
+    def end(self, run: RunSpec, how: Ended | Failed) -> None:
         """Show how a run has ended."""
         self._num_ended += 1
         count = f"[{self._num_ended}/{self._num_runs}]"
@@ -122,20 +122,20 @@ class BarDisplay(LineDisplay):
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunSpec) -> None:
         """Give a run its bar."""
         self._started[run.name] = self._timer()
         self._bar_of[run.name] = self._bars.add_task(
             escape(run.name), total=run.num_updates, progress=""
         )
 
-    def advance(self, run: Run, progress: Progress) -> None:
+    def advance(self, run: RunSpec, progress: Progress) -> None:
         """Move the run's bar."""
         self._bars.update(
             self._bar_of[run.name], completed=progress.updates, progress=str(progress)
         )
 
-    def end(self, run: Run, how: Ended | Failed) -> None:
+    def end(self, run: RunSpec, how: Ended | Failed) -> None:
         """Take the run's bar away, and leave a line."""
         self._bars.remove_task(self._bar_of.pop(run.name))
         if self._all is not None:
@@ -157,5 +157,5 @@ def make_display(
     return kind(console, num_runs, num_complete)
 
 
-def _so_far(run: Run, progress: Progress) -> str:
+def _so_far(run: RunSpec, progress: Progress) -> str:
     return f"{progress.updates}/{run.num_updates} updates, {progress}"

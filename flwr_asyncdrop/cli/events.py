@@ -7,7 +7,7 @@ from math import inf
 
 from flwr_asyncdrop.readable import headline
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 
 __all__ = ["Progress", "Reporter"]
 
@@ -68,22 +68,22 @@ class Reporter(Callback):
         self._last = -inf
         self._metric: tuple[str, float] | None = None
 
-    def on_update(self, state: ServerState, merged: Merged) -> None:
+    def on_update(self, state: RunState, merged: Merged) -> None:
         """Say it, if it is time."""
         now = self._timer()
         if now - self._last >= self._seconds:
             self._last = now
             self._say(self._progress(state))
 
-    def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
+    def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """Keep the metric."""
         if evaluation.metrics:
             self._metric = headline(evaluation.metrics)
 
-    def on_end(self, state: ServerState) -> None:
+    def on_end(self, state: RunState) -> None:
         """Say it for the last time."""
         self._say(self._progress(state))
 
-    def _progress(self, state: ServerState) -> Progress:
+    def _progress(self, state: RunState) -> Progress:
         lost = sum(state.failures.values())
         return Progress(state.updates, state.time, self._metric, lost)

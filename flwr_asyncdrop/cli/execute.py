@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from flwr_asyncdrop.cli.events import Progress, Reporter
-from flwr_asyncdrop.cli.runs import Run
+from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 
@@ -13,15 +13,15 @@ _CLIENT_APP = "flwr_asyncdrop.client_app:app"
 
 
 def execute(
-    run: Run, workers: int, say: Callable[[Progress], None], resume_command: str
+    run: RunSpec, workers: int, say: Callable[[Progress], None], resume_command: str
 ) -> None:
-    """Run to the end, and write the run's files.
+    """RunSpec to the end, and write the run's files.
 
     Whether there are worker processes, and how many, makes no difference to them.
 
     Parameters
     ----------
-    run : Run
+    run : RunSpec
         What is run.
     workers : int
         Worker processes; with 0 the devices train in this process.

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 
+from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.descriptions import DESCRIPTIONS
-from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import ConfigError
 
 __all__ = ["DEFAULTS", "Value", "add_flags", "given", "value_of"]

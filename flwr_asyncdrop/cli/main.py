@@ -17,7 +17,7 @@ _FAILED, _INTERRUPTED = 1, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """RunSpec a command.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from types import MappingProxyType
 
-from flwr_asyncdrop.cli.tasks import TASKS
+from flwr_asyncdrop.cli.presets import TASKS
 
 __all__ = ["DEFAULTS", "add_task", "at_least"]
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from flwr_asyncdrop.cli import worker
 from flwr_asyncdrop.cli.events import Progress
-from flwr_asyncdrop.cli.runs import Run
+from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.worker import Ended, Failed
 
 __all__ = ["Event", "RunPool", "Started", "cores", "share_out"]
@@ -26,7 +26,7 @@ class Started:
 
 Answer = Progress | Ended | Failed
 Event = Started | Answer
-Work = Callable[["Connection[Answer, Run]", int], None]
+Work = Callable[["Connection[Answer, RunSpec]", int], None]
 
 
 def cores() -> int:
@@ -57,8 +57,8 @@ class _Process:
     """A process with a channel to it, and the run that it has."""
 
     process: BaseProcess
-    channel: "Connection[Run, Answer]"
-    run: Run | None = None
+    channel: "Connection[RunSpec, Answer]"
+    run: RunSpec | None = None
 
 
 class RunPool:
@@ -105,7 +105,7 @@ class RunPool:
             entry.channel.close()
         self._processes.clear()
 
-    def do(self, runs: Sequence[Run]) -> Iterator[tuple[Run, Event]]:
+    def do(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Event]]:
         """Do all runs; yield what happens to which as it happens.
 
         The last event of a run is `Ended` or `Failed`.

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flwr_asyncdrop.app.config import IRRELEVANT, RunConfig
 from flwr_asyncdrop.checkpoint import newest
 from flwr_asyncdrop.cli.flags import DEFAULTS, Value
 from flwr_asyncdrop.cli.variants import Variant
-from flwr_asyncdrop.config import IRRELEVANT, RunConfig
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
-from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report.runlog import RunLog
 
-__all__ = ["HISTORY", "LOG", "Run", "all_runs", "is_complete", "resumed"]
+__all__ = ["HISTORY", "LOG", "RunSpec", "all_runs", "is_complete", "resumed"]
 
 HISTORY = "history.jsonl"
 LOG = "run.log"
@@ -21,7 +21,7 @@ _MISSING = "nothing"
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSpec:
     """One run.
 
     Attributes
@@ -55,7 +55,7 @@ class Run:
 
 def all_runs(
     variants: Iterable[Variant], seeds: Sequence[int], devices: int, out: Path
-) -> list[Run]:
+) -> list[RunSpec]:
     """Return every variant with every seed, the first seed's first.
 
     Raises
@@ -68,7 +68,9 @@ def all_runs(
         for variant in variants:
             folder = out / variant.label / f"seed-{seed}"
             settings = {**variant.settings, "seed": seed, "out-dir": str(folder)}
-            runs.append(Run(f"{variant.label} seed {seed}", folder, settings, devices))
+            runs.append(
+                RunSpec(f"{variant.label} seed {seed}", folder, settings, devices)
+            )
     names = [run.name for run in runs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
@@ -78,7 +80,7 @@ def all_runs(
     return runs
 
 
-def is_complete(run: Run) -> bool:
+def is_complete(run: RunSpec) -> bool:
     """Return whether the run's folder already has what it would give.
 
     Raises
@@ -101,7 +103,7 @@ def is_complete(run: Run) -> bool:
     return True
 
 
-def resumed(run: Run) -> Run:
+def resumed(run: RunSpec) -> RunSpec:
     """Return a run as it goes on from its last checkpoint, if it has one.
 
     It begins again if that is damaged, or of another configuration.
@@ -116,7 +118,7 @@ def resumed(run: Run) -> Run:
     return replace(run, settings={**run.settings, "resume": str(checkpoint.path)})
 
 
-def _differences(recorded: dict[str, object], run: Run) -> list[str]:
+def _differences(recorded: dict[str, object], run: RunSpec) -> list[str]:
     wanted = {"devices": run.devices, **run.config.settings}
     return [
         f"{key} {was!r}, now {value!r}"

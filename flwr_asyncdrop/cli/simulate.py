@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.display import make_console, make_display
 from flwr_asyncdrop.cli.events import Progress
@@ -13,13 +14,12 @@ from flwr_asyncdrop.cli.execute import execute
 from flwr_asyncdrop.cli.flags import Value, add_flags, given
 from flwr_asyncdrop.cli.logs import warnings_to
 from flwr_asyncdrop.cli.options import DEFAULTS, add_task, at_least
-from flwr_asyncdrop.cli.runs import HISTORY, Run
-from flwr_asyncdrop.cli.tasks import TASKS
+from flwr_asyncdrop.cli.presets import TASKS
+from flwr_asyncdrop.cli.runs import HISTORY, RunSpec
 from flwr_asyncdrop.cli.variants import task_settings
 from flwr_asyncdrop.cli.worker import Ended
-from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report import summarise
 from flwr_asyncdrop.server_app import output_dir
 
@@ -54,7 +54,7 @@ def _main(arguments: argparse.Namespace) -> int:
     settings, devices = _what(arguments)
     config = RunConfig.parse(settings)
     folder = output_dir(config)
-    run = Run(
+    run = RunSpec(
         f"{config.algo} seed {config.seed}",
         folder,
         {**settings, "out-dir": str(folder)},
@@ -90,12 +90,12 @@ def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
     return {**checkpoint.settings, **told, **where}, checkpoint.devices
 
 
-def simulate(run: Run, workers: int, console: Console) -> None:
-    """Run; show how far it is, what it came to, and where its files are.
+def simulate(run: RunSpec, workers: int, console: Console) -> None:
+    """RunSpec; show how far it is, what it came to, and where its files are.
 
     Parameters
     ----------
-    run : Run
+    run : RunSpec
         What is run.
     workers : int
         Worker processes.
@@ -119,7 +119,7 @@ def simulate(run: Run, workers: int, console: Console) -> None:
         display.say(str(path))
 
 
-def _command(run: Run, workers: int) -> str:
+def _command(run: RunSpec, workers: int) -> str:
     """Return what makes the run go on if it is interrupted."""
     command = f"asyncdrop simulate --resume {shlex.quote(str(run.folder))}"
     return f"{command} --workers {workers}" if workers else command

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from flwr_asyncdrop.algorithms import algorithm
+from flwr_asyncdrop.algorithms.hyperparameters import HYPERPARAMETERS
+from flwr_asyncdrop.algorithms.registry import algorithm
+from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.flags import Value
-from flwr_asyncdrop.cli.tasks import Task, num_rounds
-from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.cli.presets import Task, num_rounds
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.hyperparameters import HYPERPARAMETERS
 
 __all__ = ["Variant", "build_variants", "task_settings"]
 
@@ -48,9 +48,9 @@ def build_variants(
     task : Task
         The preset.
     explicit : mapping of str to value
-        Run-config keys that override the preset's.
+        RunSpec-config keys that override the preset's.
     vary : mapping of str to sequence of value
-        Run-config keys and the values that each takes.
+        RunSpec-config keys and the values that each takes.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def task_settings(task: Task, explicit: Mapping[str, Value]) -> dict[str, Value]
     task : Task
         The preset; what means nothing to the algorithm is left out of it.
     explicit : mapping of str to value
-        Run-config keys that override the preset's.
+        RunSpec-config keys that override the preset's.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.execute import execute
-from flwr_asyncdrop.cli.runs import LOG, Run
+from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.exceptions import AsyncDropError
 
 __all__ = ["Ended", "Failed", "work"]
@@ -44,7 +44,9 @@ class Failed:
     reason: str
 
 
-def work(channel: "Connection[Progress | Ended | Failed, Run]", workers: int) -> None:
+def work(
+    channel: "Connection[Progress | Ended | Failed, RunSpec]", workers: int
+) -> None:
     """Answer each run with its progress, and then with how it ended.
 
     Parameters
@@ -65,7 +67,9 @@ def work(channel: "Connection[Progress | Ended | Failed, Run]", workers: int) ->
 
 
 def _answer(
-    channel: "Connection[Progress | Ended | Failed, Run]", run: Run, workers: int
+    channel: "Connection[Progress | Ended | Failed, RunSpec]",
+    run: RunSpec,
+    workers: int,
 ) -> Ended | Failed:
     last = Progress()
 

@@ -8,9 +8,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.client.memory import training_memory
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.memory import training_memory
-from flwr_asyncdrop.simulation.profiles import BYTES_PER_MEGABIT
+from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT
 
 __all__ = ["CapacityMod", "Probe"]
 
@@ -53,7 +53,7 @@ class CapacityMod:
     ) -> Message:
         """Answer a greeting, or pass a task on and measure it."""
         received, started = time.time(), time.perf_counter()
-        if wire.is_greeting(message):
+        if wire.is_probe(message):
             reply = Message(RecordDict(), reply_to=message)
             seconds = 0.0 if self._probe is None else self._probe(context)
         else:

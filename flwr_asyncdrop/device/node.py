@@ -12,11 +12,11 @@ from pathlib import Path
 
 from flwr_asyncdrop.device import shim
 from flwr_asyncdrop.device.doorbell import Doorbell
-from flwr_asyncdrop.device.pace import NodePace, pace_node, warn_of_plain_pace
 from flwr_asyncdrop.device.programs import load_program, program_path, write_program
-from flwr_asyncdrop.device.pulls import pull_sooner
 from flwr_asyncdrop.device.supervisor import Supervisor
 from flwr_asyncdrop.device.thin import thin_command
+from flwr_asyncdrop.flower_internals.pace import NodePace, pace_node, warn_of_plain_pace
+from flwr_asyncdrop.flower_internals.pulls import pull_sooner
 
 __all__ = ["Settings", "main", "node_command"]
 

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flwr_asyncdrop.device.doorbell import Doorbell
-from flwr_asyncdrop.device.pace import WokenPace, pace_superexec, warn_of_plain_pace
 from flwr_asyncdrop.device.programs import load_program
+from flwr_asyncdrop.flower_internals.pace import (
+    WokenPace,
+    pace_superexec,
+    warn_of_plain_pace,
+)
 
 __all__ = ["main"]
 

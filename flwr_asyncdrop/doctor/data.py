@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from flwr_asyncdrop.data.catalogue import CATALOGUE, Source
+from flwr_asyncdrop.app.data.catalogue import CATALOGUE, Source
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 
 __all__ = ["check_data"]

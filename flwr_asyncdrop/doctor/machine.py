@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from flwr_asyncdrop.client.memory import available_memory, left_in_container
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
-from flwr_asyncdrop.memory import available_memory, left_in_container
 from flwr_asyncdrop.readable import readable_bytes
 
 __all__ = ["check_memory", "check_output", "check_shared"]

@@ -7,7 +7,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report.levels import draw_levels, level_evaluations
 from flwr_asyncdrop.report.panels import (
     draw_bytes,

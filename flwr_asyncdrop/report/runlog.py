@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.history import SCHEMA
+from flwr_asyncdrop.observers.history import SCHEMA
 from flwr_asyncdrop.readable import headline, lower_is_better
 
 __all__ = ["Curve", "Point", "Record", "RunLog", "column"]

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.readable import lower_is_better
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 

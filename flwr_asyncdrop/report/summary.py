@@ -63,7 +63,7 @@ class Summary:
     complete : bool
         Whether the run did all its rounds, as far as the history says.
     ended : str
-        Why it ended early, as `ServerState` has it; "" if that is not known.
+        Why it ended early, as `RunState` has it; "" if that is not known.
     """
 
     algorithm: str

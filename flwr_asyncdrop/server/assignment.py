@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import CapacityError
 from flwr_asyncdrop.masks import MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
     Indices,
     Keep,
@@ -78,7 +78,7 @@ class Assignment(Protocol):
 
     def assign(
         self,
-        state: ServerState,
+        state: RunState,
         rank: int,
         num_ranks: int,
         most_bytes: float = math.inf,
@@ -97,7 +97,7 @@ class FullModels:
 
     def assign(
         self,
-        state: ServerState,
+        state: RunState,
         rank: int,
         num_ranks: int,
         most_bytes: float = math.inf,
@@ -130,7 +130,7 @@ class Submodels:
 
     def assign(
         self,
-        state: ServerState,
+        state: RunState,
         rank: int,
         num_ranks: int,
         most_bytes: float = math.inf,
@@ -139,7 +139,7 @@ class Submodels:
 
         Parameters
         ----------
-        state : ServerState
+        state : RunState
             The state of the run; the number of orders so far seeds the mask.
         rank, num_ranks : int
             The device's place among the speed ranks, 0 the fastest.
@@ -163,7 +163,7 @@ class Submodels:
         kept = dict(zip(self._plan.groups, keep, strict=True))
         return Part(arrays, indices, shapes, self._known[sizes], kept=kept)
 
-    def _fit(self, keep: Keep, state: ServerState, most_bytes: float) -> Keep:
+    def _fit(self, keep: Keep, state: RunState, most_bytes: float) -> Keep:
         widths = {name: t.element_size() for name, t in state.arrays.items()}
 
         def num_bytes(keep: Keep) -> float:
@@ -194,7 +194,7 @@ class MaskedModels:
 
     def assign(
         self,
-        state: ServerState,
+        state: RunState,
         rank: int,
         num_ranks: int,
         most_bytes: float = math.inf,
@@ -239,7 +239,7 @@ def compute_share(
     return lambda _, shapes: step_flops(narrow(model, shapes), example_inputs) / flops
 
 
-def _check_size(state: ServerState, most_bytes: float) -> None:
+def _check_size(state: RunState, most_bytes: float) -> None:
     """Raise CapacityError if the full model is more than `most_bytes`."""
     if most_bytes == math.inf:
         return
@@ -252,7 +252,7 @@ def _check_size(state: ServerState, most_bytes: float) -> None:
 
 
 def _choose(
-    policy: MaskPolicy, plan: Plan, state: ServerState, rank: int, num_ranks: int
+    policy: MaskPolicy, plan: Plan, state: RunState, rank: int, num_ranks: int
 ) -> Keep:
     scores = (
         unit_scores(plan, state.arrays, state.initial) if policy.needs_scores else None

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from flwr.app import MetricRecord
 
-from flwr_asyncdrop.server.fleet import Fleet
-from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.server.state import Order, RunState
 from flwr_asyncdrop.wire import Reply
 
 __all__ = ["Callback", "Evaluation", "Merged"]
@@ -73,42 +73,40 @@ class Callback:
     def on_fleet(self, fleet: Fleet) -> None:
         """Get to know the devices of the run, first of all; they are only read."""
 
-    def on_start(self, state: ServerState) -> None:
+    def on_start(self, state: RunState) -> None:
         """React to the start of the run, before its first task."""
 
-    def on_resume(self, state: ServerState) -> None:
+    def on_resume(self, state: RunState) -> None:
         """React to a run that goes on from a checkpoint, in place of `on_start`."""
         self.on_start(state)
 
-    def on_pause(self, state: ServerState) -> None:
+    def on_pause(self, state: RunState) -> None:
         """React to a moment between two events, at which nothing is half done."""
 
-    def on_dispatch(self, state: ServerState, order: Order) -> None:
+    def on_dispatch(self, state: RunState, order: Order) -> None:
         """React to a task that has left."""
 
-    def on_update(self, state: ServerState, merged: Merged) -> None:
+    def on_update(self, state: RunState, merged: Merged) -> None:
         """React to a reply that has just been merged."""
 
-    def on_failure(
-        self, state: ServerState, order: Order, kind: str, reason: str
-    ) -> None:
+    def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """React to the loss of a task; its slot is free again.
 
         `kind` is one of a few (see `ReplyError`; also ``"no-reply"``, ``"not-sent"``,
         ``"late"`` and, of simulated devices, ``"dropout"``), `reason` says it in full.
         """
 
-    def on_evaluation_due(self, state: ServerState, source: str, number: int) -> None:
+    def on_evaluation_due(self, state: RunState, source: str, number: int) -> None:
         """React to the request for an evaluation of round `number`."""
 
-    def on_round(self, state: ServerState, number: int) -> None:
+    def on_round(self, state: RunState, number: int) -> None:
         """React to the last update of round `number`."""
 
-    def on_evaluation(self, state: ServerState, evaluation: Evaluation) -> None:
+    def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """React to an evaluation that has ended, maybe some updates ago."""
 
-    def on_interrupt(self, state: ServerState) -> None:
+    def on_interrupt(self, state: RunState) -> None:
         """React to a signal that stops the run, in place of `on_end`."""
 
-    def on_end(self, state: ServerState) -> None:
+    def on_end(self, state: RunState) -> None:
         """React to the end of the run, also to one by an error."""

@@ -17,7 +17,7 @@ from typing import ClassVar
 from flwr.app import Message
 
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import Order, ServerState
+from flwr_asyncdrop.server.state import Order, RunState
 
 __all__ = ["Arrival", "Clock", "Overdue", "VirtualClock", "WallClock"]
 
@@ -122,7 +122,7 @@ class Clock(ABC):
         moment = min(order.due, limit)
         heapq.heappush(self._moments, (moment, order.number, message_id))
 
-    def resume(self, state: ServerState) -> None:
+    def resume(self, state: RunState) -> None:
         """Go on with the tasks, and at the time, of a run that was interrupted."""
         self._go_on_from(state.time)
         for message_id, order in state.in_flight.items():

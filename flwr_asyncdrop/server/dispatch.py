@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import CapacityError, ConfigError
+from flwr_asyncdrop.fleet.capacity import Trip
+from flwr_asyncdrop.fleet.faults import FaultPolicy
+from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment, Part
-from flwr_asyncdrop.server.capacity import Trip
-from flwr_asyncdrop.server.fleet import SHORTEST_TASK, Fleet
-from flwr_asyncdrop.server.selection import Selection
-from flwr_asyncdrop.server.state import Order, ServerState
-from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.server.state import Order, RunState
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
-from flwr_asyncdrop.simulation.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire import DeviceReport
 
@@ -46,7 +46,7 @@ class Dispatcher:
         What goes into every task.
     keeps_base : bool
         Whether an order keeps what was sent.
-    tolerance : Tolerance
+    tolerance : FaultPolicy
         How long devices may take, and how often they may fail.
     queue_ahead : int
         Tasks that a device gets beside the one that it trains, so that it has the
@@ -61,7 +61,7 @@ class Dispatcher:
         settings: TrainSettings,
         *,
         keeps_base: bool = False,
-        tolerance: Tolerance = Tolerance(),  # noqa: B008  # frozen
+        tolerance: FaultPolicy = FaultPolicy(),  # noqa: B008  # frozen
         queue_ahead: int = 0,
     ) -> None:
         self.fleet = fleet
@@ -75,7 +75,7 @@ class Dispatcher:
         self._snapshot: tuple[int, State, State] | None = None
 
     def next_task(
-        self, state: ServerState, server_round: int, *, time: float | None = None
+        self, state: RunState, server_round: int, *, time: float | None = None
     ) -> tuple[Order, Message] | None:
         """Return the next order and its message, or None if no device is idle.
 
@@ -83,7 +83,7 @@ class Dispatcher:
 
         Parameters
         ----------
-        state : ServerState
+        state : RunState
             The state of the run.
         server_round : int
             The round, from 1.
@@ -106,7 +106,7 @@ class Dispatcher:
                     idle = idle[idle != device]
         return None
 
-    def _choose(self, state: ServerState, idle: NDArray[np.int64]) -> int:
+    def _choose(self, state: RunState, idle: NDArray[np.int64]) -> int:
         # One broken device must not take every task: the others first.
         fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
         return self._selection.choose(
@@ -117,7 +117,7 @@ class Dispatcher:
         )
 
     def _task(
-        self, state: ServerState, device: int, server_round: int, time: float | None
+        self, state: RunState, device: int, server_round: int, time: float | None
     ) -> tuple[Order, Message]:
         rank = int(self.fleet.ranks[device])
         part = self._assignment.assign(
@@ -130,13 +130,13 @@ class Dispatcher:
         return order, self.message(state, order, record)
 
     def message(
-        self, state: ServerState, order: Order, arrays: ArrayRecord | None = None
+        self, state: RunState, order: Order, arrays: ArrayRecord | None = None
     ) -> Message:
         """Return the message that carries an order out, the same every time.
 
         Parameters
         ----------
-        state : ServerState
+        state : RunState
             The state of the run; only its seed matters.
         order : Order
             What is ordered.
@@ -169,7 +169,7 @@ class Dispatcher:
             keys=self.settings.keys,
         )
 
-    def next_return(self, state: ServerState) -> float:
+    def next_return(self, state: RunState) -> float:
         """Return when the first device that is not taken can have a task.
 
         In seconds on the loop's clock; infinity if there is none.
@@ -202,7 +202,7 @@ class Dispatcher:
             return order.dispatched_at, 0
         return time, version - order.base_version
 
-    def replied(self, state: ServerState, device: int) -> None:
+    def replied(self, state: RunState, device: int) -> None:
         """Note that a device is free for the next task of its queue."""
         self._replied[device] = state.time, state.version
 
@@ -218,7 +218,7 @@ class Dispatcher:
         if self.fleet.expected(order.device, order.cost) is not None:
             self.fleet.observe(order.device, seconds, order.cost.compute)
 
-    def failed(self, state: ServerState, order: Order) -> None:
+    def failed(self, state: RunState, order: Order) -> None:
         """Count a failure of a device, and leave it alone if there are too many."""
         fleet, device = self.fleet, order.device
         expected = fleet.expected(device, order.cost) or SHORTEST_TASK
@@ -226,7 +226,7 @@ class Dispatcher:
         if seconds:
             fleet.released_at[device] = state.time + seconds
 
-    def _timed(self, state: ServerState, order: Order) -> Order:
+    def _timed(self, state: RunState, order: Order) -> Order:
         """Return the order with the moments at which its task arrives or fails."""
         fleet, left = self.fleet, order.dispatched_at
         expected = fleet.expected(order.device, order.cost)
@@ -252,7 +252,7 @@ class Dispatcher:
 
     def _order(
         self,
-        state: ServerState,
+        state: RunState,
         device: int,
         server_round: int,
         part: Part,
@@ -278,7 +278,7 @@ class Dispatcher:
             base=self._base(state, part) if self._keeps_base else None,
         )
 
-    def _base(self, state: ServerState, part: Part) -> State:
+    def _base(self, state: RunState, part: Part) -> State:
         """Return what is sent, as it is now; one copy of the full model a version."""
         if part.arrays is not state.arrays:
             return part.arrays

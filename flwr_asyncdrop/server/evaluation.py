@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel.types import State
 
 __all__ = ["ClientEvaluator", "EvaluateFn", "Evaluator", "Pending", "ServerEvaluator"]
@@ -71,7 +71,7 @@ class Evaluator(ABC):
     source: ClassVar[str]
     first_round: ClassVar[int]
 
-    def submit(self, state: ServerState, server_round: int) -> None:
+    def submit(self, state: RunState, server_round: int) -> None:
         """Take a snapshot of `state` and begin to evaluate it."""
         arrays = {name: tensor.clone() for name, tensor in state.served.items()}
         self.begin(Pending(server_round, state.updates, state.time, arrays))

@@ -5,18 +5,18 @@ import math
 from collections.abc import Iterable, Sequence
 
 from flwr_asyncdrop.exceptions import Interrupted, ReplyError, RunError
+from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.server.callbacks import Callback, Merged
-from flwr_asyncdrop.server.capacity import Trip
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
 from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
-from flwr_asyncdrop.server.greeting import Greeter
-from flwr_asyncdrop.server.limits import Limits
+from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.resuming import send_again
-from flwr_asyncdrop.server.reviews import Reviews
-from flwr_asyncdrop.server.session import Session
+from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.server.stopping import StoppingRule
 
 __all__ = ["AsyncLoop"]
 
@@ -24,21 +24,21 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 
 class AsyncLoop:
-    """Keeps `Limits.slots` devices training and merges each reply on arrival.
+    """Keeps `StoppingRule.slots` devices training and merges each reply on arrival.
 
     A task that is overdue gives its slot to another device; what becomes of its reply
-    is for the session's `Tolerance` to say. The last tasks are not replaced, so that
+    is for the session's `FaultPolicy` to say. The last tasks are not replaced, so that
     no device trains for nothing; orders that are late may outlive the run.
 
     Parameters
     ----------
-    session : Session
+    session : Run
         The state of the run, and those who change it.
     mailbox : Mailbox
         The way to the devices.
     clock : Clock
         Says what happens next.
-    limits : Limits
+    limits : StoppingRule
         When to end.
     evaluators : sequence of Evaluator
         Run after every round, and before the first update if they start at round 0.
@@ -46,7 +46,7 @@ class AsyncLoop:
         Told of everything.
     nodes : Nodes
         Says which nodes are connected.
-    greeter : Greeter
+    greeter : CapabilityProbe
         Asks those that join what they can do.
     under_way : sequence of UnderWay, optional
         Of a run that goes on: what each evaluator was at. None for a run that begins.
@@ -54,15 +54,15 @@ class AsyncLoop:
 
     def __init__(
         self,
-        session: Session,
+        session: Run,
         *,
         mailbox: Mailbox,
         clock: Clock,
-        limits: Limits,
+        limits: StoppingRule,
         evaluators: Sequence[Evaluator] = (),
         callbacks: Sequence[Callback] = (),
         nodes: Nodes,
-        greeter: Greeter,
+        greeter: CapabilityProbe,
         under_way: Sequence[UnderWay] | None = None,
     ) -> None:
         self.state = session.state
@@ -71,7 +71,7 @@ class AsyncLoop:
         self._mailbox = mailbox
         self._clock = clock
         self._limits = limits
-        self._reviews = Reviews(evaluators, callbacks, limits)
+        self._reviews = Evaluations(evaluators, callbacks, limits)
         self._callbacks = callbacks
         self._nodes = nodes
         self._greeter = greeter

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flwr_asyncdrop.device.pulls import pull_sooner
+from flwr_asyncdrop.flower_internals.pulls import pull_sooner
 from flwr_asyncdrop.server.pulls import Pull, Pulls
 
 __all__ = ["Mailbox"]

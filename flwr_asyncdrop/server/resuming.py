@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.session import Session
+from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.state import Order
 
 __all__ = ["send_again"]
 
 
-def send_again(session: Session, mailbox: Mailbox) -> list[Order]:
+def send_again(session: Run, mailbox: Mailbox) -> list[Order]:
     """Send the tasks that were out once more, and note their new message ids.
 
     A simulated device computes what it would have computed. A real one may have done
@@ -20,7 +20,7 @@ def send_again(session: Session, mailbox: Mailbox) -> list[Order]:
 
     Parameters
     ----------
-    session : Session
+    session : Run
         The run that goes on.
     mailbox : Mailbox
         The way to the devices.
@@ -47,7 +47,7 @@ def send_again(session: Session, mailbox: Mailbox) -> list[Order]:
 
 
 def _sent(
-    session: Session, mailbox: Mailbox, orders: Mapping[str, Order]
+    session: Run, mailbox: Mailbox, orders: Mapping[str, Order]
 ) -> dict[str, Order]:
     sent: dict[str, Order] = {}
     for message_id, old in orders.items():

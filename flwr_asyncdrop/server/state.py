@@ -7,11 +7,11 @@ from typing import Self
 
 from torch import Tensor
 
-from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.submodel.plan import UnitGroup
 from flwr_asyncdrop.submodel.types import Indices, State
 
-__all__ = ["Order", "ServerState"]
+__all__ = ["Order", "RunState"]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Order:
 
 
 @dataclass
-class ServerState:
+class RunState:
     """The state of a run.
 
     Attributes

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.schedule import StepDecay
-from flwr_asyncdrop.server.fleet import Fleet
+from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.server.schedule import StepDecay
 
 __all__ = ["SCHEDULED", "TrainSettings", "task_config"]
 

@@ -12,7 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfig, UserConfig
 from flwr.serverapp import Grid
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.simulation.private_flower import (
+from flwr_asyncdrop.flower_internals.identity import (
     SUPERLINK_NODE_ID,
     ErrorCode,
     Run,

@@ -10,7 +10,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.simulation.private_flower import ErrorCode
+from flwr_asyncdrop.flower_internals.identity import ErrorCode
 
 __all__ = ["Answer", "ClientAppSource", "Task", "answer", "failure", "load_client_app"]
 

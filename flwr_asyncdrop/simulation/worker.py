@@ -9,7 +9,7 @@ from multiprocessing import connection, parent_process
 
 import torch
 
-from flwr_asyncdrop.simulation.private_flower import ErrorCode
+from flwr_asyncdrop.flower_internals.identity import ErrorCode
 from flwr_asyncdrop.simulation.record import FAILED, READY, Record
 from flwr_asyncdrop.simulation.task import (
     ClientAppSource,

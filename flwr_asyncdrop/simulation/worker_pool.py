@@ -16,8 +16,8 @@ from typing import Self
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.flower_internals.identity import ErrorCode
 from flwr_asyncdrop.simulation.main_module import no_main_module, refers_to_main
-from flwr_asyncdrop.simulation.private_flower import ErrorCode
 from flwr_asyncdrop.simulation.record import FAILED, READY, Record, receive_text
 from flwr_asyncdrop.simulation.runner import Runner
 from flwr_asyncdrop.simulation.task import Answer, ClientAppSource, Task, failure

@@ -8,8 +8,8 @@ client learns the widths from the shapes that it receives.
 from flwr_asyncdrop.wire.devices import (
     DeviceReport,
     add_report,
-    is_greeting,
-    make_greeting,
+    is_probe,
+    make_probe,
     read_report,
 )
 from flwr_asyncdrop.wire.replies import (
@@ -44,8 +44,8 @@ __all__ = [
     "array_bytes",
     "flat_metrics",
     "from_record",
-    "is_greeting",
-    "make_greeting",
+    "is_probe",
+    "make_probe",
     "make_task",
     "read_config",
     "read_evaluation",

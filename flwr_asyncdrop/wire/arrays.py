@@ -9,7 +9,7 @@ from flwr.app import Array
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.npy import Layout, read_array, read_layout
+from flwr_asyncdrop.wire.npy import Layout, read_array, read_layout
 
 __all__ = ["read_sound_array"]
 

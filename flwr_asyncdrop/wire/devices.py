@@ -8,8 +8,8 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 __all__ = [
     "DeviceReport",
     "add_report",
-    "is_greeting",
-    "make_greeting",
+    "is_probe",
+    "make_probe",
     "read_report",
 ]
 
@@ -87,7 +87,7 @@ def _is_sound(value: object) -> bool:
     return math.isfinite(value) and 0 <= value <= _LARGEST
 
 
-def make_greeting(node_id: int, ttl: float) -> Message:
+def make_probe(node_id: int, ttl: float) -> Message:
     """Build the message that asks a node what it can do, before its first task.
 
     Parameters
@@ -107,7 +107,7 @@ def make_greeting(node_id: int, ttl: float) -> Message:
     )
 
 
-def is_greeting(message: Message) -> bool:
+def is_probe(message: Message) -> bool:
     """Return, on the device, whether a message asks what it can do."""
     records = message.content.config_records.values()
     return any(record.get(_GREETING) is True for record in records)

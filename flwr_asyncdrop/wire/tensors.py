@@ -3,8 +3,8 @@
 import torch
 from flwr.app import ArrayRecord
 
-from flwr_asyncdrop.npy import read_array, write_array
 from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.wire.npy import read_array, write_array
 
 __all__ = ["array_bytes", "from_record", "to_record"]
 

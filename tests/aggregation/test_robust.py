@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flwr_asyncdrop.aggregation import (
     COMBINATIONS,
     Buffered,
-    Remembered,
+    LatestPerGroup,
     Update,
     combiner,
     weighting,
@@ -114,7 +114,7 @@ class TestByHand:
 
     def test_remembered_changes_are_combined_too(self):
         state = one([0.0])
-        memory = Remembered(3, combine=MEDIAN)
+        memory = LatestPerGroup(3, combine=MEDIAN)
         for rank, change in enumerate((1.0, 2.0, 1e9)):
             changed = memory.merge(state, update([change], rank=rank))
         assert changed

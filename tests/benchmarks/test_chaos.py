@@ -21,7 +21,7 @@ from benchmarks.chaos.local import LocalRun, run_local
 from benchmarks.chaos.server import Settings
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 from tests.grids import HandlerGrid
 
 
@@ -152,7 +152,7 @@ def order(number, *, deadline=60.0, gives_up=90.0):
 
 def books_at(path, time, *, arrays=None, **orders):
     """Return the books of a run with tasks 0 and 1 out, at a moment of its clock."""
-    state = ServerState.start_from(arrays or {"w": torch.zeros(2)}, seed=0)
+    state = RunState.start_from(arrays or {"w": torch.zeros(2)}, seed=0)
     state.time, keeper = time, Books(path)
     for number in (0, 1):
         keeper.on_dispatch(state, order(number))

@@ -10,10 +10,10 @@ import torch
 from benchmarks.bare import FloatData, bare_loop
 from benchmarks.synthetic import write_fashion_mnist
 from benchmarks.usage import resident_bytes, usage_of
-from flwr_asyncdrop.client.training import LocalTraining
-from flwr_asyncdrop.config import RunConfig
-from flwr_asyncdrop.data import load_dataset
-from flwr_asyncdrop.models import build_model
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.data import load_dataset
+from flwr_asyncdrop.app.models import build_model
+from flwr_asyncdrop.app.training import LocalTraining
 
 
 def digits_model():

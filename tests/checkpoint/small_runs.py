@@ -8,11 +8,11 @@ from flwr.app import Message, MessageType, MetricRecord, RecordDict
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.checkpoint import Checkpoints
-from flwr_asyncdrop.history import HistoryWriter, read_history, without_wall
-from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
 from flwr_asyncdrop.seeding import torch_generator
-from flwr_asyncdrop.simulation.profiles import speed_levels
-from flwr_asyncdrop.strategies import STRATEGIES
+from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.strategy.named import STRATEGIES
 from tests.grids import HandlerGrid
 from tests.runs import answer, mlp, record, residual_mlp
 

@@ -13,20 +13,20 @@ from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.aggregation import Update
 from flwr_asyncdrop.aggregation.buffered import Collected
-from flwr_asyncdrop.aggregation.remembered import Latest
-from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.aggregation.latest_per_group import Latest
+from flwr_asyncdrop.algorithms.hyperparameters import Hyperparameters
+from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.checkpoint import keeper, newest
 from flwr_asyncdrop.checkpoint.codec import decode, encode
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
-from flwr_asyncdrop.history import HistoryMemory
-from flwr_asyncdrop.hyperparameters import Hyperparameters
-from flwr_asyncdrop.results import ResultsMemory
+from flwr_asyncdrop.fleet.fleet import Fleet, FleetMemory
+from flwr_asyncdrop.fleet.profiles import TaskCost
+from flwr_asyncdrop.observers.history import HistoryMemory
+from flwr_asyncdrop.observers.results import ResultsMemory
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import UnderWay
-from flwr_asyncdrop.server.fleet import Fleet, FleetMemory
-from flwr_asyncdrop.server.session import SessionMemory
-from flwr_asyncdrop.server.state import Order, ServerState
-from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.server.run import RunMemory
+from flwr_asyncdrop.server.state import Order, RunState
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.checkpoint.small_runs import run
 
@@ -53,7 +53,7 @@ ORDER = Order(
     kept={UnitGroup("hidden", 3, "internal"): torch.tensor([0, 2])},
     base={"w": torch.ones(2, 3)},
 )
-STATE = ServerState(
+STATE = RunState(
     seed=9,
     arrays={"w": torch.ones(3, 3)},
     initial={"w": torch.zeros(3, 3)},
@@ -116,8 +116,8 @@ def test_every_field_of_the_books_is_saved(value):
 @pytest.mark.parametrize(
     "kind",
     [
-        ServerState,
-        SessionMemory,
+        RunState,
+        RunMemory,
         HistoryMemory,
         ResultsMemory,
         UnderWay,
@@ -211,7 +211,7 @@ def test_what_is_saved_is_what_was_there_when_it_was_saved(tmp_path, monkeypatch
     saved = [newest(path) for path in all_checkpoints(tmp_path / "checkpoints")]
     assert [checkpoint.updates for checkpoint in saved] == [12, 8, 4, 0]
     for checkpoint in saved:
-        state = checkpoint.part("state", ServerState)
+        state = checkpoint.part("state", RunState)
         assert plain(state.arrays) == plain(weights[checkpoint.updates])
 
 

@@ -8,13 +8,13 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.checkpoint import newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, RunError
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.state import ServerState
-from flwr_asyncdrop.strategies import STRATEGIES
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.strategy.named import STRATEGIES
 from tests.checkpoint.small_runs import client, copy_of, lines, run
 from tests.grids import HandlerGrid
 from tests.runs import failing, record
@@ -65,7 +65,7 @@ class TestVirtualClock:
         changes = {"mode": mode, "late": late}
         whole = run(tmp_path / "whole", "hetero-asyncdrop", **changes)
         saved = checkpoints(tmp_path / "whole")
-        states = [newest(path).part("state", ServerState) for path in saved]
+        states = [newest(path).part("state", RunState) for path in saved]
         assert any(state.late for state in states)
         # The last one first: going on from one forgets those after it.
         for checkpoint in saved[:0:-1]:
@@ -105,7 +105,7 @@ class TestVirtualClock:
         run(tmp_path, "fedbuff")
         together = 0
         for path in checkpoints(tmp_path)[1:]:
-            state = newest(path).part("state", ServerState)
+            state = newest(path).part("state", RunState)
             sent = {}
             for order in state.orders:
                 base = sent.setdefault(order.base_version, order.base)
@@ -213,7 +213,7 @@ class TestWallClock:
 
     def test_it_does_not_keep_what_nobody_sends_again(self, tmp_path):
         run(tmp_path, "fedbuff", **self.WALL)
-        state = newest(checkpoints(tmp_path)[1]).part("state", ServerState)
+        state = newest(checkpoints(tmp_path)[1]).part("state", RunState)
         assert all(order.base is None for order in state.in_flight.values())
 
     def test_it_keeps_its_size_whoever_is_connected(self, tmp_path):

@@ -4,15 +4,15 @@ import torch
 
 from flwr_asyncdrop.checkpoint import Checkpoints
 from flwr_asyncdrop.checkpoint.saving import Saving
-from flwr_asyncdrop.checkpoint.signals import Signals
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.signals import Signals
+from flwr_asyncdrop.server.state import RunState
 
 TOLD = {"algo": "asyncdrop", "seed": 1}
 
 
 def test_a_run_without_checkpoints_begins():
     saving, signals = Saving.open(None, TOLD), Signals()
-    begun = ServerState.start_from({"w": torch.zeros(2)}, seed=1)
+    begun = RunState.start_from({"w": torch.zeros(2)}, seed=1)
     assert saving == Saving(None, None)
     assert saving.state(begun) is begun
     assert saving.session() is None

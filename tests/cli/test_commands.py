@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flwr_asyncdrop.cli.main import main
-from flwr_asyncdrop.history import read_history, without_wall
+from flwr_asyncdrop.observers.history import read_history, without_wall
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--model=mlp", "--num-rounds=2", "--local-steps=2", "--in-flight=3"]

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from flwr_asyncdrop.cli.display import BarDisplay, LineDisplay, make_display
 from flwr_asyncdrop.cli.events import Progress
-from flwr_asyncdrop.cli.runs import LOG, Run
+from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.cli.worker import Ended, Failed
 
 SETTINGS = {"num-rounds": 2, "in-flight": 4}
@@ -14,7 +14,7 @@ SETTINGS = {"num-rounds": 2, "in-flight": 4}
 
 @pytest.fixture
 def run(tmp_path):
-    return Run("asyncdrop seed 0", tmp_path, SETTINGS, devices=10)
+    return RunSpec("asyncdrop seed 0", tmp_path, SETTINGS, devices=10)
 
 
 def console(*, terminal):

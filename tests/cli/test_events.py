@@ -2,7 +2,7 @@ from flwr.app import MetricRecord
 
 from flwr_asyncdrop.cli.events import Progress, Reporter
 from flwr_asyncdrop.server.callbacks import Evaluation
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 
 
 class Watched:
@@ -11,7 +11,7 @@ class Watched:
     def __init__(self):
         self.now = 50.0
         self.said = []
-        self.state = ServerState.start_from({}, seed=0)
+        self.state = RunState.start_from({}, seed=0)
         self.reporter = Reporter(self.said.append, seconds=1.0, timer=lambda: self.now)
 
     def update(self, count=1):

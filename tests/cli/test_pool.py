@@ -4,7 +4,7 @@ import pytest
 
 from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.pool import RunPool, Started, share_out
-from flwr_asyncdrop.cli.runs import Run
+from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.worker import Ended, Failed
 
 
@@ -39,7 +39,7 @@ def obedient(channel, workers):
 
 
 def runs(tmp_path, *names):
-    return [Run(name, tmp_path, {}, devices=1) for name in names]
+    return [RunSpec(name, tmp_path, {}, devices=1) for name in names]
 
 
 def test_a_process_takes_run_after_run(tmp_path):

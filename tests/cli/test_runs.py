@@ -8,7 +8,7 @@ from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
 from flwr_asyncdrop.cli.runs import HISTORY, all_runs, is_complete, resumed
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.history import SCHEMA
+from flwr_asyncdrop.observers.history import SCHEMA
 
 SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
 VARIANTS = [Variant("one", SETTINGS), Variant("other", {**SETTINGS, "lr": 0.2})]

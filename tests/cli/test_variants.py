@@ -1,10 +1,10 @@
 import pytest
 
-from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.algorithms.registry import ALGORITHMS
+from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.ablations import ABLATIONS
-from flwr_asyncdrop.cli.tasks import TASKS
+from flwr_asyncdrop.cli.presets import TASKS
 from flwr_asyncdrop.cli.variants import build_variants, task_settings
-from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import ConfigError
 
 DIGITS, MLP = TASKS["digits"], TASKS["mlp-fashion-mnist"]

@@ -8,17 +8,17 @@ from flwr.app import Context, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop import CapacityMod, wire
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.experiment import initial_model
+from flwr_asyncdrop.client.memory import training_memory
 from flwr_asyncdrop.client_app import app as ready_app
-from flwr_asyncdrop.config import RunConfig
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.experiment import initial_model
-from flwr_asyncdrop.memory import training_memory
-from flwr_asyncdrop.simulation.private_flower import assume_identity
+from flwr_asyncdrop.flower_internals.identity import assume_identity
 from tests.runs import KEYS, answer, failing
 
 assume_identity(run_id=1)
 
-GREETING = wire.make_greeting(5, ttl=60)
+GREETING = wire.make_probe(5, ttl=60)
 
 
 def task(partition=None, kind=MessageType.TRAIN):

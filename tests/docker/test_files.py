@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flwr_asyncdrop.config import RunConfig
+from flwr_asyncdrop.app.config import RunConfig
 from scripts.edge.compose import read_compose
 
 DOCKER = Path(__file__).parents[2] / "docker"

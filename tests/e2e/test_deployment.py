@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.deployment import Deployment
-from flwr_asyncdrop.history import read_history
+from flwr_asyncdrop.observers.history import read_history
 
 ROOT = Path(__file__).parents[2]
 NODES = 3

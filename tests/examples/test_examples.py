@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_asyncdrop import LocalGrid
-from flwr_asyncdrop.strategy import AsyncStrategy
+from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.simulation.private_flower import assume_identity
+from flwr_asyncdrop.flower_internals.identity import assume_identity
 
 assume_identity(run_id=1)
 

@@ -16,15 +16,15 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import (
     Buffered,
     Clipped,
+    LatestPerGroup,
     Mixing,
-    Remembered,
     Update,
     combiner,
 )
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.npy import read_array
 from flwr_asyncdrop.submodel import extract
+from flwr_asyncdrop.wire.npy import read_array
 from tests.aggregation.two_layers import PLAN, random_state
 from tests.fuzz import hostile
 
@@ -46,7 +46,7 @@ AGGREGATORS = {
     "mean": lambda: Buffered(2),
     "examples": lambda: Buffered(2, combine=combiner("mean", 2, normaliser="examples")),
     "median": lambda: Buffered(3, combine=combiner("median", 3)),
-    "remembered": lambda: Remembered(2, momentum=0.5),
+    "remembered": lambda: LatestPerGroup(2, momentum=0.5),
     "clipped": lambda: Clipped(Mixing(), 1.0),
 }
 MASK = PLAN.indices(

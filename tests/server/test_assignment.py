@@ -9,7 +9,7 @@ from flwr_asyncdrop.server.assignment import (
     Submodels,
     compute_share,
 )
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import extract, plan_blocks, plan_submodels
 from tests.runs import mlp, residual_mlp
 
@@ -19,7 +19,7 @@ FULL = 4 * 6 + 6 * 5 + 5 * 3  # multiplications of `mlp`
 
 
 def run_state(seed=0):
-    return ServerState.start_from(mlp().state_dict(), seed)
+    return RunState.start_from(mlp().state_dict(), seed)
 
 
 def submodels(policy):
@@ -163,7 +163,7 @@ def test_blocks_of_other_sizes_have_other_costs():
     net = nn.Sequential(Widths(), nn.Linear(4, 1))
     plan = plan_blocks(net, INPUTS)
     assignment = Submodels(plan, RandomMask(0.5), compute_share(plan, net, INPUTS))
-    state = ServerState.start_from(net.state_dict(), 0)
+    state = RunState.start_from(net.state_dict(), 0)
     found = {}
     for number in range(10):
         state.dispatched = number

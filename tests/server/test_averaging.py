@@ -6,8 +6,8 @@ from flwr.app import MetricRecord
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.simulation import speed_levels
-from flwr_asyncdrop.strategies import AsyncFedAvg, FedBuff
+from flwr_asyncdrop.fleet import speed_levels
+from flwr_asyncdrop.strategy.named import AsyncFedAvg, FedBuff
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, plus_one, record
 

@@ -6,10 +6,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.clock import Arrival, VirtualClock, WallClock
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import Order, ServerState
-from flwr_asyncdrop.simulation.profiles import TaskCost
+from flwr_asyncdrop.server.state import Order, RunState
 from tests.grids import HandlerGrid, echo
 
 
@@ -180,7 +180,7 @@ def test_nothing_out_and_nothing_to_wait_for_is_an_error(clock_type):
 
 
 def state_at(time, in_flight, late):
-    state = ServerState.start_from({"w": torch.zeros(1)}, seed=0)
+    state = RunState.start_from({"w": torch.zeros(1)}, seed=0)
     state.time, state.in_flight, state.late = time, in_flight, late
     return state
 

@@ -6,18 +6,18 @@ import torch
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.fleet.availability import Availability
+from flwr_asyncdrop.fleet.capacity import Trip
+from flwr_asyncdrop.fleet.faults import FaultPolicy
+from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.fleet.profiles import DeviceProfile
+from flwr_asyncdrop.fleet.selection import Stratified
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Part
-from flwr_asyncdrop.server.capacity import Trip
 from flwr_asyncdrop.server.dispatch import Dispatcher
-from flwr_asyncdrop.server.fleet import Fleet
-from flwr_asyncdrop.server.selection import Stratified
-from flwr_asyncdrop.server.state import ServerState
-from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainSettings
-from flwr_asyncdrop.simulation.availability import Availability
-from flwr_asyncdrop.simulation.profiles import DeviceProfile
 from tests.runs import KEYS
 
 
@@ -42,12 +42,12 @@ def dispatcher(profiles=None, nodes=(30, 10), assignment=None, ttl=60, **toleran
         Stratified(),
         assignment or Half(),
         settings,
-        tolerance=Tolerance(**tolerance),
+        tolerance=FaultPolicy(**tolerance),
     )
 
 
 def run_state():
-    return ServerState.start_from({"w": torch.arange(4.0)}, seed=5)
+    return RunState.start_from({"w": torch.arange(4.0)}, seed=5)
 
 
 VIRTUAL = [DeviceProfile(2.0, 100.0, 100.0), DeviceProfile(4.0)]
@@ -102,7 +102,7 @@ def test_jitter_is_drawn_from_the_seed_of_the_run_and_the_number_of_the_order():
     assert [order(n).due for n in (0, 1)] == [0.5 * math.exp(0.5 * z) for z in noise]
     assert order(0).due != order(1).due
     assert order(0).deadline == order(1).deadline == 1.5
-    other = ServerState.start_from({"w": torch.zeros(4)}, seed=6)
+    other = RunState.start_from({"w": torch.zeros(4)}, seed=6)
     assert order(0, other).due != order(0).due
 
 

@@ -9,7 +9,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import ClientEvaluator, ServerEvaluator
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import ServerState
+from flwr_asyncdrop.server.state import RunState
 from tests.grids import HandlerGrid
 from tests.runs import Run, plus_one
 
@@ -35,7 +35,7 @@ def weight(arrays):
 
 
 def state(value=0.0):
-    return ServerState.start_from({"w": torch.full((2,), value)}, seed=0)
+    return RunState.start_from({"w": torch.full((2,), value)}, seed=0)
 
 
 class Release(Callback):

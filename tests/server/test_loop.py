@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import RunError
-from flwr_asyncdrop.schedule import StepDecay
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.server.schedule import StepDecay
 from tests.grids import HandlerGrid, RefusedError
 from tests.runs import Run, answer, failing, plus_one
 
@@ -300,7 +300,7 @@ class TestDeadlines:
             return slow if (node, tasks[node]) == (1, 2) else 4.0
 
         grid = HandlerGrid(plus_one, node_ids=[1, 2, 3], delay=delay)
-        run = Run(grid, rounds=rounds, tolerance=Tolerance(late=late)).go()
+        run = Run(grid, rounds=rounds, tolerance=FaultPolicy(late=late)).go()
         orders = [order for order in run.recorder.orders if order.node_id == 1]
         return run, orders[1]
 
@@ -400,7 +400,7 @@ class TestFailures:
             return failing(message, "CUDA\nout") if bad else plus_one(message)
 
         grid = HandlerGrid(train, node_ids=[1, 2])
-        tolerance = Tolerance(quarantine_after=0)
+        tolerance = FaultPolicy(quarantine_after=0)
         run = Run(grid, seconds=(1.0, 1.0), tolerance=tolerance).go()
         # It fails at 1 to 6 s; device 1 works at 1 to 5 s and, as the last task is not
         # given to the device that has just failed, at 7 s.
@@ -473,7 +473,7 @@ class TestFailures:
     def test_with_all_devices_in_quarantine_the_clock_goes_to_the_first_release(self):
         outcomes = iter([failing] * 2 + [plus_one] * 9)
         grid = HandlerGrid(lambda m: next(outcomes)(m), node_ids=[1])
-        tolerance = Tolerance(quarantine_after=1)
+        tolerance = FaultPolicy(quarantine_after=1)
         run = Run(grid, seconds=(4.0,), in_flight=1, rounds=2, tolerance=tolerance).go()
         # Failures at 4 and, released at 8, at 12; released at 20.
         assert run.recorder.times == [24.0, 28.0]
@@ -483,7 +483,7 @@ class TestFailures:
         grid = HandlerGrid(
             lambda m: next(outcomes)(m), node_ids=[1], delay=lambda m: 1.0
         )
-        tolerance = Tolerance(quarantine_after=1)
+        tolerance = FaultPolicy(quarantine_after=1)
         run = Run(grid, in_flight=1, rounds=1, tolerance=tolerance).go()
         sent = [order.dispatched_at for order in run.recorder.orders]
         assert sent == pytest.approx([0, 11, 32], abs=0.6)

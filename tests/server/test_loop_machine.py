@@ -21,12 +21,12 @@ from hypothesis.stateful import (
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.fleet import Availability, DeviceProfile
+from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
-from flwr_asyncdrop.server.greeting import Greeter
-from flwr_asyncdrop.server.limits import Limits
 from flwr_asyncdrop.server.loop import AsyncLoop
-from flwr_asyncdrop.server.tolerance import LATE_POLICIES, Tolerance
-from flwr_asyncdrop.simulation import Availability, DeviceProfile
+from flwr_asyncdrop.server.probe import CapabilityProbe
+from flwr_asyncdrop.server.stopping import StoppingRule
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, Run, answer, failing, plus_one
 
@@ -117,7 +117,7 @@ class LoopMachine(RuleBasedStateMachine):
         size=st.integers(1, 3),
         waits=st.booleans(),
         tolerance=st.builds(
-            Tolerance,
+            FaultPolicy,
             st.sampled_from([0.0, 1.0, 3.0]),
             st.sampled_from(sorted(LATE_POLICIES)),
             st.integers(0, 3),
@@ -153,10 +153,10 @@ class LoopMachine(RuleBasedStateMachine):
             session,
             mailbox=self.run.mailbox,
             clock=self.clock,
-            limits=Limits(4, session.updates_per_round, session.slots, 90.0),
+            limits=StoppingRule(4, session.updates_per_round, session.slots, 90.0),
             callbacks=[self.books],
             nodes=self.run.nodes,
-            greeter=Greeter(
+            greeter=CapabilityProbe(
                 self.run.mailbox, session.dispatcher.fleet, enabled=greets, patience=9.0
             ),
         )
@@ -193,7 +193,7 @@ class LoopMachine(RuleBasedStateMachine):
         """Answer the latest messages, also those that have been answered before."""
         for message, kind in zip(reversed(self.grid.pushed), kinds, strict=False):
             if kind != "nothing":
-                reply = greeted if wire.is_greeting(message) else REPLIES[kind]
+                reply = greeted if wire.is_probe(message) else REPLIES[kind]
                 self.grid.ready.append(reply(message))
         self.step_once()
 
@@ -201,7 +201,7 @@ class LoopMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 8))
     def reply_twice(self, back):
         message = self.grid.pushed[-1 - back % len(self.grid.pushed)]
-        reply = greeted if wire.is_greeting(message) else plus_one
+        reply = greeted if wire.is_probe(message) else plus_one
         self.grid.ready += [reply(message), reply(message)]
 
     @rule(seconds=st.floats(0, 100))
@@ -274,7 +274,7 @@ class LoopMachine(RuleBasedStateMachine):
             return
         self.grid.refuse, self.grid.strays = None, False
         self.grid.handler = lambda message: (
-            greeted(message) if wire.is_greeting(message) else plus_one(message)
+            greeted(message) if wire.is_probe(message) else plus_one(message)
         )
         self.grid.node_ids = list(range(1, 5))
         self.grid.ready = []

@@ -3,8 +3,8 @@
 import pytest
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.server.limits import Limits
-from flwr_asyncdrop.strategies import AsyncFedAvg
+from flwr_asyncdrop.server.stopping import StoppingRule
+from flwr_asyncdrop.strategy.named import AsyncFedAvg
 from tests.grids import HandlerGrid
 from tests.runs import Run, plus_one
 
@@ -83,4 +83,4 @@ def test_it_changes_nothing_before():
 def test_a_limit_must_leave_time():
     with pytest.raises(ConfigError, match="max_seconds=0 must be more than 0"):
         AsyncFedAvg(max_seconds=0)
-    assert Limits(1, 1, 1, 1.0).max_seconds == float("inf")
+    assert StoppingRule(1, 1, 1, 1.0).max_seconds == float("inf")

@@ -4,7 +4,7 @@ import pytest
 
 from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.server.tolerance import Tolerance
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from tests.grids import HandlerGrid
 from tests.runs import Run, failing, plus_one
 
@@ -66,7 +66,7 @@ def test_a_queued_task_has_the_time_of_those_ahead_of_it_too():
         queue_ahead=1,
         rounds=6,
         patience=500.0,
-        tolerance=Tolerance(deadline=2.0),
+        tolerance=FaultPolicy(deadline=2.0),
     ).go()
     late = run.recorder.orders[-1]
     # Expected 20 s, twice as it is second in its queue, and twice that is too late.

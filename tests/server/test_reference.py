@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.seeding import torch_generator
-from flwr_asyncdrop.simulation.profiles import DeviceProfile
-from flwr_asyncdrop.strategies import STRATEGIES
+from flwr_asyncdrop.strategy.named import STRATEGIES
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, answer, mlp, record, residual_mlp
 

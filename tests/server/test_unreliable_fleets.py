@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Buffered, Mixing
+from flwr_asyncdrop.fleet import Availability, DeviceProfile
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.seeding import numpy_generator
-from flwr_asyncdrop.server.rounds import train_messages
-from flwr_asyncdrop.server.tolerance import Tolerance
-from flwr_asyncdrop.simulation import Availability, DeviceProfile
+from flwr_asyncdrop.strategy.rounds import train_messages
 from tests.grids import HandlerGrid
 from tests.runs import Run, answer, plus_one
 
@@ -90,7 +90,7 @@ def lost(seed, number, dropout):
 
 @pytest.mark.parametrize(("deadline", "notices_after"), [(0.0, 2.0), (3.0, 6.0)])
 def test_a_lost_task_costs_its_time_and_its_bytes_down(deadline, notices_after):
-    tolerance = Tolerance(deadline, quarantine_after=0)
+    tolerance = FaultPolicy(deadline, quarantine_after=0)
     device = DeviceProfile(2.0, dropout=0.5)
     run = run_of(device, rounds=6, seed=1, tolerance=tolerance).go()
     fates = []
@@ -221,10 +221,10 @@ FLEET = (
 
 
 TOLERANCES = (
-    Tolerance(),
-    Tolerance(deadline=0, quarantine_after=0),
-    Tolerance(deadline=1.5, late="drop", quarantine_after=2),
-    Tolerance(deadline=1, late="merge", quarantine_after=1),
+    FaultPolicy(),
+    FaultPolicy(deadline=0, quarantine_after=0),
+    FaultPolicy(deadline=1.5, late="drop", quarantine_after=2),
+    FaultPolicy(deadline=1, late="merge", quarantine_after=1),
 )
 
 

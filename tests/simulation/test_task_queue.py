@@ -3,7 +3,7 @@ from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.simulation.private_flower import assume_identity
+from flwr_asyncdrop.flower_internals.identity import assume_identity
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.exceptions import ShapeError, UnsupportedModelError
 from flwr_asyncdrop.masks import SmartPartition, unit_scores
-from flwr_asyncdrop.models import build_model
 from flwr_asyncdrop.submodel import (
     extract,
     load_submodel,

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from flwr_asyncdrop.models import build_model
+from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels, step_flops
 from tests.submodel.networks import images
 from tests.submodel.silencing import random_keep, run, silenced

@@ -5,7 +5,7 @@ import torch
 from flwr.app import Array, Message, MetricRecord, RecordDict
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.simulation.private_flower import assume_identity
+from flwr_asyncdrop.flower_internals.identity import assume_identity
 
 assume_identity(run_id=1)
 

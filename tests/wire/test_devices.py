@@ -4,7 +4,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.simulation.private_flower import assume_identity
+from flwr_asyncdrop.flower_internals.identity import assume_identity
 
 assume_identity(run_id=1)
 
@@ -12,7 +12,7 @@ REPORT = wire.DeviceReport(1.5, 10.0, 12.0, memory=2e9, capacity=3.0, bandwidth=
 
 
 def reply(content=None):
-    return Message(RecordDict(content or {}), reply_to=wire.make_greeting(7, ttl=60))
+    return Message(RecordDict(content or {}), reply_to=wire.make_probe(7, ttl=60))
 
 
 def test_a_report_comes_back_as_it_was():
@@ -30,7 +30,7 @@ def test_what_the_app_itself_reports_stays():
 
 def test_a_reply_without_a_report_has_none():
     assert wire.read_report(reply()) is None
-    failed = Message(Error(code=3), reply_to=wire.make_greeting(7, ttl=60))
+    failed = Message(Error(code=3), reply_to=wire.make_probe(7, ttl=60))
     assert wire.read_report(failed) is None
 
 
@@ -45,8 +45,8 @@ def test_a_report_with_what_cannot_be_meant_is_no_report(value):
 
 
 def test_a_greeting_is_known_from_a_task():
-    greeting = wire.make_greeting(7, ttl=60)
-    assert wire.is_greeting(greeting)
+    greeting = wire.make_probe(7, ttl=60)
+    assert wire.is_probe(greeting)
     assert (greeting.metadata.dst_node_id, greeting.metadata.ttl) == (7, 60)
     task = wire.make_task(
         wire.to_record({}),
@@ -55,5 +55,5 @@ def test_a_greeting_is_known_from_a_task():
         node_id=7,
         keys=wire.RecordKeys(),
     )
-    assert not wire.is_greeting(task)
-    assert not wire.is_greeting(reply({"config": ConfigRecord({})}))
+    assert not wire.is_probe(task)
+    assert not wire.is_probe(reply({"config": ConfigRecord({})}))

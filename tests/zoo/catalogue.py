@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.models import build_model
+from flwr_asyncdrop.app.models import build_model
 from tests.zoo import models
 
 __all__ = ["HAND_WRITTEN", "VISION", "Entry", "vision_entry"]

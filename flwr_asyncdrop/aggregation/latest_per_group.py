@@ -1,0 +1,118 @@
+"""LatestPerGroup aggregation: every speed group has its say in every step."""
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
+from flwr_asyncdrop.aggregation.combining import Combiner
+from flwr_asyncdrop.aggregation.server_step import ServerStep
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.submodel import State, check_fits
+
+__all__ = ["NUM_GROUPS", "Latest", "LatestPerGroup"]
+
+NUM_GROUPS = 8
+"""Groups of speed ranks unless told otherwise."""
+
+
+@dataclass
+class Latest:
+    """What `LatestPerGroup` keeps between updates.
+
+    Attributes
+    ----------
+    changes : dict of int to (Change, float)
+        The latest change of each speed group, and the `Update.lr_factor` of it.
+    lr_factor : float
+        The smallest one so far.
+    collected : int
+        Updates since the last step.
+    velocity : dict of str to Tensor
+        Of the `ServerStep`.
+    """
+
+    changes: dict[int, tuple[Change, float]] = field(default_factory=dict)
+    lr_factor: float = 1.0
+    collected: int = 0
+    velocity: State = field(default_factory=dict)
+
+
+class LatestPerGroup(Aggregator):
+    """Step every K updates with the mean of the latest changes of all speed groups.
+
+    Fast devices send many updates for each one of a slow device, so a mean over the
+    latest updates pulls the model towards the data of the fast. Here the server keeps
+    the latest change of every group of devices that are about as fast, and each step
+    takes the mean of these: ``W <- W + lr sum_g s_g m_g Delta_g / max(sum_g m_g, 1)``
+    with the masks ``m_g``, so that a coordinate is averaged over those that trained it.
+    The idea of a memory is MIFA's (Gu et al., 2021), where it stands in for devices
+    that are away: a group keeps its say until it sends something newer.
+
+    A change is about as large as the learning rate that made it. So that one from
+    before the rate decayed does not outweigh those after, ``s_g`` is the smallest rate
+    so far over that of the change.
+
+    Parameters
+    ----------
+    size : int
+        ``K``, at least 1: updates from one step to the next.
+    num_groups : int
+        Groups of speed ranks, at least 1; ranks are spread evenly over them. The
+        server keeps one change of each.
+    combine : callable
+        Makes one change of theirs: the mean by default, or see `combiner`.
+    server_lr, momentum : float
+        Of the `ServerStep`.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
+    """
+
+    needs_base: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        num_groups: int = NUM_GROUPS,
+        combine: Combiner = partial(mean_change, normaliser="counts"),  # noqa: B008  # pure
+        server_lr: float = 1.0,
+        momentum: float = 0.0,
+    ) -> None:
+        if size < 1:
+            raise ConfigError(f"buffer_size={size!r} must be at least 1")
+        if num_groups < 1:
+            raise ConfigError(f"num_groups={num_groups!r} must be at least 1")
+        self.size = size
+        self._num_groups = num_groups
+        self._combine = combine
+        self._server_step = ServerStep(server_lr, momentum)
+        self.memory = Latest()
+
+    def merge(self, state: State, update: Update) -> bool:
+        """Remember the update; with the last of K the global model takes its step."""
+        check_fits(state, update.arrays, update.indices)
+        memory: Latest = self.memory
+        change = change_of(update, update.discount)
+        memory.changes[self.group_of(update)] = change, update.lr_factor
+        memory.lr_factor = min(memory.lr_factor, update.lr_factor)
+        memory.collected += 1
+        if memory.collected < self.size:
+            return False
+        changes = [
+            replace(change, weight=change.weight * (memory.lr_factor / lr_factor))
+            for _, (change, lr_factor) in sorted(memory.changes.items())
+        ]
+        combined = self._combine(state, changes)
+        self._server_step.take_(state, combined, memory.velocity)
+        memory.collected = 0
+        return True
+
+    def group_of(self, update: Update) -> int:
+        """Return the speed group of the device that sent it, 0 the fastest."""
+        groups = min(self._num_groups, update.num_ranks)
+        return update.rank * groups // update.num_ranks

@@ -1,0 +1,1 @@
+"""The algorithms: how updates merge, what is dropped, what clients minimise."""

@@ -1,0 +1,1 @@
+"""The ready app: run-config, data, models, training."""

@@ -1,0 +1,127 @@
+"""What server and clients of the ready app agree on: data, partition, model."""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.data import (
+    Dataset,
+    by_speed_level,
+    dirichlet,
+    iid,
+    load_dataset,
+)
+from flwr_asyncdrop.app.data.partitions import level_pools
+from flwr_asyncdrop.app.models import build_model
+from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.seeding import derive_seed, numpy_generator
+from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
+
+__all__ = [
+    "best_device",
+    "initial_model",
+    "level_mixes",
+    "load_data",
+    "partitions",
+    "trained_model",
+]
+
+_RECALIBRATION_BATCHES = 8
+_RECALIBRATION_BATCH = 256
+
+
+def best_device() -> torch.device:
+    """Return the GPU that this process was given, if it was given one.
+
+    Ray and ``CUDA_VISIBLE_DEVICES`` show a process the GPUs that it may use.
+    """
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@lru_cache(maxsize=2)
+def load_data(config: RunConfig) -> Dataset:
+    """Load the run's data set, once a process."""
+    return load_dataset(config.dataset, config.data_path, config.download)
+
+
+@lru_cache(maxsize=2)
+def initial_model(config: RunConfig) -> nn.Module:
+    """Build the run's model with its initial weights; shared, so do not train it."""
+    data = load_data(config)
+    seed = derive_seed(config.seed, "model")
+    return build_model(
+        config.model,
+        data.input_shape,
+        data.num_classes,
+        seed,
+        vocabulary=data.vocabulary,
+        width=config.width,
+    )
+
+
+def trained_model(config: RunConfig, arrays: State) -> nn.Module:
+    """Return the run's model with weights as trained, ready to be used.
+
+    Running statistics of batch normalisation that submodels learnt are biased for the
+    full model, so it gets statistics of its own from test inputs, without labels:
+    "batch statistics at test", as the paper's script has it.
+    """
+    data, device = load_data(config), best_device()
+    model = load_submodel(initial_model(config), arrays).to(device)
+    starts = range(0, len(data.test_y), _RECALIBRATION_BATCH)
+    recalibrate_bn(
+        in_precision(model, config.precision),
+        (
+            data.batch("test", slice(start, start + _RECALIBRATION_BATCH), device)[0]
+            for start in starts[:_RECALIBRATION_BATCHES]
+        ),
+    )
+    return model
+
+
+@lru_cache(maxsize=2)
+def partitions(config: RunConfig, num_devices: int) -> list[NDArray[np.int64]]:
+    """Return the positions of the training samples that each device holds."""
+    data = load_data(config)
+    generator = numpy_generator(config.seed, "partition")
+    if config.partition == "iid":
+        return iid(len(data.train_y), num_devices, generator=generator)
+    if config.partition == "dirichlet":
+        return dirichlet(
+            data.train_y, num_devices, config.dirichlet_alpha, generator=generator
+        )
+    return by_speed_level(
+        data.train_y,
+        num_devices,
+        config.levels,
+        generator=generator,
+        shards_per_level=config.shards_per_level,
+    )
+
+
+def level_mixes(config: RunConfig, num_devices: int) -> NDArray[np.float64]:
+    """Return which labels the devices of each speed level have.
+
+    For ``partition='speed-level'``, which ties labels to speed.
+
+    Returns
+    -------
+    ndarray of float64
+        Share of each label in the pool of each level, the fastest first, of shape
+        ``(levels, num_classes)``; rows sum to 1.
+    """
+    data = load_data(config)
+    pools = level_pools(
+        data.train_y,
+        min(config.levels, num_devices),
+        # As in `partitions`, where it deals the pools out before anything else.
+        generator=numpy_generator(config.seed, "partition"),
+        shards_per_level=config.shards_per_level,
+    )
+    labels = data.train_y.numpy()
+    counts = [np.bincount(labels[p], minlength=data.num_classes) for p in pools]
+    return np.array([count / count.sum() for count in counts])

@@ -1,0 +1,55 @@
+"""The simulated fleet that a run-config describes."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.fleet.profiles import (
+    BYTES_PER_MEGABIT,
+    DeviceProfile,
+    speed_levels,
+)
+from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
+
+__all__ = ["build_fleet", "typical_fleet"]
+
+
+def build_fleet(config: RunConfig) -> Callable[[int], Sequence[DeviceProfile]]:
+    """Return what builds the run's fleet from a number of devices, fastest first.
+
+    Raises
+    ------
+    DataError
+        If the trace file is missing or damaged.
+    """
+    if config.trace:
+        return partial(trace_fleet, _trace(config))
+    return partial(
+        speed_levels,
+        num_levels=config.levels,
+        slowest_over_fastest=config.speed_ratio,
+        seconds_per_task=config.step_seconds * config.local_steps,
+        bytes_per_second=config.bandwidth_mbps * BYTES_PER_MEGABIT or math.inf,
+        jitter=config.jitter,
+        dropout=config.dropout,
+        availability=config.availability,
+        seed=config.seed,
+    )
+
+
+def typical_fleet(config: RunConfig) -> Sequence[DeviceProfile]:
+    """Return a fleet with every sort of device equally often, fastest first.
+
+    It stands for the run's while the number of nodes is unknown, and has no fewer
+    devices than can be in flight.
+    """
+    if config.trace:
+        size = len(_trace(config))
+        return build_fleet(config)(size * math.ceil(config.in_flight / size))
+    return build_fleet(config)(config.levels * config.in_flight)
+
+
+def _trace(config: RunConfig) -> Sequence[DeviceProfile]:
+    return read_trace(Path(config.trace).expanduser().absolute(), config.local_steps)

@@ -1,0 +1,98 @@
+"""How many of a run's updates the fastest devices will do."""
+
+from collections.abc import Sequence
+
+from flwr_asyncdrop.aggregation import Buffered
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.fleets import typical_fleet
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from flwr_asyncdrop.submodel import State
+
+__all__ = ["expected_schedule", "fastest_share"]
+
+
+def expected_schedule(
+    config: RunConfig, strategy: AsyncStrategy, initial: State
+) -> StepDecay:
+    """Place the milestones on the updates that the fastest rank will do.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Says what the fleet is like, and at which shares of these updates the rate
+        decays. Of real devices nothing is known yet: the simulated fleet that it
+        describes stands for them.
+    strategy : AsyncStrategy
+        Says what each rank trains, and whether devices wait.
+    initial : dict of str to Tensor
+        The model.
+    """
+    aggregator = strategy.build_aggregator(config.in_flight)
+    waits_for = 1
+    if isinstance(aggregator, Buffered) and aggregator.waits:
+        waits_for = aggregator.size
+    share = fastest_share(
+        typical_fleet(config),
+        strategy.task_costs(initial),
+        uniform=config.selection == "uniform",
+        waits_for=waits_for,
+        deadline=strategy.tolerance.deadline,
+    )
+    updates = config.num_rounds * config.in_flight * share
+    milestones = tuple(round(part * updates) for part in config.milestones)
+    return StepDecay(milestones, config.lr_gamma)
+
+
+def fastest_share(
+    profiles: Sequence[DeviceProfile],
+    costs: Sequence[TaskCost],
+    *,
+    uniform: bool = False,
+    waits_for: int = 1,
+    deadline: float = 0.0,
+) -> float:
+    """Return the expected share of a run's updates that the fastest rank does.
+
+    One task of each rank is in flight at any moment, so a rank does updates at the
+    rate at which its devices end theirs. If any idle device may be next, whatever its
+    speed, every device does equally many instead, in a fleet that is much larger than
+    what is in flight. And where devices wait until `waits_for` updates are there, the
+    fastest rank has no more than one among these. Lost tasks are no updates. Absences
+    do not count: another device of the rank takes the place.
+
+    Parameters
+    ----------
+    profiles : sequence of DeviceProfile
+        The fleet, fastest first.
+    costs : sequence of TaskCost
+        What a task asks of each rank; there are as many ranks as tasks in flight.
+    uniform : bool
+        Whether any idle device may be next, in place of one of each rank.
+    waits_for : int
+        Updates for which devices wait before they go on; 1 if they never wait, and
+        the number of ranks in a synchronous algorithm.
+    deadline : float
+        Times its expected duration after which a lost task shows; 0 if that takes as
+        long as one that is not lost.
+    """
+    rates = [0.0] * len(costs)
+    for rank, cost in enumerate(costs):
+        devices = [
+            profile
+            for place, profile in enumerate(profiles)
+            if place * len(costs) // len(profiles) == rank
+        ]
+        updates = sum(1 - device.dropout for device in devices)
+        seconds = sum(_slot_seconds(device, cost, deadline) for device in devices)
+        if devices:
+            rates[rank] = updates if uniform else updates / seconds
+    return min(rates[0] / sum(rates), 1 / waits_for)
+
+
+def _slot_seconds(device: DeviceProfile, cost: TaskCost, deadline: float) -> float:
+    """Return how long a device's task takes a slot on average, lost ones included."""
+    done = device.mean_duration(cost)
+    lost = deadline * device.duration(cost) if deadline else done
+    return (1 - device.dropout) * done + device.dropout * lost

@@ -1,0 +1,5 @@
+"""The models that the examples and the experiments train."""
+
+from flwr_asyncdrop.app.models.factory import MODEL_NAMES, TEXT_MODELS, build_model
+
+__all__ = ["MODEL_NAMES", "TEXT_MODELS", "build_model"]

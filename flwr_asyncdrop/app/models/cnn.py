@@ -1,0 +1,37 @@
+"""A small convolutional network, for digits and Fashion-MNIST on a CPU."""
+
+from collections import OrderedDict
+
+from torch import nn
+
+from flwr_asyncdrop.app.models.width import scaled
+
+_WIDTHS = (32, 64, 128)
+_POOLED = 2
+# Smaller images, such as the 8x8 digits, keep their resolution at first.
+_LARGE_IMAGE = 16
+
+
+def cnn(
+    input_shape: tuple[int, int, int], num_classes: int, width: float = 1.0
+) -> nn.Sequential:
+    """Build three convolutions with batch norm, then a 2x2 average and a linear layer.
+
+    They are 32, 64 and 128 channels wide, times ``width``. Each convolution halves the
+    resolution, the first one only that of images of 16 pixels or more a side.
+    """
+    channels, *sides = input_shape
+    stride = 2 if min(sides) >= _LARGE_IMAGE else 1
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for number, base in enumerate(_WIDTHS, start=1):
+        filters = scaled(base, width)
+        layers[f"conv{number}"] = nn.Conv2d(
+            channels, filters, 3, stride, padding=1, bias=False
+        )
+        layers[f"bn{number}"] = nn.BatchNorm2d(filters)
+        layers[f"relu{number}"] = nn.ReLU()
+        channels, stride = filters, 2
+    layers["pool"] = nn.AdaptiveAvgPool2d(_POOLED)
+    layers["flatten"] = nn.Flatten()
+    layers["output"] = nn.Linear(channels * _POOLED**2, num_classes)
+    return nn.Sequential(layers)

@@ -1,5 +1,0 @@
-"""The run-config of ``flwr run``: its keys, and what they may be."""
-
-from flwr_asyncdrop.config.run_config import INCIDENTAL, IRRELEVANT, RunConfig
-
-__all__ = ["INCIDENTAL", "IRRELEVANT", "RunConfig"]

@@ -1,0 +1,312 @@
+"""The devices seen so far: who they are, how fast, and who may train now."""
+
+import math
+from collections.abc import Collection, Iterable, Sequence, Set
+from copy import deepcopy
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_asyncdrop.fleet.capacity import Capacity, Trip, smoothed
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.wire import DeviceReport
+
+__all__ = ["SHORTEST_TASK", "Fleet", "FleetMemory"]
+
+SHORTEST_TASK = 10.0
+"""Seconds that a task on a real device is expected to take at least.
+
+Flower's deployment needs half of these to carry a task out and back.
+"""
+
+
+@dataclass(frozen=True)
+class FleetMemory:
+    """What a `Fleet` has learned of its devices, for checkpoints; see there."""
+
+    node_ids: list[int]
+    seconds: list[float]
+    failures_in_a_row: dict[int, int]
+    released_at: dict[int, float]
+    capacities: dict[int, Capacity]
+
+
+class Fleet:
+    """Devices in the order in which they were first seen, ranked by speed.
+
+    Parameters
+    ----------
+    num_ranks : int
+        Number of speed ranks ``S``. The device at place ``p`` of the ``N`` that are
+        connected, fastest first, has rank ``p * S // N``; equal speeds rank by index.
+    profiles : sequence of DeviceProfile, optional
+        The speeds of a simulated fleet, by device index. Without them the speed is
+        measured, and a device of which nothing is known yet ranks last.
+    model_bytes : int
+        Size of the full model.
+
+    Attributes
+    ----------
+    node_ids : list of int
+        The Flower node of every device.
+    seconds : list of float
+        What a task with the full model takes on it, from dispatch to reply; infinity
+        if that is not known.
+    capacities : dict of int to Capacity
+        What real devices report of themselves; absent for those that report nothing.
+    failures_in_a_row : dict of int to int
+        Tasks that a device has failed since its last success; absent if none.
+    released_at : dict of int to float
+        When a device in quarantine gets tasks again, in seconds on the loop's clock;
+        absent for the others.
+    """
+
+    def __init__(
+        self,
+        num_ranks: int,
+        profiles: Sequence[DeviceProfile] | None = None,
+        model_bytes: int = 0,
+    ) -> None:
+        self.num_ranks = num_ranks
+        self.profiles = profiles
+        self.model_bytes = model_bytes
+        self.node_ids: list[int] = []
+        self.failures_in_a_row: dict[int, int] = {}
+        self.released_at: dict[int, float] = {}
+        self.seconds: list[float] = []
+        self.capacities: dict[int, Capacity] = {}
+        self._present: set[int] = set()
+        self._ranks: NDArray[np.int64] | None = None
+        self._slowness: NDArray[np.float64] | None = None
+        self._come_and_go = any(p.availability is not None for p in profiles or ())
+
+    def __len__(self) -> int:
+        """Return the number of devices ever seen."""
+        return len(self.node_ids)
+
+    def quarantined(self, time: float) -> int:
+        """Return how many devices are left alone at `time`, on the loop's clock."""
+        return sum(until > time for until in self.released_at.copy().values())
+
+    @property
+    def present(self) -> Set[int]:
+        """The devices that are connected."""
+        return self._present
+
+    @property
+    def memory(self) -> FleetMemory:
+        """A copy of what it has learned."""
+        return FleetMemory(
+            list(self.node_ids),
+            list(self.seconds),
+            dict(self.failures_in_a_row),
+            dict(self.released_at),
+            deepcopy(self.capacities),
+        )
+
+    def restore(self, memory: FleetMemory) -> None:
+        """Know again what it had learned; who is connected is for `refresh` to say."""
+        self.node_ids = list(memory.node_ids)
+        self.seconds = list(memory.seconds)
+        self.failures_in_a_row = dict(memory.failures_in_a_row)
+        self.released_at = dict(memory.released_at)
+        self.capacities = deepcopy(memory.capacities)
+        self._present = set()
+        self._forget_order()
+
+    def move_to(self, node_ids: Iterable[int]) -> None:
+        """Have the devices of a simulated fleet played by nodes that may be others.
+
+        A new run of Flower's simulation engine has new nodes; they are the same
+        devices, with the same failures, as before.
+        """
+        nodes = sorted(node_ids)
+        if not set(self.node_ids).issubset(nodes):
+            self.node_ids = nodes[: len(self)]
+
+    def refresh(self, node_ids: Iterable[int]) -> None:
+        """Note which nodes are connected now; new ones join the fleet, by id.
+
+        A simulated fleet has as many devices as profiles. When it is complete, new
+        nodes play the devices whose nodes have gone, as any node may play any of
+        them; a SuperNode that was started again is a new node to Flower.
+        """
+        connected = set(node_ids)
+        joined = sorted(connected.difference(self.node_ids))
+        while joined and not self._complete:
+            self._add(joined.pop(0))
+        if joined:
+            self._replace(connected, joined)
+        present = {
+            index for index, node in enumerate(self.node_ids) if node in connected
+        }
+        if present != self._present:
+            self._present = present
+            self._forget_order()
+
+    @property
+    def _complete(self) -> bool:
+        return self.profiles is not None and len(self) >= len(self.profiles)
+
+    def _add(self, node_id: int) -> None:
+        profiles = self.profiles
+        known = np.inf if profiles is None else profiles[len(self)].seconds_per_task
+        self.seconds.append(known)
+        self.node_ids.append(node_id)
+
+    def _replace(self, connected: Collection[int], joined: Sequence[int]) -> None:
+        """Have nodes that joined play the devices whose nodes are gone."""
+        vacant = (
+            index for index, node in enumerate(self.node_ids) if node not in connected
+        )
+        # As far as both go: there may be more nodes than devices.
+        for index, node_id in zip(vacant, joined, strict=False):
+            self.node_ids[index] = node_id
+            self.forgive(index)
+
+    def observe(self, device: int, seconds: float, compute: float) -> None:
+        """Learn the speed of a real device from a task; simulated ones keep theirs.
+
+        Parameters
+        ----------
+        device : int
+            Index of the device.
+        seconds : float
+            Seconds from dispatch to reply.
+        compute : float
+            FLOPs of the task over those of the full model.
+        """
+        if self.profiles is not None:
+            return
+        self.seconds[device] = smoothed(self.seconds[device], seconds / compute)
+        self._forget_order()
+
+    def hear(self, device: int, report: DeviceReport, trip: Trip) -> None:
+        """Learn what a real device reports with a reply.
+
+        Parameters
+        ----------
+        device : int
+            Index of the device.
+        report : DeviceReport
+            What it says of itself.
+        trip : Trip
+            What the server saw of the task.
+        """
+        if self.profiles is not None:
+            return
+        self.capacities.setdefault(device, Capacity()).hear(report, trip)
+        self._forget_order()
+
+    def most_bytes(self, device: int) -> float:
+        """Return the size of the largest submodel that a device can train."""
+        known = self.capacities.get(device)
+        return math.inf if known is None else known.most_bytes
+
+    def expected(self, device: int, cost: TaskCost) -> float | None:
+        """Return the seconds that a task should take; None if nothing is known.
+
+        By its profile, without jitter; of a real device by its tasks so far.
+        """
+        if self.profiles is not None:
+            return self.profiles[device].duration(cost)
+        if self.seconds[device] == np.inf:
+            return None
+        return max(self.seconds[device] * cost.compute, SHORTEST_TASK)
+
+    def blame(self, device: int) -> int:
+        """Count a failure of a device; return how many it has had in a row."""
+        failures = self.failures_in_a_row.get(device, 0) + 1
+        self.failures_in_a_row[device] = failures
+        return failures
+
+    def forgive(self, device: int) -> None:
+        """Forget the failures of a device, and end its quarantine."""
+        self.failures_in_a_row.pop(device, None)
+        self.released_at.pop(device, None)
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """The rank of every device, shape ``(len(self),)``; 0 is the fastest.
+
+        One that is not connected has the last.
+        """
+        if self._ranks is None:
+            away = np.ones(len(self), dtype=bool)
+            away[list(self._present)] = False
+            order = np.lexsort((self.slowness, away))
+            places = np.empty(len(order), dtype=np.int64)
+            places[order] = np.arange(len(order))
+            ranks = places * self.num_ranks // max(len(self._present), 1)
+            self._ranks = np.minimum(ranks, self.num_ranks - 1)
+        return self._ranks
+
+    @property
+    def slowness(self) -> NDArray[np.float64]:
+        """What ranks go by: seconds of a task with the full model, shape ``(n,)``.
+
+        Of a device that reports them its local steps and transfers; of others all
+        from dispatch to reply; infinity if nothing is known. A declared speed counts
+        in place of what is measured: as many seconds as the declared devices that
+        have been measured take for it, in the median.
+        """
+        if self._slowness is None:
+            slowness = np.array(self.seconds)
+            declared: dict[int, float] = {}
+            for device, known in self.capacities.items():
+                if known.train_seconds < math.inf:
+                    slowness[device] = known.task_seconds(self.model_bytes)
+                if known.declared:
+                    declared[device] = known.declared
+            if declared:
+                devices, speeds = list(declared), np.array(list(declared.values()))
+                work = slowness[devices] * speeds
+                work = work[np.isfinite(work)]
+                slowness[devices] = (np.median(work) if len(work) else 1.0) / speeds
+            self._slowness = slowness
+        return self._slowness
+
+    def _forget_order(self) -> None:
+        self._ranks = self._slowness = None
+
+    def capability(self, device: int) -> float:
+        """Return a device's speed over that of the fastest; 1 while it is unknown."""
+        seconds = self.slowness[device]
+        if seconds in (0, np.inf):  # 0: too fast for the timer
+            return 1.0
+        return float(self.slowness.min() / seconds)
+
+    def idle(
+        self, busy: Collection[int], time: float | None = None
+    ) -> NDArray[np.int64]:
+        """Return the connected devices that are not in `busy`, ascending.
+
+        Parameters
+        ----------
+        busy : collection of int
+            Those that are taken.
+        time : float, optional
+            Seconds on the loop's clock at which a device must be out of quarantine,
+            and a simulated one there, by its profile; None does not ask.
+        """
+        free = sorted(self._present.difference(busy))
+        if time is not None and (self._come_and_go or self.released_at):
+            free = [device for device in free if self._free_from(device, time) == time]
+        return np.array(free, dtype=np.int64)
+
+    def next_return(self, busy: Collection[int], time: float) -> float:
+        """Return when the first device that is not in `busy` can train, from `time` on.
+
+        Infinity if all that are connected are busy.
+        """
+        free = self._present.difference(busy)
+        return min((self._free_from(device, time) for device in free), default=math.inf)
+
+    def _free_from(self, device: int, time: float) -> float:
+        """Return when a device is out of quarantine, and there."""
+        time = max(time, self.released_at.get(device, time))
+        availability = None
+        if self.profiles is not None:
+            availability = self.profiles[device].availability
+        return time if availability is None else availability.earliest(time)

@@ -1,0 +1,181 @@
+"""What a device can do, and the fleets of devices that experiments simulate."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.availability import Availability
+from flwr_asyncdrop.seeding import numpy_generator
+
+__all__ = ["BYTES_PER_MEGABIT", "DeviceProfile", "TaskCost", "speed_levels"]
+
+BYTES_PER_MEGABIT = 125_000
+
+_MAX_JITTER = 10.0  # far beyond sense, and still within the range of floats
+_TASKS_PER_PERIOD = 20
+
+
+@dataclass(frozen=True)
+class TaskCost:
+    """What one task asks of a device.
+
+    Attributes
+    ----------
+    compute : float
+        FLOPs of one training step of the submodel over those of the full model.
+    bytes_down, bytes_up : int
+        Size of the arrays that travel to the device and back, in bytes.
+    """
+
+    compute: float
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """One simulated device: how fast it is, and how far one can rely on it.
+
+    Attributes
+    ----------
+    seconds_per_task : float
+        Time for the local steps of one task with the full model, in virtual seconds.
+    bytes_per_second_down, bytes_per_second_up : float
+        Bandwidth to the device and from it; infinite by default, which is what the
+        paper's fleet assumes.
+    latency : float
+        Virtual seconds that a message is on its way beside the time for its bytes;
+        every task pays it twice.
+    jitter : float
+        ``sigma`` of the log-normal factor ``exp(sigma z)``, ``z ~ N(0, 1)``, on the
+        whole duration of every task. Its median is 1, its mean ``exp(sigma^2 / 2)``;
+        with 0.25, two tasks of three take between 0.78 and 1.28 times the usual.
+    dropout : float
+        Probability that a task is lost on the device, in ``[0, 1)``. It takes its
+        bytes down, nothing comes back, and it shows when the task is overdue.
+    availability : Availability, optional
+        When the device is there; always by default. It gets tasks only then. One that
+        leaves while it trains finishes: its reply arrives as if it had stayed.
+    """
+
+    seconds_per_task: float
+    bytes_per_second_down: float = math.inf
+    bytes_per_second_up: float = math.inf
+    latency: float = 0.0
+    jitter: float = 0.0
+    dropout: float = 0.0
+    availability: Availability | None = None
+
+    def __post_init__(self) -> None:
+        seconds = self.seconds_per_task
+        for name, valid, range_ in (
+            ("seconds_per_task", 0 < seconds < math.inf, "positive and finite"),
+            ("bytes_per_second_down", self.bytes_per_second_down > 0, "positive"),
+            ("bytes_per_second_up", self.bytes_per_second_up > 0, "positive"),
+            ("latency", 0 <= self.latency < math.inf, "at least 0 and finite"),
+            ("jitter", 0 <= self.jitter <= _MAX_JITTER, f"in [0, {_MAX_JITTER:g}]"),
+            ("dropout", 0 <= self.dropout < 1, "in [0, 1)"),
+        ):
+            if not valid:
+                raise ConfigError(f"{name}={getattr(self, name)!r} must be {range_}")
+
+    def duration(self, cost: TaskCost, noise: float = 0.0) -> float:
+        """Return the virtual seconds from dispatch to arrival of a task.
+
+        Parameters
+        ----------
+        cost : TaskCost
+            What the task asks for.
+        noise : float
+            The task's draw ``z`` from the standard normal distribution; 0 gives the
+            median duration.
+        """
+        down = cost.bytes_down / self.bytes_per_second_down
+        up = cost.bytes_up / self.bytes_per_second_up
+        usual = self.seconds_per_task * cost.compute + down + up + 2 * self.latency
+        return usual * math.exp(self.jitter * noise)
+
+    def mean_duration(self, cost: TaskCost) -> float:
+        """Return the virtual seconds that such tasks take on average."""
+        return self.duration(cost, noise=self.jitter / 2)
+
+
+def speed_levels(
+    num_devices: int,
+    *,
+    num_levels: int = 8,
+    slowest_over_fastest: float = 5.0,
+    seconds_per_task: float = 1.0,
+    bytes_per_second: float = math.inf,
+    jitter: float = 0.0,
+    dropout: float = 0.0,
+    availability: float = 1.0,
+    seed: int = 0,
+) -> Sequence[DeviceProfile]:
+    """Build the paper's fleet: equally many devices at evenly spaced delays.
+
+    Device ``i`` belongs to level ``i * num_levels // num_devices``; level 0 is the
+    fastest. The paper simulates 8 levels of 13 devices, the slowest five times as
+    slow as the fastest (section "Experimental setup"), which are always there and
+    lose nothing.
+
+    Parameters
+    ----------
+    num_devices : int
+        Size of the fleet.
+    num_levels : int
+        Number of speed levels; no more than ``num_devices`` are used.
+    slowest_over_fastest : float
+        Delay of the slowest level over that of the fastest, at least 1.
+    seconds_per_task : float
+        Virtual seconds of one full-model task on the fastest level.
+    bytes_per_second : float
+        Bandwidth of the fastest level, in each direction; slower levels get
+        proportionally less.
+    jitter, dropout : float
+        Of every device; see `DeviceProfile`.
+    availability : float
+        Share of the time that every device is there, in ``(0, 1]``: one stretch in
+        every period of 20 full-model tasks of the fastest level.
+    seed : int
+        Seed of the phases: devices come and go independently of each other.
+
+    Returns
+    -------
+    sequence of DeviceProfile
+        One profile per device, fastest first.
+    """
+    if num_devices < 1 or num_levels < 1:
+        raise ConfigError(
+            f"a fleet needs devices and levels, got num_devices={num_devices} and "
+            f"num_levels={num_levels}"
+        )
+    if not slowest_over_fastest >= 1:
+        raise ConfigError(
+            f"slowest_over_fastest={slowest_over_fastest!r} must be at least 1"
+        )
+    if not 0 < availability <= 1:
+        raise ConfigError(f"availability={availability!r} must lie in (0, 1]")
+
+    def presence(device: int) -> Availability | None:
+        if availability == 1:
+            return None
+        phase = numpy_generator(seed, "phase", device).random()
+        period = _TASKS_PER_PERIOD * seconds_per_task
+        return Availability.from_share(availability, period, phase)
+
+    levels = min(num_levels, num_devices)
+    step = (slowest_over_fastest - 1) / max(levels - 1, 1)
+    slowdowns = [1 + step * (i * levels // num_devices) for i in range(num_devices)]
+    return [
+        DeviceProfile(
+            seconds_per_task * slowdown,
+            bytes_per_second / slowdown,
+            bytes_per_second / slowdown,
+            jitter=jitter,
+            dropout=dropout,
+            availability=presence(device),
+        )
+        for device, slowdown in enumerate(slowdowns)
+    ]

@@ -1,0 +1,160 @@
+"""A fleet read from a file: one line of a CSV for each device.
+
+====================  ================================================================
+column                meaning; an empty cell, or no such column, gives the default
+====================  ================================================================
+``seconds_per_step``  virtual seconds of one training step of the full model; needed
+``down_mbps``         megabits per second to the device; infinite by default
+``up_mbps``           megabits per second from the device; infinite by default
+``latency``           seconds of a message on its way beside its bytes; 0
+``jitter``            sigma of the log-normal factor on a task's duration; 0
+``dropout``           probability that a task is lost, in ``[0, 1)``; 0
+``period``            seconds after which ``available`` repeats
+``available``         when the device is there within the period, e.g.
+                      ``0-25200 79200-86400`` for the night; always by default
+====================  ================================================================
+
+The first line names the columns, in any order; lines that begin with ``#`` are
+comments. `DeviceProfile` defines latency, jitter and dropout in full.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.fleet.availability import Availability
+from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, DeviceProfile
+
+__all__ = ["read_trace", "trace_fleet"]
+
+_COLUMNS = (
+    "seconds_per_step",
+    "down_mbps",
+    "up_mbps",
+    "latency",
+    "jitter",
+    "dropout",
+    "period",
+    "available",
+)
+
+
+def read_trace(path: Path, local_steps: int) -> list[DeviceProfile]:
+    """Read the devices of a trace file, in its order.
+
+    Parameters
+    ----------
+    path : Path
+        The file; the module describes its format.
+    local_steps : int
+        Training steps of a task.
+
+    Returns
+    -------
+    list of DeviceProfile
+        At least one.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or a line is wrong: with its number.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise DataError(f"cannot read the trace {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"the trace {path} is not a text file in UTF-8") from error
+    devices: list[DeviceProfile] = []
+    header: list[str] = []
+    for number, cells in _rows(lines):
+        try:
+            if header:
+                devices.append(_device(_by_column(header, cells), local_steps))
+            else:
+                header = _checked(cells)
+        except ValueError as error:
+            raise DataError(f"line {number} of the trace {path}: {error}") from error
+    if not devices:
+        raise DataError(f"the trace {path} has no devices: one line for each, please")
+    return devices
+
+
+def trace_fleet(
+    devices: Sequence[DeviceProfile], num_devices: int
+) -> Sequence[DeviceProfile]:
+    """Return a fleet of any size of the devices of a trace, fastest first.
+
+    The first `num_devices` of the trace are taken; if it has fewer, it is repeated
+    from its beginning. The order by speed is what a partition by speed level expects.
+    """
+    taken = (devices[index % len(devices)] for index in range(num_devices))
+    return sorted(taken, key=lambda device: device.seconds_per_task)
+
+
+def _rows(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of every line that says something."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip() and not line.startswith("#"):
+            (cells,) = csv.reader([line])
+            yield number, [cell.strip() for cell in cells]
+
+
+def _checked(header: list[str]) -> list[str]:
+    """Return the names of the columns if they are those that there are."""
+    for name in header:
+        if name not in _COLUMNS:
+            raise ValueError(f"no column {name!r}: there are {', '.join(_COLUMNS)}")
+        if header.count(name) > 1:
+            raise ValueError(f"the column {name!r} is there twice")
+    if "seconds_per_step" not in header:
+        raise ValueError("a column 'seconds_per_step' is needed")
+    return header
+
+
+def _by_column(header: list[str], cells: list[str]) -> dict[str, str]:
+    if len(cells) != len(header):
+        raise ValueError(f"{len(cells)} cells under {len(header)} columns")
+    return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+
+
+def _device(cells: Mapping[str, str], local_steps: int) -> DeviceProfile:
+    """Build a device from the cells that are not empty."""
+    if "seconds_per_step" not in cells:
+        raise ValueError("seconds_per_step is empty")
+    if ("period" in cells) != ("available" in cells):
+        raise ValueError("period and available go together")
+    return DeviceProfile(
+        _positive(cells, "seconds_per_step") * local_steps,
+        _positive(cells, "down_mbps", default="inf") * BYTES_PER_MEGABIT,
+        _positive(cells, "up_mbps", default="inf") * BYTES_PER_MEGABIT,
+        **{
+            name: _number(name, cells[name])
+            for name in ("latency", "jitter", "dropout")
+            if name in cells
+        },
+        availability=_availability(cells) if "available" in cells else None,
+    )
+
+
+def _availability(cells: Mapping[str, str]) -> Availability:
+    intervals = []
+    for text in cells["available"].split():
+        start, _, end = text.partition("-")
+        intervals.append((_number("available", start), _number("available", end)))
+    return Availability(_number("period", cells["period"]), tuple(intervals))
+
+
+def _positive(cells: Mapping[str, str], name: str, default: str = "") -> float:
+    value = _number(name, cells.get(name, default))
+    if not value > 0:
+        raise ValueError(f"{name}={value!r} must be positive")
+    return value
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is not a number") from None

@@ -1,0 +1,1 @@
+"""The only toucher of what Flower does not export."""

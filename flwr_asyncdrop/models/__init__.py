@@ -1,5 +1,0 @@
-"""The models that the examples and the experiments train."""
-
-from flwr_asyncdrop.models.factory import MODEL_NAMES, TEXT_MODELS, build_model
-
-__all__ = ["MODEL_NAMES", "TEXT_MODELS", "build_model"]

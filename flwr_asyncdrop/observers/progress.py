@@ -1,0 +1,172 @@
+"""Two lines now and then while the run goes on."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+
+from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.observers.speed_groups import speed_group
+from flwr_asyncdrop.readable import headline, readable_bytes
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.state import Order, RunState
+
+__all__ = ["Progress"]
+
+# A child of Flower's logger: its lines come where Flower's come, streamed ones too.
+logger = logging.getLogger("flwr.asyncdrop")
+
+_DETAILED_FAILURES = 5
+_MOST_TIERS = 4
+
+
+class Progress(Callback):
+    """Logs how far the run is, and which tasks were lost.
+
+    One line has updates, time on the run's clock, the last evaluation's headline
+    metric (the server's, unless only clients evaluate), the devices that are there,
+    tasks in flight and late, and updates per real second. The one below it has the
+    mean staleness, and how much of it comes of queueing ahead, bytes, the updates of
+    each speed tier, the fastest first, and lost tasks by kind::
+
+        update 128/480 | t 512 s | accuracy 0.913 | 24 devices, 8 in flight, 1 late |
+        41 updates/s
+            staleness 5.2 (1.1 queued) | 12.3 MB down, 12.1 MB up | by tier 43 36 30 19
+            | lost: 1 no-reply, 1 shape
+
+    Parameters
+    ----------
+    num_updates : int
+        Updates in the whole run.
+    seconds : float
+        Least real seconds from one such pair to the next; the last one always comes.
+    timer : callable
+        Source of monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        num_updates: int,
+        *,
+        seconds: float = 2.0,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.num_updates = num_updates
+        self.seconds = seconds
+        self._timer = timer
+        self._start = timer()
+        self._last_line = -inf
+        self._merged = 0
+        self._staleness = 0
+        self._queued = 0
+        self._by_tier: Counter[int] = Counter()
+        self._in_flight = 0
+        self._fleet: Fleet | None = None
+        self._evaluation: Evaluation | None = None
+
+    def on_fleet(self, fleet: Fleet) -> None:
+        """Get to know the devices."""
+        self._fleet = fleet
+
+    def on_start(self, state: RunState) -> None:
+        """Start the clock."""
+        self._start = self._timer()
+
+    def on_dispatch(self, state: RunState, order: Order) -> None:
+        """Count what is in flight when the free slots are taken again."""
+        self._in_flight = len(state.in_flight)
+
+    def on_update(self, state: RunState, merged: Merged) -> None:
+        """Log lines if it is time for them."""
+        if state.updates + len(state.in_flight) >= self.num_updates:
+            self._in_flight = len(state.in_flight)
+        self._merged += 1
+        self._staleness += merged.staleness
+        self._queued += merged.queued
+        self._by_tier[speed_group(merged.order, _MOST_TIERS)] += 1
+        self._log_if_due(state)
+
+    def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
+        """Keep the metrics, and log lines if it is time for them."""
+        if not evaluation.metrics:
+            return
+        known = self._evaluation
+        if known is None or evaluation.source in (known.source, "server"):
+            self._evaluation = evaluation
+        self._log_if_due(state)
+
+    def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
+        """Warn of the first failures of a kind one by one, and count the others."""
+        count = state.failures[kind]
+        if count <= _DETAILED_FAILURES:
+            last = count == _DETAILED_FAILURES
+            logger.warning(
+                "device %d (rank %d) failed, its task is lost: %s%s",
+                order.device,
+                order.rank,
+                reason,
+                f" (from here on {kind!r} is only counted)" if last else "",
+            )
+
+    def on_end(self, state: RunState) -> None:
+        """Log the last lines, and what was lost."""
+        self._in_flight = len(state.in_flight)
+        self._log(state)
+        if state.failures:
+            logger.warning("tasks lost: %s", _counts(state.failures))
+        if state.duplicates:
+            logger.warning("%d replies came twice, merged once", state.duplicates)
+
+    def _log_if_due(self, state: RunState) -> None:
+        now = self._timer()
+        if now - self._last_line >= self.seconds:
+            self._last_line = now
+            self._log(state)
+
+    def _log(self, state: RunState) -> None:
+        logger.info("%s", " | ".join(self._how_far(state)))
+        logger.info("    %s", " | ".join(self._what_came(state)))
+
+    def _how_far(self, state: RunState) -> Iterator[str]:
+        width = len(str(self.num_updates))
+        yield f"update {state.updates:>{width}}/{self.num_updates}"
+        yield f"t {state.time:.0f} s"
+        if self._evaluation is not None and self._evaluation.metrics is not None:
+            metric = headline(self._evaluation.metrics)
+            if metric is not None:
+                yield f"{metric[0]} {metric[1]:.3f}"
+        yield ", ".join(self._who_trains(state))
+        elapsed = self._timer() - self._start
+        if self._merged and elapsed > 0:
+            rate = self._merged / elapsed
+            digits = ".0f" if rate >= 10 else ".1f" if rate >= 1 else ".2g"
+            yield f"{rate:{digits}} updates/s"
+
+    def _who_trains(self, state: RunState) -> Iterator[str]:
+        if self._fleet is not None:
+            yield f"{len(self._fleet.present)} devices"
+        yield f"{self._in_flight} in flight"
+        if state.late:
+            yield f"{len(state.late)} late"
+        if self._fleet is not None:
+            held_back = self._fleet.quarantined(state.time)
+            if held_back:
+                yield f"{held_back} held back"
+
+    def _what_came(self, state: RunState) -> Iterator[str]:
+        if self._merged:
+            queued = self._queued / self._merged
+            of_which = f" ({queued:.1f} queued)" if queued else ""
+            yield f"staleness {self._staleness / self._merged:.1f}{of_which}"
+        down, up = readable_bytes(state.bytes_down), readable_bytes(state.bytes_up)
+        yield f"{down} down, {up} up"
+        if self._fleet is not None and self._fleet.num_ranks > 1:
+            tiers = range(min(self._fleet.num_ranks, _MOST_TIERS))
+            yield f"by tier {' '.join(str(self._by_tier[tier]) for tier in tiers)}"
+        if state.failures:
+            yield f"lost: {_counts(state.failures)}"
+
+
+def _counts(failures: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in failures.items())

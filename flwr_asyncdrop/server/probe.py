@@ -1,0 +1,109 @@
+"""Asking real devices what they can do, before their first task."""
+
+import logging
+import math
+
+from flwr.app import Message
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.fleet.capacity import Capacity, Trip
+from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, TaskCost
+from flwr_asyncdrop.readable import readable_bytes
+from flwr_asyncdrop.server.mailbox import Mailbox
+
+__all__ = ["CapabilityProbe"]
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+_NOTHING = TaskCost(compute=1.0, bytes_down=0, bytes_up=0)
+
+
+class CapabilityProbe:
+    """Sends each device that joins a greeting, and learns from its answer.
+
+    A device gets no task before it has answered, or until the patience is over: then
+    it is measured with its first task, like all those that are never greeted.
+
+    Parameters
+    ----------
+    mailbox : Mailbox
+        The way to the devices.
+    fleet : Fleet
+        The devices; it learns what they answer.
+    enabled : bool
+        Whether to greet at all. Simulated devices never are.
+    patience : float
+        Seconds to wait for an answer.
+    """
+
+    POLL = 0.5
+    """Seconds after which to look again while an answer is awaited."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        fleet: Fleet,
+        *,
+        enabled: bool = True,
+        patience: float = 60.0,
+    ) -> None:
+        self._mailbox = mailbox
+        self._fleet = fleet
+        self._enabled = enabled and fleet.profiles is None
+        self._patience = patience
+        self._known: set[int] = set()
+        self._asked: dict[str, tuple[int, float]] = {}
+
+    def greet(self, now: float) -> None:
+        """Ask the devices that have joined.
+
+        Parameters
+        ----------
+        now : float
+            Seconds on the loop's clock.
+        """
+        if not self._enabled:
+            return
+        for device in sorted(self._fleet.present - self._known):
+            self._known.add(device)
+            message = wire.make_probe(self._fleet.node_ids[device], self._patience)
+            message_id = self._mailbox.push(message)
+            if message_id is not None:
+                self._asked[message_id] = device, now
+                self._fleet.released_at[device] = now + self._patience
+
+    def listen(self, now: float) -> None:
+        """Take the answers that are here."""
+        for reply in self._mailbox.poll(self._asked):
+            device, asked_at = self._asked.pop(reply.metadata.reply_to_message_id)
+            self._fleet.forgive(device)
+            self._learn(device, reply, Trip(asked_at, now, _NOTHING))
+
+    def look_again(self, now: float) -> float:
+        """Return when to look for answers; infinity if none is awaited."""
+        awaited = any(now < at + self._patience for _, at in self._asked.values())
+        return now + self.POLL if awaited else math.inf
+
+    def _learn(self, device: int, reply: Message, trip: Trip) -> None:
+        report = wire.read_report(reply)
+        if report is None:
+            logger.info("device %d does not say what it can do", device)
+            return
+        self._fleet.hear(device, report, trip)
+        known = self._fleet.capacities[device]
+        logger.info("device %d: %s", device, _described(known))
+
+
+def _described(known: Capacity) -> str:
+    parts = []
+    if known.train_seconds < math.inf:
+        parts.append(f"{known.train_seconds:.3g} s of local steps a task")
+    if known.declared:
+        parts.append(f"capacity {known.declared:g} (declared)")
+    if known.memory < math.inf:
+        parts.append(f"{readable_bytes(known.memory)} of memory")
+    if known.bandwidth:
+        megabits = known.bandwidth / BYTES_PER_MEGABIT
+        parts.append(f"{megabits:g} Mbit/s (declared)")
+    return ", ".join(parts) or "nothing is known of it"

@@ -1,0 +1,1 @@
+"""What Flower users see."""

@@ -1,0 +1,143 @@
+"""The strategies: one for every algorithm, each a name over `AsyncStrategy`."""
+
+from types import MappingProxyType
+
+from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+
+__all__ = [
+    "STRATEGIES",
+    "AsyncDrop",
+    "AsyncDropPlus",
+    "AsyncFedAvg",
+    "AsyncFedProx",
+    "AsyncFjord",
+    "AsyncWeighted",
+    "FedBuff",
+    "FedBuffWait",
+    "HeteroAsyncDrop",
+    "LayerwiseAsyncDrop",
+    "SyncFedAvg",
+]
+
+
+class SyncFedAvg(AsyncStrategy):
+    """FedAvg (McMahan et al., 2017) on the same fleet and clock: the control.
+
+    As many devices as can be in flight train at once, and all wait for the slowest.
+    """
+
+    algorithm = "fedavg"
+
+
+class AsyncFedAvg(AsyncStrategy):
+    """Asynchronous FedAvg: full models, mixed on arrival (Alg. 1 of the paper)."""
+
+    algorithm = "async-fedavg"
+
+
+class AsyncWeighted(AsyncStrategy):
+    """Asynchronous FedAvg whose mixing rate follows the device or the staleness.
+
+    By default a device counts as its speed does over that of the fastest; with
+    ``weighting="constant"``, ``"polynomial"`` or ``"hinge"`` it is FedAsync (Xie et
+    al., 2019).
+    """
+
+    algorithm = "async-weighted"
+
+
+class AsyncFedProx(AsyncStrategy):
+    """Asynchronous FedAvg with FedProx's local objective (Li et al., 2020).
+
+    Clients find ``mu`` as ``"proximal-mu"`` in the train config, where Flower's own
+    ``FedProx`` puts it, and add ``mu / 2 ||w - w_dispatched||^2`` to their loss.
+    """
+
+    algorithm = "async-fedprox"
+
+
+class AsyncFjord(AsyncStrategy):
+    """FjORD's nested submodels (Horváth et al., 2021), mixed on arrival.
+
+    The faster a device, the more of the first units of every layer it trains.
+    """
+
+    algorithm = "async-fjord"
+
+
+class FedBuff(AsyncStrategy):
+    """FedBuff (Nguyen et al., 2022): a server step with the mean of K changes.
+
+    Changes are taken against what each device was sent and weighted by
+    ``1 / sqrt(1 + staleness)``; nobody waits.
+    """
+
+    algorithm = "fedbuff"
+
+
+class FedBuffWait(AsyncStrategy):
+    """FedBuff as the AsyncDrop paper compares with it: devices wait for the buffer.
+
+    A device that has delivered gets its next task when its update has been merged.
+    """
+
+    algorithm = "fedbuff-wait"
+
+
+class AsyncDrop(AsyncStrategy):
+    """AsyncDrop: random submodels, mixed on arrival (Alg. 2 of the paper)."""
+
+    algorithm = "asyncdrop"
+
+
+class HeteroAsyncDrop(AsyncStrategy):
+    """Hetero AsyncDrop: submodels by smart partition (Alg. 3 of the paper).
+
+    The i-th fastest device leaves out the units that have moved i-th most from their
+    initial weights, so that all units converge at one rate.
+    """
+
+    algorithm = "hetero-asyncdrop"
+
+
+class LayerwiseAsyncDrop(AsyncStrategy):
+    """Hetero AsyncDrop with whole residual blocks for units (the paper's ablation).
+
+    A submodel has fewer blocks, each of its full width: the block's input passes on.
+    """
+
+    algorithm = "layerwise-asyncdrop"
+
+
+class AsyncDropPlus(AsyncStrategy):
+    """AsyncDrop beyond the paper: every speed group has its say in every step.
+
+    Random masks drop more on slower devices (`GradedRate`), which so keep pace. Every
+    few updates the server steps with the mean of the latest changes of all speed
+    groups (`LatestPerGroup`), and serves an exponential average of its versions.
+    Clients find ``tau`` of the loss that they are to use, `LogitAdjustedLoss`, as
+    ``"logit-adjustment"`` in the train config.
+    """
+
+    algorithm = "asyncdrop-plus"
+
+
+STRATEGIES = MappingProxyType(
+    {
+        cls.algorithm: cls
+        for cls in (
+            SyncFedAvg,
+            AsyncFedAvg,
+            AsyncWeighted,
+            AsyncFedProx,
+            AsyncFjord,
+            FedBuff,
+            FedBuffWait,
+            AsyncDrop,
+            HeteroAsyncDrop,
+            LayerwiseAsyncDrop,
+            AsyncDropPlus,
+        )
+    }
+)
+"""The strategies by the name of their algorithm."""

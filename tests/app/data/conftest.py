@@ -1,0 +1,135 @@
+"""Tiny data sets in the layouts of the real ones, and the real ones where present."""
+
+import gzip
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from flwr_asyncdrop.app.data.datasets import _load
+from tests.archives import compact_arrays, plain_images
+
+ByteArray = npt.NDArray[np.uint8]
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_loaded_before() -> Iterator[None]:
+    _load.cache_clear()
+    yield
+    _load.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Keep tests out of the user's cache, but for the real data: it takes long."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "real_data" not in request.fixturenames:
+            patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Find real data sets: $ASYNCDROP_TEST_DATA, or a folder beside the checkout."""
+    named = os.environ.get("ASYNCDROP_TEST_DATA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real data in {folder}; name its folder in ASYNCDROP_TEST_DATA")
+    return folder
+
+
+def idx(array: ByteArray) -> bytes:
+    sizes = struct.pack(f">{array.ndim}I", *array.shape)
+    return bytes((0, 0, 8, array.ndim)) + sizes + array.tobytes()
+
+
+def python2_pickle(rows: ByteArray, labels: list[int], label_key: str) -> bytes:
+    """Pickle a batch opcode by opcode, as Python 2 and numpy 1 wrote the originals."""
+
+    def text(value: bytes) -> bytes:
+        return b"U" + bytes((len(value),)) + value
+
+    def integer(value: int) -> bytes:
+        return b"J" + struct.pack("<i", value)
+
+    dtype = b"cnumpy\ndtype\n" + text(b"u1") + b"K\0K\1\x87R"
+    dtype += b"(K\3" + text(b"|") + b"NNN" + 2 * integer(-1) + b"K\0tb"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n"
+    array += b"cnumpy\nndarray\n" + b"K\0\x85" + text(b"b") + b"\x87R"
+    shape = integer(rows.shape[0]) + integer(rows.shape[1]) + b"\x86"
+    content = b"T" + struct.pack("<i", rows.size) + rows.tobytes()
+    array += b"(K\1" + shape + dtype + b"\x89" + content + b"tb"
+    items = text(b"batch_label") + text(b"testing batch 1 of 1")
+    items += text(b"data") + array
+    items += text(label_key.encode()) + b"](" + b"".join(map(integer, labels)) + b"e"
+    return b"\x80\2}(" + items + b"u."
+
+
+@pytest.fixture
+def to_idx() -> Callable[[ByteArray], bytes]:
+    return idx
+
+
+@pytest.fixture
+def to_python2_pickle() -> Callable[[ByteArray, list[int], str], bytes]:
+    return python2_pickle
+
+
+def pixels(*shape: int) -> ByteArray:
+    return np.random.default_rng(shape).integers(0, 256, shape, dtype=np.uint8)
+
+
+@pytest.fixture
+def fashion_root(tmp_path: Path) -> Path:
+    """Twenty training images (gzip'd) and ten test images (plain)."""
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    labels = np.arange(20, dtype=np.uint8) % 10
+    for name, array in (
+        ("train-images-idx3-ubyte", pixels(20, 28, 28)),
+        ("train-labels-idx1-ubyte", labels),
+    ):
+        (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+    (folder / "t10k-images-idx3-ubyte").write_bytes(idx(pixels(10, 28, 28)))
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(labels[:10]))
+    return tmp_path
+
+
+@pytest.fixture
+def cifar10_root(tmp_path: Path) -> Path:
+    """Six images in each batch; batch i holds the labels i - 1, ..., i + 4."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    for number, name in enumerate(names):
+        labels = [label % 10 for label in range(number, number + 6)]
+        batch = python2_pickle(pixels(6, 3072), labels, "labels")
+        (folder / name).write_bytes(batch)
+    return tmp_path
+
+
+@pytest.fixture
+def compact_root(tmp_path: Path) -> Path:
+    """Five training images of the labels 0 to 4 and two test images."""
+    arrays = compact_arrays(plain_images(7), [0, 1, 2, 3, 4, 9, 8], tests=2)
+    (tmp_path / "cifar10").mkdir()
+    np.savez(tmp_path / "cifar10" / "cifar10_jpeg90.npz", **arrays)
+    return tmp_path
+
+
+@pytest.fixture
+def cifar100_root(tmp_path: Path) -> Path:
+    """A hundred training images, one a class, and five test images."""
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name, size in (("train", 100), ("test", 5)):
+        batch = python2_pickle(pixels(size, 3072), list(range(size)), "fine_labels")
+        (folder / name).write_bytes(batch)
+    return tmp_path

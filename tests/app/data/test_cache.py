@@ -1,0 +1,155 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flwr_asyncdrop.app.data.cache import cache_folder, cached
+from flwr_asyncdrop.app.data.dataset import Arrays
+
+CONTENT = Arrays(
+    np.arange(6, dtype=np.int16).reshape(3, 2),
+    np.array([1, 0, 1]),
+    np.array([[7, 8]], np.int16),
+    np.array([0]),
+)
+
+
+class Reader:
+    """Counts how often it reads."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return CONTENT
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(b"reviews")
+    return path
+
+
+@pytest.fixture
+def read() -> Reader:
+    return Reader()
+
+
+def check(arrays):
+    for array, expected in zip(arrays, CONTENT, strict=True):
+        assert np.array_equal(array, expected)
+        assert array.dtype == expected.dtype
+
+
+def entry() -> Path:
+    (folder,) = cache_folder().iterdir()
+    return folder
+
+
+def test_read_once(source, read):
+    check(cached("reader-1", [source], read))
+    check(cached("reader-1", [source], read))
+    assert read.calls == 1
+    assert entry().name.startswith("reader-1-")
+
+
+def test_torch_takes_cached_arrays_without_a_warning(source, read):
+    cached("reader-1", [source], read)
+    tensor = torch.from_numpy(cached("reader-1", [source], read).train_x)
+    tensor += 1  # a copy of its own: the entry stays as it is
+    check(cached("reader-1", [source], read))
+
+
+def test_another_version_or_file_is_read_anew(source, read):
+    cached("reader-1", [source], read)
+    cached("reader-2", [source], read)
+    other = source.with_name("other")
+    other.write_bytes(source.read_bytes())
+    cached("reader-1", [other], read)
+    cached("reader-1", [source, other], read)
+    assert read.calls == 4
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_changed_file_is_read_anew(source, read, change):
+    cached("reader-1", [source], read)
+    status = source.stat()
+    source.write_bytes(b"reviews!" if change == "size" else b"REVIEWS")
+    later = status.st_mtime_ns + (change == "time")
+    os.utime(source, ns=(later, later))
+    cached("reader-1", [source], read)
+    assert read.calls == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_a_damaged_entry_is_replaced(source, read, damage):
+    cached("reader-1", [source], read)
+    path = entry() / "test_x.npy"
+    path.unlink() if damage is None else path.write_bytes(damage)
+    check(cached("reader-1", [source], read))
+    check(cached("reader-1", [source], read))
+    assert read.calls == 2
+
+
+def test_pickles_are_not_opened(source, read):
+    cached("reader-1", [source], read)
+    np.save(entry() / "test_x.npy", np.array([{}], dtype=object), allow_pickle=True)
+    check(cached("reader-1", [source], read))
+    assert read.calls == 2
+
+
+def test_what_fails_to_read_is_not_kept(source):
+    def fail():
+        raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        cached("reader-1", [source], fail)
+    assert not cache_folder().exists()
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(source, read, monkeypatch):
+    """A file in the place of the folder stops even root."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(source))
+    check(cached("reader-1", [source], read))
+    check(cached("reader-1", [source], read))
+    assert read.calls == 2
+
+
+def test_half_an_entry_is_never_seen(source, read, monkeypatch):
+    def full_disk(*_, **__):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("flwr_asyncdrop.app.data.cache.np.save", full_disk)
+    check(cached("reader-1", [source], read))
+    assert list(cache_folder().iterdir()) == []
+
+
+def test_another_process_may_have_been_faster(source, read):
+    def read_slowly():
+        check(cached("reader-1", [source], read))
+        return CONTENT
+
+    check(cached("reader-1", [source], read_slowly))
+    check(cached("reader-1", [source], read))
+    assert read.calls == 1
+
+
+def test_the_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "flwr-asyncdrop"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "flwr-asyncdrop"
+
+
+def test_a_user_without_a_home(source, read, monkeypatch):
+    def homeless():
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    check(cached("reader-1", [source], read))

@@ -1,0 +1,100 @@
+import gzip
+
+import numpy as np
+import pytest
+
+from flwr_asyncdrop.app.data import load_dataset
+from flwr_asyncdrop.app.data.imdb import LENGTH, read_folders, read_lines
+from flwr_asyncdrop.exceptions import DataError
+from tests.reviews import REVIEWS, json_lines, write_folders, write_json_lines
+
+# "bad" thrice, "a" and "film" twice each, "don't", "good" and "plot" once.
+BAD, A, FILM, DONT, GOOD, PLOT = range(2, 8)
+
+
+def check(arrays):
+    assert arrays.train_x.shape == (3, LENGTH)
+    assert arrays.train_x[:, -5:].tolist() == [
+        [0, BAD, BAD, FILM, DONT],
+        [0, 0, A, BAD, PLOT],
+        [0, 0, A, GOOD, FILM],
+    ]
+    assert not arrays.train_x[:, :-5].any()
+    assert arrays.train_y.tolist() == [0, 0, 1]
+    # A word that only test reviews have is unknown; a long review loses its beginning.
+    assert arrays.test_x[0, -3:].tolist() == [0, 1, BAD]
+    assert arrays.test_x[1].tolist() == [GOOD] * (LENGTH - 1) + [1]
+    assert arrays.test_y.tolist() == [0, 1]
+    assert arrays.test_y.dtype == np.int64
+
+
+def test_lines_by_hand(tmp_path):
+    check(read_lines(write_json_lines(tmp_path).parent))
+
+
+def test_plain_lines(tmp_path):
+    (tmp_path / "imdb.jsonl").write_bytes(json_lines())
+    check(read_lines(tmp_path))
+
+
+def test_folders_by_hand(tmp_path):
+    check(read_folders(write_folders(tmp_path)))
+
+
+@pytest.mark.parametrize("write", [write_json_lines, write_folders])
+@pytest.mark.parametrize("below", [False, True])
+def test_loads_from_either_layout(tmp_path, write, below):
+    place = write(tmp_path)
+    own = place if place.is_dir() else place.parent
+    data = load_dataset("imdb", own if below else tmp_path)
+    assert data.train_y.tolist() == [0, 0, 1]
+    assert (data.num_classes, data.vocabulary) == (2, 10_000)
+    assert data.input_shape == (LENGTH,)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not json",
+        b"\xff\xfe",
+        b"[1, 2]",
+        b'{"split": "train", "label": 1}',
+        b'{"split": "val", "label": 1, "text": "a"}',
+        b'{"split": "train", "label": 2, "text": "a"}',
+        b'{"split": "train", "label": 1, "text": ["a"]}',
+    ],
+)
+def test_damaged_lines(tmp_path, content):
+    (tmp_path / "imdb.jsonl").write_bytes(json_lines() + b"\n" + content)
+    with pytest.raises(DataError, match=r"imdb\.jsonl is damaged") as caught:
+        read_lines(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_gzip(tmp_path):
+    (tmp_path / "imdb.jsonl.gz").write_bytes(gzip.compress(json_lines())[:-9])
+    with pytest.raises(DataError, match=r"imdb\.jsonl\.gz is damaged"):
+        read_lines(tmp_path)
+
+
+@pytest.mark.parametrize("missing", [("train", 1), ("test", 0)])
+def test_a_part_without_reviews(tmp_path, missing):
+    rest = tuple(review for review in REVIEWS if review[:2] != missing)
+    (tmp_path / "imdb.jsonl").write_bytes(json_lines(rest))
+    with pytest.raises(DataError, match=f"lacks {missing[0]} reviews"):
+        read_lines(tmp_path)
+
+
+def test_a_review_that_is_no_text(tmp_path):
+    folder = write_folders(tmp_path)
+    (folder / "test" / "pos" / "9_9.txt").write_bytes(b"\xff")
+    with pytest.raises(DataError, match=r"9_9\.txt is damaged"):
+        read_folders(folder)
+
+
+@pytest.mark.parametrize("download", [False, True])
+def test_absent(tmp_path, download):
+    with pytest.raises(DataError) as caught:
+        load_dataset("imdb", tmp_path, download)
+    assert "aclImdb" in str(caught.value)
+    assert "download=true" not in str(caught.value)

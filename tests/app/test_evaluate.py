@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flwr_asyncdrop.app import evaluate
+from flwr_asyncdrop.app.data import ImageDataset
+
+
+def data(count):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 1, 2, 2), generator=generator).byte()
+    labels = torch.randint(0, 3, (count,), generator=generator)
+    # The training images are black, so that no test can take one for the other.
+    black = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+    none = torch.zeros(4, dtype=torch.int64)
+    return ImageDataset("made", black, none, images, labels, 3, (0.5,), (0.25,))
+
+
+def network():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("count", [1, 499, 500, 501, 1203])
+def test_batches_together_are_the_whole_test_set(count):
+    test_set, model = data(count), network()
+    scores = evaluate.score(model, test_set)
+    inputs = (test_set.test_x.float() / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        logits = model[2](inputs.flatten(1))
+    right = (logits.argmax(1) == test_set.test_y).double()
+    assert scores.accuracy == pytest.approx(right.mean().item())
+    for label, accuracy in enumerate(scores.class_accuracy):
+        of_class = right[test_set.test_y == label]
+        expected = of_class.mean().item() if len(of_class) else 0.0
+        assert accuracy == pytest.approx(expected)
+    expected = F.cross_entropy(logits, test_set.test_y).item()
+    assert scores.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_some_of_the_training_samples():
+    made, model = data(5), network()
+    swapped = ImageDataset(
+        "made", made.test_x, made.test_y, made.train_x, made.train_y, 3, (0.5,), (0.25,)
+    )
+    samples = np.array([4, 0, 2])
+    scores = evaluate.score(model, swapped, split="train", samples=samples)
+    inputs = (made.test_x[samples].float() / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        logits = model[2](inputs.flatten(1))
+    labels = made.test_y[samples]
+    right = (logits.argmax(1) == labels).double().mean().item()
+    assert scores.accuracy == pytest.approx(right)
+    expected = F.cross_entropy(logits, labels).item()
+    assert scores.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_precision():
+    made, model = data(300), network()
+    full = evaluate.score(model, made)
+    low = evaluate.score(model, made, "bfloat16")
+    assert low.loss != full.loss
+    assert low.loss == pytest.approx(full.loss, rel=0.02)
+
+
+def test_no_gradients_are_kept():
+    model = network()
+    evaluate.score(model, data(5))
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,134 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.fleets import build_fleet
+from flwr_asyncdrop.app.lr_schedule import expected_schedule, fastest_share
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
+from flwr_asyncdrop.fleet.selection import Uniform
+from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.server_app import build_strategy
+from flwr_asyncdrop.strategy.named import STRATEGIES
+from tests.grids import HandlerGrid
+from tests.runs import Recorder, mlp, plus_one, record
+
+COMPUTE = TaskCost(1.0, 0, 0)
+
+
+def share(seconds, num_ranks, **kwargs):
+    profiles = [DeviceProfile(float(s)) for s in seconds]
+    return fastest_share(profiles, [COMPUTE] * num_ranks, **kwargs)
+
+
+def test_with_one_of_each_rank_the_share_is_that_of_the_speed():
+    # 1 s and 4 s: of five updates in 4 s the fastest does four.
+    assert share([1, 4], 2) == pytest.approx(4 / 5)
+    # Ranks of two: 1.5 s and 6 s on average.
+    assert share([1, 2, 4, 8], 2) == pytest.approx((1 / 1.5) / (1 / 1.5 + 1 / 6))
+
+
+def test_if_any_device_may_be_next_each_does_equally_many():
+    assert share([1, 2, 4, 8], 2, uniform=True) == 0.5
+    assert share([1, 2, 4, 8, 9], 2, uniform=True) == pytest.approx(3 / 5)
+
+
+def test_who_waits_for_the_others_does_as_many_as_they():
+    assert share([1, 4], 2, waits_for=2) == 0.5
+    assert share([1, 2, 3, 4, 5], 5, waits_for=5) == pytest.approx(0.2)
+    # One of two before anybody goes on: the speed says 12/25.
+    assert share([1, 2, 3, 4], 4, waits_for=2) == pytest.approx(12 / 25)
+    assert share([1, 20, 30, 40], 4, waits_for=2) == 0.5
+
+
+def test_transfers_and_jitter_take_their_time_and_lost_tasks_are_no_updates():
+    slow, costs = DeviceProfile(4.0), [TaskCost(1.0, 30, 30)] * 2
+    thin = DeviceProfile(1.0, bytes_per_second_down=10.0)
+    assert fastest_share([thin, slow], costs) == pytest.approx(0.5)
+    shaky = DeviceProfile(1.0, jitter=math.sqrt(2 * math.log(4)))  # 4 s on average
+    assert fastest_share([shaky, slow], costs) == pytest.approx(0.5)
+    lossy = DeviceProfile(1.0, dropout=0.75)
+    assert fastest_share([lossy, slow], costs) == pytest.approx(0.5)
+    assert fastest_share([lossy, slow], costs, uniform=True) == pytest.approx(0.2)
+    # Three of four tasks are lost, and show after 5 s: four tasks in 16 s.
+    late = fastest_share([lossy, DeviceProfile(16.0)], costs, deadline=5.0)
+    assert late == pytest.approx(0.5)
+
+
+def test_a_smaller_submodel_for_the_slow_evens_the_pace():
+    costs = [TaskCost(1.0, 0, 0), TaskCost(0.25, 0, 0)]
+    assert fastest_share([DeviceProfile(1.0), DeviceProfile(4.0)], costs) == 0.5
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.booleans(), st.floats(1, 50))
+def test_a_share_is_no_less_than_that_of_equals(size, ranks, uniform, ratio):
+    fleet = speed_levels(size, num_levels=ranks, slowest_over_fastest=ratio)
+    found = fastest_share(fleet, [COMPUTE] * ranks, uniform=uniform)
+    least = 1 / size if uniform else 1 / min(size, ranks)
+    assert least - 1e-12 <= found <= 1
+
+
+def test_the_milestones_of_the_default_fleet_by_hand():
+    # Of 480 updates the fastest of 8 levels does 480 / (7/7 + 7/11 + 7/15 + ... + 7/35)
+    # = 138.7; the rate decays after a half and three quarters of them.
+    strategy = build_strategy(RunConfig(algo="async-fedavg"))
+    assert strategy.schedule == StepDecay((69, 104), 0.1)
+    # With all in step it is an eighth: 60.
+    strategy = build_strategy(RunConfig(algo="fedavg", lr_gamma=0.5))
+    assert strategy.schedule == StepDecay((30, 45), 0.5)
+
+
+TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algo": "async-fedavg"},
+        {"algo": "asyncdrop", "drop_rate": 0.4, "duration": "paper"},
+        {"algo": "async-fjord", "drop_rate": 0.4, "speed_ratio": 9.0},
+        {"algo": "async-fedavg", "dropout": 0.3, "jitter": 0.5},
+        {"algo": "async-fedavg", "availability": 0.5},
+        {"algo": "async-fedavg", "selection": "uniform"},
+        {"algo": "async-fedavg", "trace": TRACE},
+        {"algo": "async-fedavg", "trace": TRACE, "deadline": 8.0},
+        {"algo": "fedbuff"},
+        {"algo": "fedbuff-wait"},
+        {"algo": "fedavg"},
+        {"algo": "fedavg", "selection": "uniform"},
+    ],
+    ids=lambda changes: " ".join(str(value) for value in changes.values())[:40],
+)
+@pytest.mark.usefixtures("no_settling")
+def test_the_fastest_rank_really_does_that_many(changes, tmp_path):
+    if "trace" in changes:
+        (tmp_path / "trace.csv").write_text(TRACE)
+        changes = {**changes, "trace": str(tmp_path / "trace.csv")}
+    config = RunConfig(
+        **{"in_flight": 4, "levels": 4, "num_rounds": 60, **changes},
+        lr_milestones="0.5,0.999",
+    )
+    recorder = Recorder()
+    uniform = config.selection == "uniform"
+    strategy = STRATEGIES[config.algo](
+        mlp(),
+        torch.zeros(1, 4),
+        in_flight=config.in_flight,
+        fleet=build_fleet(config),
+        duration=config.duration,
+        selection=Uniform() if uniform else None,
+        callbacks=[recorder],
+        deadline=config.deadline,
+        **config.hyperparameters,
+    )
+    initial = mlp().state_dict()
+    half, whole = expected_schedule(config, strategy, initial).milestones
+    grid = HandlerGrid(plus_one, node_ids=range(40))
+    strategy.start(grid, record(initial), config.num_rounds)
+    done = sum(merged.order.rank == 0 for merged in recorder.merged)
+    assert len(recorder.merged) == 240
+    assert done == pytest.approx(whole, rel=0.12)
+    assert half == pytest.approx(whole / 2, abs=1)

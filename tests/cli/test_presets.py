@@ -1,0 +1,60 @@
+import pytest
+
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.cli.presets import TASKS, num_rounds
+from flwr_asyncdrop.cli.variants import task_settings
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("algo", ["async-fedavg", "hetero-asyncdrop"])
+def test_every_task_is_a_valid_configuration(name, algo):
+    config = RunConfig.parse(task_settings(TASKS[name], {"algo": algo}))
+    assert config.algo == algo
+
+
+# By hand: the speeds of the levels are 1, 7/11, 7/15, 7/19, 7/23, 7/27, 7/31 and 1/5
+# of the fastest, 0.43261 on average. MLP: a device holds 60,000 / 8 / 2 = 3,750
+# samples; 160 epochs of them are 600,000, at 50 x 128 an update 93.75, so 94 updates;
+# 94 x 0.43261 = 40.7. ResNet34, CIFAR: 3,125 x 320 / 6,400 = 156.25, 157 x 0.43261 =
+# 67.9. LSTM: 1,562.5 x 80 / (40 x 64) = 48.8, 49 x 0.43261 = 21.2.
+@pytest.mark.parametrize(
+    ("name", "rounds"),
+    [
+        ("mlp-fashion-mnist", 41),
+        ("resnet34-fashion-mnist", 41),
+        ("resnet34-cifar10", 68),
+        ("resnet34-cifar100", 68),
+        ("lstm-imdb", 22),
+    ],
+)
+def test_the_papers_tasks_last_until_the_fastest_have_finished_their_epochs(
+    name, rounds
+):
+    settings = task_settings(TASKS[name], {"algo": "hetero-asyncdrop"})
+    assert settings["num-rounds"] == rounds
+
+
+def test_longer_tasks_make_fewer_rounds():
+    """100 local steps: 46.875, so 47 updates of the fastest; 47 x 0.43261 = 20.3."""
+    explicit = {"algo": "fedbuff", "local-steps": 100}
+    assert task_settings(TASKS["mlp-fashion-mnist"], explicit)["num-rounds"] == 21
+
+
+def test_rounds_that_were_asked_for_stay():
+    settings = task_settings(TASKS["mlp-fashion-mnist"], {"num-rounds": 3})
+    assert settings["num-rounds"] == 3
+
+
+def test_where_all_devices_are_equal_a_round_is_an_update_of_each():
+    config = RunConfig(speed_ratio=1.0, levels=2, local_steps=5, batch_size=10)
+    # 400 / 2 / 2 = 100 samples a device, 50 an update: 2 updates an epoch.
+    assert num_rounds(config, epochs=7, samples=400) == 14
+
+
+def test_tasks_have_the_papers_protocol():
+    settings = TASKS["lstm-imdb"].settings
+    assert (settings["drop-rate"], settings["local-steps"]) == (0.125, 40)
+    for task in ("mlp-fashion-mnist", "resnet34-cifar100"):
+        settings = TASKS[task].settings
+        assert (settings["drop-rate"], settings["local-steps"]) == (0.25, 50)
+        assert (settings["lr"], settings["batch-size"]) == (0.01, 128)

@@ -1,0 +1,89 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.availability import Availability
+
+NIGHTS = Availability(24.0, ((0.0, 6.0), (22.0, 24.0)))
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        (0.0, 0.0),
+        (5.9, 5.9),
+        (6.0, 22.0),  # an end does not belong to its interval
+        (10.0, 22.0),
+        (22.0, 22.0),
+        (23.0, 23.0),
+        (24.0, 24.0),  # the next day
+        (30.0, 46.0),
+        (240.0 + 7.0, 240.0 + 22.0),
+    ],
+)
+def test_nights_by_hand(time, expected):
+    assert NIGHTS.earliest(time) == expected
+
+
+def test_a_share_is_one_stretch_that_begins_at_the_phase():
+    assert Availability.from_share(0.5, 8.0, 0.25).intervals == ((2.0, 6.0),)
+    assert Availability.from_share(0.5, 8.0, 0.5).intervals == ((4.0, 8.0),)
+
+
+def test_a_stretch_past_the_end_goes_on_at_the_beginning():
+    wrapped = Availability.from_share(0.5, 8.0, 0.75)
+    assert wrapped == Availability(8.0, ((0.0, 2.0), (6.0, 8.0)))
+    assert wrapped.earliest(7.5) == 7.5
+    assert wrapped.earliest(8.5) == 8.5
+    assert wrapped.earliest(10.0) == 14.0
+
+
+@st.composite
+def patterns(draw):
+    edges = draw(st.lists(st.integers(0, 1000), min_size=2, max_size=8, unique=True))
+    edges = sorted(edges)[: len(edges) // 2 * 2]
+    scale = draw(st.floats(1e-3, 1e3))
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return Availability(1000 * scale, tuple((a * scale, b * scale) for a, b in pairs))
+
+
+@given(patterns(), st.floats(0, 1e7))
+def test_the_earliest_moment_is_there_and_within_a_period(pattern, time):
+    found = pattern.earliest(time)
+    assert time <= found <= time + pattern.period * (1 + 1e-9)
+    # Who waits until then is not sent away again: a clock that goes there goes on.
+    assert pattern.earliest(found) == found
+
+
+@given(patterns(), st.integers(0, 10**6))
+def test_every_start_of_every_cycle_is_there(pattern, cycle):
+    for start, _ in pattern.intervals:
+        moment = cycle * pattern.period + start
+        assert pattern.earliest(moment) == moment
+
+
+@given(st.floats(0.01, 0.99), st.floats(0, 0.999), st.floats(0.1, 1e4))
+def test_a_share_is_that_part_of_the_period(share, phase, period):
+    intervals = Availability.from_share(share, period, phase).intervals
+    assert sum(end - start for start, end in intervals) == pytest.approx(share * period)
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: Availability(0.0, ((0.0, 1.0),)), "period=0.0"),
+        (lambda: Availability(float("nan"), ((0.0, 1.0),)), "period=nan"),
+        (lambda: Availability(1.0, ()), "never be there"),
+        (lambda: Availability(1.0, ((0.0, 2.0),)), "within [0, 1.0]"),
+        (lambda: Availability(9.0, ((3.0, 3.0),)), "must ascend"),
+        (lambda: Availability(9.0, ((3.0, 5.0), (4.0, 6.0))), "without overlaps"),
+        (lambda: Availability(9.0, ((-1.0, 5.0),)), "within [0, 9.0]"),
+        (lambda: Availability.from_share(1.0, 9.0, 0.0), "share=1.0"),
+        (lambda: Availability.from_share(0.5, 9.0, 1.0), "phase=1.0"),
+    ],
+)
+def test_impossible_patterns_are_refused(build, says):
+    with pytest.raises(ConfigError) as caught:
+        build()
+    assert says in str(caught.value)

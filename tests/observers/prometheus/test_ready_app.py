@@ -1,0 +1,88 @@
+"""The ready app with metrics-port is the same run, watched."""
+
+import socket
+
+import pytest
+
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.exceptions import Interrupted
+from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server_app import run_experiment
+from flwr_asyncdrop.simulation import LocalGrid
+from tests.observers.prometheus.scrapes import Scrape
+
+SMALL = {"model": "mlp", "num-rounds": 3, "in-flight": 2, "local-steps": 1}
+
+
+class Watcher(Callback):
+    """Scrapes after every round."""
+
+    def __init__(self, port):
+        self.port = port
+        self.scrapes = []
+
+    def on_round(self, state, number):
+        self.scrapes.append(Scrape(self.port))
+
+
+class Stops(Callback):
+    """Interrupts the run after its second round."""
+
+    def __init__(self):
+        self.rounds = 0
+
+    def on_round(self, state, number):
+        self.rounds += 1
+
+    def on_pause(self, state):
+        if self.rounds == 2:
+            raise Interrupted(2)
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def run(settings, callbacks=()):
+    config = RunConfig.parse({**SMALL, **settings})
+    app, told = "flwr_asyncdrop.client_app:app", config.settings
+    with LocalGrid(app, num_nodes=4, workers=0, run_config=told) as grid:
+        out = run_experiment(grid, config, callbacks)
+    return [without_wall(line) for line in read_history(out / "history.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def unseen(tmp_path_factory):
+    return run({"out-dir": str(tmp_path_factory.mktemp("unseen"))})
+
+
+def test_a_run_that_is_watched_is_the_same_run(unseen, tmp_path, port):
+    watcher = Watcher(port)
+    seen = run({"out-dir": str(tmp_path / "seen"), "metrics-port": port}, [watcher])
+    assert seen == unseen
+    last = watcher.scrapes[-1]
+    evaluations = [line for line in seen if line["event"] == "evaluation"]
+    shown = int(last["asyncdrop_evaluation_round"])
+    (expected,) = (e["metrics"] for e in evaluations if e["round"] == shown)
+    assert last.by("asyncdrop_evaluation", "metric") == pytest.approx(
+        {name: value for name, value in expected.items() if isinstance(value, float)}
+    )
+    (info,) = (s for s in last.samples if s.name == "asyncdrop_run_info")
+    assert info.labels["algorithm"] == "hetero-asyncdrop"
+    assert (info.labels["model"], info.labels["num_rounds"]) == ("mlp", "3")
+
+
+@pytest.mark.parametrize("watched", ["before", "after"])
+def test_a_run_goes_on_watched_or_not(watched, unseen, tmp_path, port):
+    """Checkpoints know callbacks by their place, and this one comes and goes."""
+    folder = str(tmp_path / "halted")
+    metrics = {"metrics-port": port}
+
+    with pytest.raises(Interrupted):
+        run({"out-dir": folder, **(metrics if watched == "before" else {})}, [Stops()])
+    again = run({"resume": folder, **(metrics if watched == "after" else {})})
+    assert again == unseen

@@ -1,0 +1,239 @@
+import json
+
+import pytest
+import torch
+from flwr.app import MetricRecord, RecordDict
+
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.fleet.profiles import TaskCost
+from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
+from flwr_asyncdrop.server.callbacks import Evaluation, Merged
+from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.submodel import UnitGroup
+from flwr_asyncdrop.wire import Reply
+
+
+def state():
+    return RunState.start_from({"w": torch.zeros(10)}, seed=3)
+
+
+def order(kept=None):
+    return Order(
+        number=0,
+        device=4,
+        node_id=1,
+        rank=2,
+        num_ranks=8,
+        round=1,
+        indices={},
+        shapes={},
+        base_version=0,
+        dispatched_at=1.5,
+        due=2.5,
+        cost=TaskCost(0.5, 100, 100),
+        kept=kept or {},
+    )
+
+
+def merge(writer, run, **metrics):
+    run.updates += 1
+    run.version += 1
+    run.time += 1.0
+    record = RecordDict({"metrics": MetricRecord({"num-examples": 7, **metrics})})
+    reply = Reply({}, 7, record, num_bytes=120)
+    writer.on_update(run, Merged(order(), reply, staleness=5, round=1))
+
+
+def evaluation(number, metrics, source="server"):
+    record = None if metrics is None else MetricRecord(metrics)
+    return Evaluation(source, number, 8 * number, 2.0 * number, record)
+
+
+def events(path):
+    return [record["event"] for record in read_history(path)]
+
+
+def writer_at(path):
+    ticks = iter(range(1000))
+    return HistoryWriter(path, {"algorithm": "x"}, {"cpu": "y"}, lambda: next(ticks))
+
+
+def test_the_lines_of_a_small_run(tmp_path):
+    path, run = tmp_path / "deep" / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    merge(writer, run, **{"train-loss": 0.25, "wall-train-seconds": 0.5})
+    writer.on_failure(run, order(), "client-error", "it raised")
+    writer.on_end(run)
+    first, update, failure, end = read_history(path)
+    assert without_wall(first) == {
+        "event": "run",
+        "schema": 2,
+        "seed": 3,
+        "devices": 0,
+        "full_bytes": 168,
+        "algorithm": "x",
+    }
+    assert first["wall"]["cpu"] == "y"
+    assert without_wall(update) == {
+        "event": "update",
+        "update": 1,
+        "round": 1,
+        "time": 1.0,
+        "device": 4,
+        "rank": 2,
+        "dispatched_at": 1.5,
+        "staleness": 5,
+        "version": 1,
+        "bytes_down": 100,
+        "bytes_up": 120,
+        "compute": 0.5,
+        "in_flight": 0,
+        "metrics": {"num-examples": 7, "train-loss": 0.25},
+    }
+    assert update["wall"]["train-seconds"] == 0.5
+    assert (failure["device"], failure["reason"]) == (4, "it raised")
+    assert without_wall(end) == {
+        "event": "end",
+        "updates": 1,
+        "time": 1.0,
+        "bytes_down": 0,
+        "bytes_up": 0,
+        "failures": {},
+    }
+
+
+def test_what_went_wrong_is_only_there_if_it_did(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    run.updates = 1
+    reply = Reply({}, 7, RecordDict(), num_bytes=120)
+    writer.on_update(run, Merged(order(), reply, staleness=5, round=1, late=True))
+    run.duplicates, run.ended = 2, "timeout"
+    writer.on_end(run)
+    _, update, end = read_history(path)
+    assert update["late"] is True
+    assert (end["duplicates"], end["ended"]) == (2, "timeout")
+
+
+def test_a_late_evaluation_stands_where_it_was_asked_for(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    writer.on_evaluation_due(run, "server", 0)
+    merge(writer, run)
+    writer.on_evaluation_due(run, "server", 1)
+    merge(writer, run)
+    assert events(path) == ["run"]
+    writer.on_evaluation(run, evaluation(0, {"accuracy": 0.5}))
+    assert events(path) == ["run", "evaluation", "update"]
+    writer.on_evaluation(run, evaluation(1, {"accuracy": 0.6}))
+    writer.on_end(run)
+    assert events(path) == [
+        "run",
+        "evaluation",
+        "update",
+        "evaluation",
+        "update",
+        "end",
+    ]
+
+
+def test_an_evaluation_has_the_bytes_of_when_it_was_asked_for(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    run.bytes_down, run.bytes_up = 30, 20
+    writer.on_evaluation_due(run, "server", 1)
+    run.bytes_down, run.bytes_up = 70, 60
+    metrics = {"accuracy": 0.5, "level-accuracy": [0.25, 0.75]}
+    writer.on_evaluation(run, evaluation(1, metrics))
+    writer.on_end(run)
+    _, line, _ = read_history(path)
+    assert without_wall(line) == {
+        "event": "evaluation",
+        "source": "server",
+        "round": 1,
+        "update": 8,
+        "time": 2.0,
+        "bytes_down": 30,
+        "bytes_up": 20,
+        "metrics": metrics,
+    }
+
+
+def test_the_units_that_were_trained_stand_before_the_end(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    kept = {UnitGroup("hidden", 3, "internal"): torch.tensor([0, 2])}
+    reply = Reply({}, 7, RecordDict({"metrics": MetricRecord()}), num_bytes=120)
+    writer.on_update(run, Merged(order(kept), reply, staleness=0, round=1))
+    writer.on_end(run)
+    assert events(path) == ["run", "update", "units", "end"]
+    units = list(read_history(path))[2]
+    assert without_wall(units) == {
+        "event": "units",
+        "ranks": [2],
+        "updates": [1],
+        "bin": 1,
+        "groups": [{"name": "hidden", "size": 3, "counts": [[1, 0, 1]]}],
+    }
+
+
+def test_an_evaluation_that_measured_nothing_has_no_line(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    for source in ("server", "clients"):
+        writer.on_evaluation_due(run, source, 0)
+    writer.on_evaluation(run, evaluation(0, {"loss": 1.0}, "clients"))
+    writer.on_evaluation(run, evaluation(0, None))
+    writer.on_end(run)
+    assert events(path) == ["run", "evaluation", "end"]
+
+
+def test_the_end_does_not_wait_for_an_evaluation_that_never_came(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    writer.on_evaluation_due(run, "server", 0)
+    merge(writer, run)
+    writer.on_end(run)
+    assert events(path) == ["run", "update", "end"]
+
+
+def test_an_old_file_is_replaced(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text("old")
+    writer = writer_at(path)
+    writer.on_start(state())
+    writer.on_end(state())
+    assert events(path) == ["run", "end"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"event": "run"}\n{"event": "upd\n', "line 2 of .* is not JSON"),
+        ("[1, 2]\n", "line 1 of .* is not a history record"),
+        (json.dumps({"time": 1}) + "\n", "line 1 of .* is not a history record"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_line(tmp_path, text, says):
+    path = tmp_path / "history.jsonl"
+    path.write_text(text)
+    with pytest.raises(DataError, match=says):
+        list(read_history(path))
+
+
+def test_half_a_last_line_of_a_killed_run_is_left_out(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"event": "run"}\n{"event": "upd')
+    assert events(path) == ["run"]
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(DataError, match="cannot read the history"):
+        list(read_history(tmp_path / "none.jsonl"))

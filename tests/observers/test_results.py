@@ -1,0 +1,62 @@
+import pytest
+import torch
+from flwr.app import MetricRecord, RecordDict
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.observers.results import ResultCollector
+from flwr_asyncdrop.server.callbacks import Evaluation, Merged
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.wire import Reply
+
+
+def state():
+    return RunState.start_from({"w": torch.ones(2)}, seed=0)
+
+
+def merged(loss):
+    metrics = RecordDict({"metrics": MetricRecord({"n": 1, "loss": loss})})
+    return Merged(order=None, reply=Reply({}, 1, metrics, 0), staleness=0, round=1)
+
+
+def mean(records, key):
+    assert key == "n"
+    losses = [record["metrics"]["loss"] for record in records]
+    return MetricRecord({"loss": sum(losses) / len(losses), "count": len(losses)})
+
+
+def test_each_round_is_aggregated_on_its_own():
+    collector, run = ResultCollector(mean, "n"), state()
+    for number, losses in ((1, [1.0, 3.0]), (2, [5.0])):
+        for loss in losses:
+            collector.on_update(run, merged(loss))
+        collector.on_round(run, number)
+    assert collector.result.train_metrics_clientapp == {
+        1: MetricRecord({"loss": 2.0, "count": 2}),
+        2: MetricRecord({"loss": 5.0, "count": 1}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "filed", "other"),
+    [
+        ("server", "evaluate_metrics_serverapp", "evaluate_metrics_clientapp"),
+        ("clients", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"),
+    ],
+)
+def test_evaluations_are_filed_by_their_own_round(source, filed, other):
+    collector, run = ResultCollector(mean, "n"), state()
+    metrics = MetricRecord({"accuracy": 0.5})
+    run.updates = 99
+    collector.on_evaluation(run, Evaluation(source, 3, 24, 1.0, metrics))
+    collector.on_evaluation(run, Evaluation(source, 4, 32, 1.5, None))
+    assert getattr(collector.result, filed) == {3: metrics}
+    assert getattr(collector.result, other) == {}
+
+
+def test_the_final_model_is_that_of_the_end():
+    collector, run = ResultCollector(mean, "n"), state()
+    collector.on_start(run)
+    run.arrays["w"] += 4
+    collector.on_end(run)
+    run.arrays["w"] += 4
+    assert wire.from_record(collector.result.arrays)["w"].tolist() == [5, 5]

@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.strategy.rounds import train_messages
+from tests.grids import HandlerGrid
+from tests.runs import Run, answer, failing, plus_one
+
+ONES = {"w": torch.ones(2)}
+
+
+def session(nodes=3, in_flight=2, seconds=None, **changes):
+    grid = HandlerGrid(plus_one, node_ids=range(1, nodes + 1))
+    return Run(grid, seconds, in_flight=in_flight, **changes).open()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "in_flight", "seconds", "slots", "updates"),
+    [
+        (3, 2, (1, 2, 3), 2, 2),
+        (2, 8, (1, 2), 2, 2),  # a simulated fleet never grows
+        (3, 2, None, 2, 2),
+        (2, 8, None, 8, 2),  # a real one may
+    ],
+)
+def test_slots_and_rounds_follow_the_nodes(nodes, in_flight, seconds, slots, updates):
+    opened = session(nodes, in_flight, seconds)
+    assert (opened.slots, opened.updates_per_round) == (slots, updates)
+    assert opened.state.num_devices == nodes
+    assert opened.dispatcher.fleet.num_ranks == slots
+
+
+def one_order(opened):
+    (message, *_) = train_messages(opened, 1)
+    return next(iter(opened.state.in_flight.values())), message
+
+
+def test_a_merge_keeps_the_books():
+    opened = session(alpha=0.25)
+    order, message = one_order(opened)
+    reply = opened.read(order, answer(message, ONES))
+    assert reply.arrays["w"].tolist() == [1, 1]
+    opened.merge(order, reply, staleness=3)
+    state = opened.state
+    assert state.arrays["w"].tolist() == [0.25, 0.25]
+    assert (state.version, state.updates, state.fastest_updates) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        failing,
+        lambda m: answer(m, {"w": torch.ones(3)}),
+        lambda m: answer(m, {"w": torch.ones(2, dtype=torch.int64)}),
+        lambda m: answer(m, {"w": torch.ones(2, dtype=torch.bool)}),
+    ],
+)
+def test_a_reply_that_does_not_fit_leaves_all_as_it_was(reply):
+    opened = session()
+    order, message = one_order(opened)
+    with pytest.raises(ReplyError) as caught:
+        opened.read(order, reply(message))
+    assert "\n" not in str(caught.value)
+    state = opened.state
+    assert state.arrays["w"].tolist() == [0, 0]
+    assert (state.version, state.updates, state.fastest_updates) == (0, 0, 0)
+
+
+def test_a_discount_halves_what_an_update_moves():
+    opened = session(alpha=0.25)
+    order, message = one_order(opened)
+    reply = opened.read(order, answer(message, ONES))
+    opened.merge(order, reply, staleness=0, discount=0.5)
+    assert opened.state.arrays["w"].tolist() == [0.125, 0.125]

@@ -1,0 +1,123 @@
+"""One copy each way, and the very bytes of Flower and NumPy."""
+
+from io import BytesIO
+
+import hypothesis.extra.numpy as arrays
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array
+from hypothesis import given, settings
+
+from flwr_asyncdrop.wire.npy import read_array, write_array
+
+DTYPES = (np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_)
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(deadline=None, max_examples=25)
+@given(shape=SHAPES)
+def test_the_bytes_are_flowers_own_and_come_back(dtype, shape):
+    values = np.arange(np.prod(shape, dtype=int)).astype(dtype).reshape(shape)
+    array = write_array(torch.from_numpy(values))
+    reference = Array(values)
+    assert (array.dtype, array.shape, array.stype, array.data) == (
+        reference.dtype,
+        reference.shape,
+        reference.stype,
+        reference.data,
+    )
+    again = read_array(array)
+    assert (again.dtype, again.shape) == (values.dtype, values.shape)
+    np.testing.assert_array_equal(again, values)
+
+
+def test_what_is_not_contiguous_is_written_too():
+    tensor = torch.arange(6.0).reshape(2, 3).t()
+    np.testing.assert_array_equal(read_array(write_array(tensor)), tensor.numpy())
+
+
+def test_parameters_are_written_without_their_gradients():
+    weight = torch.nn.Parameter(torch.ones(2))
+    np.testing.assert_array_equal(read_array(write_array(weight)), np.ones(2))
+
+
+def test_an_array_that_was_read_can_be_written_to():
+    array = Array(np.zeros(3, np.float32))
+    read_array(array)[:] = 1
+    np.testing.assert_array_equal(read_array(array), np.zeros(3))
+
+
+def saved(values, **options):
+    stream = BytesIO()
+    np.lib.format.write_array(stream, values, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        saved(np.asfortranarray(np.arange(6.0).reshape(2, 3))),
+        saved(np.arange(3.0), version=(2, 0)),
+        saved(np.arange(3.0), version=(3, 0)),
+        saved(np.arange(3, dtype=">i4")),
+        saved(np.arange(3.0)).replace(b"(3,), }", b"(3, ),}"),
+    ],
+    ids=["fortran order", "version 2", "version 3", "big endian", "other spaces"],
+)
+def test_unusual_arrays_read_as_numpy_reads_them(data):
+    array = Array("any", (1,), "numpy.ndarray", data)
+    values, reference = read_array(array), np.load(BytesIO(data))
+    np.testing.assert_array_equal(values, reference)
+    assert values.dtype == reference.dtype.newbyteorder("=")
+    assert values.flags.c_contiguous
+    assert values.flags.writeable
+
+
+def with_header(text, numbers=b""):
+    header = text.encode() + b"\n"
+    length = len(header).to_bytes(2, "little")
+    return np.lib.format.magic(1, 0) + length + header + numbers
+
+
+def header_of(descr="'<f8'", shape="(1,)"):
+    return f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"
+
+
+def test_headers_that_the_tests_write_would_be_read():
+    array = Array("any", (1,), "numpy.ndarray", with_header(header_of(), b"\0" * 8))
+    assert read_array(array).tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not an array",
+        saved(np.arange(3.0))[:-1],
+        saved(np.arange(3.0))[:20],
+        saved(np.arange(3.0)) + b"more",
+        saved(np.array([None]), allow_pickle=True),
+        saved(np.zeros(1, [("a", "f4")])),
+        saved(np.zeros(1, "M8[s]")),
+        saved(np.zeros(1, np.longdouble)),
+        np.lib.format.magic(9, 0) + saved(np.arange(3.0))[8:],
+        np.lib.format.magic(1, 0) + b"\x05\x00evil\n",
+        with_header(header_of("'|O'"), b"\0" * 8),
+        with_header(header_of("'<f3'"), b"\0" * 3),
+        with_header(header_of(shape="(-1,)"), b"\0" * 8),
+        with_header(header_of(shape="(999999999999999999,)"), b"\0" * 8),
+        with_header(header_of(shape="(1,)" + " " * 2000), b"\0" * 8),
+        with_header("__import__('os').abort()"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused(data):
+    array = Array("any", (1,), "numpy.ndarray", data)
+    with pytest.raises(ValueError, match=r"^it"):
+        read_array(array)
+
+
+def test_another_serialisation_is_refused():
+    with pytest.raises(ValueError, match="it is serialised as 'other'"):
+        read_array(Array("float32", (1,), "other", saved(np.arange(3.0))))
