@@ -32,8 +32,6 @@ from flwr_asyncdrop.client.objectives import LogitAdjustedLoss, LossFn
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.seeding import torch_generator
 
-__all__ = ["app"]
-
 _KEYS = wire.RecordKeys()
 
 _PROBE_STEPS = 3

@@ -19,20 +19,6 @@
 
 from signal import Signals
 
-__all__ = [
-    "AsyncDropError",
-    "CapacityError",
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "Interrupted",
-    "ReplyError",
-    "RunError",
-    "ShapeError",
-    "SubmodelError",
-    "UnsupportedModelError",
-]
-
 
 class AsyncDropError(Exception):
     """Base class of every error that flwr-asyncdrop raises on purpose.

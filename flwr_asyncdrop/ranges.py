@@ -2,8 +2,6 @@
 
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["check_ranges"]
-
 
 def check_ranges(*rows: tuple[str, object, bool, str]) -> None:
     """Check a table of values.

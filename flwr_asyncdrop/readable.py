@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping
 
-__all__ = ["byte_unit", "headline", "lower_is_better", "readable_bytes"]
-
 _UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _LOWER_IS_BETTER = ("loss", "error", "perplexity")
 

@@ -10,8 +10,6 @@ import zlib
 import numpy as np
 import torch
 
-__all__ = ["derive_seed", "numpy_generator", "torch_generator"]
-
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
     """Derive the seed of one purpose from the seed of the run.

@@ -30,8 +30,6 @@ from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 from flwr_asyncdrop.strategy.named import STRATEGIES
 
-__all__ = ["app", "build_strategy", "output_dir", "run_experiment"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 _SELECTIONS = {"stratified": Stratified, "uniform": Uniform}

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Indices, State
 
-__all__ = ["Aggregator", "Update"]
-
 
 @dataclass(frozen=True)
 class Update:

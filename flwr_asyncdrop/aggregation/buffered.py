@@ -11,8 +11,6 @@ from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State, check_fits
 
-__all__ = ["Buffered", "Collected"]
-
 
 @dataclass
 class Collected:

@@ -10,8 +10,6 @@ from torch import Tensor
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.submodel import Indices, State, add_
 
-__all__ = ["Change", "Normaliser", "change_of", "is_weight", "mean_change"]
-
 Normaliser = Literal["size", "examples", "counts"]
 """What the sum of the changes is divided by; see `mean_change`."""
 

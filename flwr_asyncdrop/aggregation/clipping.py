@@ -12,8 +12,6 @@ from flwr_asyncdrop.aggregation.changes import change_of, is_weight
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State, check_fits
 
-__all__ = ["Clipped", "clip_update"]
-
 
 @torch.no_grad()
 def clip_update(update: Update, norm: float) -> Update:

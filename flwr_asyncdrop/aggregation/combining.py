@@ -8,8 +8,6 @@ from flwr_asyncdrop.aggregation.robust import trimmed_change
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State
 
-__all__ = ["COMBINATIONS", "Combiner", "combiner"]
-
 Combiner = Callable[[State, Sequence[Change]], State]
 """From the global model and some changes to one change of the full model's shapes."""
 

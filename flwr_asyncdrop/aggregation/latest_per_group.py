@@ -11,8 +11,6 @@ from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State, check_fits
 
-__all__ = ["NUM_GROUPS", "Latest", "LatestPerGroup"]
-
 NUM_GROUPS = 8
 """Groups of speed ranks unless told otherwise."""
 

@@ -5,8 +5,6 @@ from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Indices, State, merge_
 
-__all__ = ["Mixing", "mix_"]
-
 
 def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
     """Mix an update into the global model, in place.

@@ -9,8 +9,6 @@ from torch import Tensor
 from flwr_asyncdrop.aggregation.changes import Change, is_weight
 from flwr_asyncdrop.submodel import State, merge_
 
-__all__ = ["num_cut", "trimmed_change", "trimmed_mean"]
-
 # Coordinates that are sorted at once: few enough to stay in a core's cache.
 _BLOCK = 1 << 15
 _ROUNDING = 1e-9

@@ -6,8 +6,6 @@ from flwr_asyncdrop.aggregation.changes import is_weight
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State
 
-__all__ = ["ServerStep", "average_"]
-
 
 class ServerStep:
     """Gradient descent with momentum on mean changes.

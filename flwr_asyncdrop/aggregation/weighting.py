@@ -7,16 +7,6 @@ from types import MappingProxyType
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = [
-    "WEIGHTINGS",
-    "Weighting",
-    "capability",
-    "constant",
-    "hinge",
-    "polynomial",
-    "weighting",
-]
-
 Weighting = Callable[[Update], float]
 """From an update to its weight, in [0, 1]."""
 

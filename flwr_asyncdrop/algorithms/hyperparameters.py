@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, fields
 
-__all__ = ["HYPERPARAMETERS", "Hyperparameters"]
-
 
 @dataclass(frozen=True)
 class Hyperparameters:

@@ -22,8 +22,6 @@ from flwr_asyncdrop.algorithms.hyperparameters import HYPERPARAMETERS, Hyperpara
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import MaskPolicy, OrderedMask, RandomMask, SmartPartition
 
-__all__ = ["ALGORITHMS", "Algorithm", "algorithm"]
-
 AggregatorRule = Callable[[Hyperparameters, int], Aggregator]
 """Builds an aggregator for so many devices in flight."""
 

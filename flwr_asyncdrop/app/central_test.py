@@ -12,8 +12,6 @@ from flwr_asyncdrop.app.experiment import level_mixes, load_data, trained_model
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 
-__all__ = ["LEVEL_ACCURACY", "CentralTest"]
-
 LEVEL_ACCURACY = "level-accuracy"
 
 

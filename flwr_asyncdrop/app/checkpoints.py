@@ -5,8 +5,6 @@ from pathlib import Path
 from flwr_asyncdrop.app.config import IRRELEVANT, RunConfig
 from flwr_asyncdrop.checkpoint import Checkpoints
 
-__all__ = ["checkpoints_of"]
-
 _DEFAULTS = RunConfig().settings
 
 

@@ -11,8 +11,6 @@ from torch import nn
 from flwr_asyncdrop.app.data import Dataset, Split
 from flwr_asyncdrop.app.precision import in_precision
 
-__all__ = ["Scores", "score"]
-
 _BATCH = 500
 
 

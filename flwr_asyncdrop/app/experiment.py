@@ -21,15 +21,6 @@ from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
 
-__all__ = [
-    "best_device",
-    "initial_model",
-    "level_mixes",
-    "load_data",
-    "partitions",
-    "trained_model",
-]
-
 _RECALIBRATION_BATCHES = 8
 _RECALIBRATION_BATCH = 256
 

@@ -13,8 +13,6 @@ from flwr_asyncdrop.fleet.profiles import (
 )
 from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
 
-__all__ = ["build_fleet", "typical_fleet"]
-
 
 def build_fleet(config: RunConfig) -> Callable[[int], Sequence[DeviceProfile]]:
     """Return what builds the run's fleet from a number of devices, fastest first.

@@ -10,8 +10,6 @@ from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 from flwr_asyncdrop.submodel import State
 
-__all__ = ["expected_schedule", "fastest_share"]
-
 
 def expected_schedule(
     config: RunConfig, strategy: AsyncStrategy, initial: State

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-__all__ = ["in_precision"]
-
 
 def in_precision(model: nn.Module, precision: str) -> nn.Module:
     """Return a module that computes as `model` does, in the given precision.

@@ -7,8 +7,6 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.sgd import sgd
 
-__all__ = ["PlainSGD"]
-
 
 class PlainSGD:
     """`torch.optim.SGD` with momentum, bit for bit, for less time a step.

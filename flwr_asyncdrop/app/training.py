@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from flwr_asyncdrop.app.sgd import PlainSGD
 from flwr_asyncdrop.client.objectives import LossFn, Proximal
 
-__all__ = ["LocalTraining", "isolated_randomness"]
-
 
 @dataclass(frozen=True)
 class LocalTraining:

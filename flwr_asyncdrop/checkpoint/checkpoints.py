@@ -10,8 +10,6 @@ from flwr_asyncdrop.checkpoint.codec import Json
 from flwr_asyncdrop.checkpoint.files import Checkpoint, all_checkpoints, read
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 
-__all__ = ["Checkpoints", "newest", "run_folder"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 _FOLDER = "checkpoints"

@@ -14,8 +14,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
-__all__ = ["Json", "decode", "encode"]
-
 Json = Any
 """What JSON can say: None, truths, numbers, strings, lists, dicts with string keys."""
 

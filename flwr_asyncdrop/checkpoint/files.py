@@ -23,15 +23,6 @@ from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import State
 
-__all__ = [
-    "FORMAT_VERSION",
-    "Checkpoint",
-    "all_checkpoints",
-    "forget_later",
-    "read",
-    "write",
-]
-
 FORMAT_VERSION = 1
 _FORMAT = "flwr-asyncdrop checkpoint"
 _JSON, _TENSORS = "state.json", "state.safetensors"

@@ -20,8 +20,6 @@ from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.state import Order, RunState
 from flwr_asyncdrop.submodel import State
 
-__all__ = ["Keeper", "Saved"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 

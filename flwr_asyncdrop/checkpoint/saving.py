@@ -11,8 +11,6 @@ from flwr_asyncdrop.server.run import RunMemory
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.state import RunState
 
-__all__ = ["Saving"]
-
 
 @dataclass(frozen=True)
 class Saving:

@@ -6,8 +6,6 @@ from types import MappingProxyType
 
 from flwr_asyncdrop.cli.flags import Value
 
-__all__ = ["ABLATIONS", "Ablation"]
-
 
 @dataclass(frozen=True)
 class Ablation:

@@ -20,8 +20,6 @@ from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete, resumed
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.cli.worker import Failed
 
-__all__ = ["add_parser", "compare"]
-
 _FAILED = 1
 
 

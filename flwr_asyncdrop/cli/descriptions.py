@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["DESCRIPTIONS"]
-
 DESCRIPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "What is run": {

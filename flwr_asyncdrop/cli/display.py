@@ -19,8 +19,6 @@ from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.cli.worker import Ended, Failed
 
-__all__ = ["BarDisplay", "LineDisplay", "make_console", "make_display"]
-
 _WIDTH_OF_FILES = 120
 
 

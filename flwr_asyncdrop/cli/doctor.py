@@ -11,8 +11,6 @@ from rich.text import Text
 from flwr_asyncdrop.cli.display import make_console
 from flwr_asyncdrop.doctor import Finding, examine
 
-__all__ = ["add_parser", "print_findings"]
-
 _FAILED = 1
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 

@@ -9,8 +9,6 @@ from flwr_asyncdrop.readable import headline
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 
-__all__ = ["Progress", "Reporter"]
-
 
 @dataclass(frozen=True)
 class Progress:

@@ -7,8 +7,6 @@ from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 
-__all__ = ["execute"]
-
 _CLIENT_APP = "flwr_asyncdrop.client_app:app"
 
 

@@ -9,8 +9,6 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.descriptions import DESCRIPTIONS
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["DEFAULTS", "Value", "add_flags", "given", "value_of"]
-
 Value = bool | int | float | str
 
 DEFAULTS: Mapping[str, Value] = MappingProxyType(

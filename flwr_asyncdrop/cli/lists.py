@@ -6,8 +6,6 @@ import re
 from flwr_asyncdrop.cli.flags import Value, value_of
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["names", "seeds", "values"]
-
 _OWN_FLAG = {"algo": "--algos", "seed": "--seeds", "out-dir": "--out"}
 
 

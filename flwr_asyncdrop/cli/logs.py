@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["warnings_to"]
-
 
 class _Lines(logging.Handler):
     def __init__(self, say: Callable[[str], None]) -> None:

@@ -11,8 +11,6 @@ from types import FrameType
 from flwr_asyncdrop.cli import compare, doctor, report, simulate, supernode
 from flwr_asyncdrop.exceptions import AsyncDropError
 
-__all__ = ["main"]
-
 _FAILED, _INTERRUPTED = 1, 130
 
 

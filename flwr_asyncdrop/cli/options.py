@@ -6,8 +6,6 @@ from types import MappingProxyType
 
 from flwr_asyncdrop.cli.presets import TASKS
 
-__all__ = ["DEFAULTS", "add_task", "at_least"]
-
 DEFAULTS = MappingProxyType({"task": "digits", "devices": 104})
 """What `add_task`'s flags are if they are not given."""
 

@@ -16,8 +16,6 @@ from flwr_asyncdrop.cli.events import Progress
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.worker import Ended, Failed
 
-__all__ = ["Event", "RunPool", "Started", "cores", "share_out"]
-
 
 @dataclass(frozen=True)
 class Started:

@@ -9,8 +9,6 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.flags import Value
 from flwr_asyncdrop.fleet import speed_levels
 
-__all__ = ["TASKS", "Task", "num_rounds"]
-
 
 @dataclass(frozen=True)
 class Task:

@@ -8,8 +8,6 @@ from rich.console import Console
 from flwr_asyncdrop.cli.display import make_console
 from flwr_asyncdrop.report import comparison_table, write_report
 
-__all__ = ["add_parser", "print_table"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""

@@ -12,8 +12,6 @@ from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report.runlog import RunLog
 
-__all__ = ["HISTORY", "LOG", "RunSpec", "all_runs", "is_complete", "resumed"]
-
 HISTORY = "history.jsonl"
 LOG = "run.log"
 

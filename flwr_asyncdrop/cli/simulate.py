@@ -23,8 +23,6 @@ from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report import summarise
 from flwr_asyncdrop.server_app import output_dir
 
-__all__ = ["add_parser", "simulate"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""

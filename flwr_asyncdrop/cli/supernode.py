@@ -11,8 +11,6 @@ from flwr_asyncdrop.device.command import (
 )
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["add_parser"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""

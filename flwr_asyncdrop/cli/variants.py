@@ -11,8 +11,6 @@ from flwr_asyncdrop.cli.flags import Value
 from flwr_asyncdrop.cli.presets import Task, num_rounds
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["Variant", "build_variants", "task_settings"]
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -13,8 +13,6 @@ from flwr_asyncdrop.cli.execute import execute
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.exceptions import AsyncDropError
 
-__all__ = ["Ended", "Failed", "work"]
-
 _STDOUT, _STDERR = 1, 2
 
 

@@ -12,8 +12,6 @@ from flwr_asyncdrop.client.memory import training_memory
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT
 
-__all__ = ["CapacityMod", "Probe"]
-
 Probe = Callable[[Context], float]
 """Measures how many seconds the local steps of a task with the full model take."""
 

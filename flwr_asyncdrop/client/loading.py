@@ -5,8 +5,6 @@ from torch import nn
 
 from flwr_asyncdrop import submodel, wire
 
-__all__ = ["load_submodel"]
-
 
 def load_submodel(model: nn.Module, arrays: ArrayRecord) -> nn.Module:
     """Return `model`, really narrower, with the weights that the server sent.

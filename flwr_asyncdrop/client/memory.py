@@ -4,8 +4,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["available_memory", "left_in_container", "training_memory"]
-
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 # Limit, use, and the field of memory.stat with what gives way: version 2, and 1.

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["LogitAdjustedLoss", "LossFn", "Proximal"]
-
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """From logits, shape ``(batch, classes)``, and labels to the mean loss."""
 

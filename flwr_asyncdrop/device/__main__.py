@@ -12,8 +12,6 @@ from flwr_asyncdrop.device.command import (
     become_node,
 )
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Become a SuperNode, or end with what is wrong."""

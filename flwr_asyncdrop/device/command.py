@@ -9,8 +9,6 @@ from typing import NoReturn
 from flwr_asyncdrop.device.node import Settings, node_command
 from flwr_asyncdrop.device.programs import program_path
 
-__all__ = ["DESCRIPTION", "USAGE", "add_arguments", "become_node"]
-
 DESCRIPTION = (
     "Run flower-supernode with its own arguments (flower-supernode --help lists them). "
     "Tasks are done by processes that are forked from one in which everything is "

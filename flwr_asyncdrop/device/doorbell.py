@@ -5,8 +5,6 @@ import select
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Doorbell"]
-
 _AT_ONCE = 4096
 
 

@@ -18,8 +18,6 @@ from flwr_asyncdrop.device.thin import thin_command
 from flwr_asyncdrop.flower_internals.pace import NodePace, pace_node, warn_of_plain_pace
 from flwr_asyncdrop.flower_internals.pulls import pull_sooner
 
-__all__ = ["Settings", "main", "node_command"]
-
 _PROGRAM = "flower-supernode"
 _LOOP = "flwr.supernode.start_client_internal"
 

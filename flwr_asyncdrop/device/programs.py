@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
-__all__ = ["load_program", "program_path", "write_program"]
-
 
 def program_path(name: str) -> Path | None:
     """Return where a program is: beside this Python, or on the PATH."""

@@ -13,8 +13,6 @@ from flwr_asyncdrop.flower_internals.pace import (
     warn_of_plain_pace,
 )
 
-__all__ = ["main"]
-
 _PROGRAM = "flower-superexec"
 _LOOP = "flwr.supercore.superexec.run_superexec"
 

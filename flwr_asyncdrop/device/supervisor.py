@@ -9,8 +9,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Supervisor"]
-
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _PATIENCE = 5.0
 

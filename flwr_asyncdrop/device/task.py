@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from flwr_asyncdrop.device.shim import ACCEPTED, GO, LENGTH, PATIENCE, require_own_peer
 
-__all__ = ["Task", "accept", "receive"]
-
 _STREAMS = 3
 
 

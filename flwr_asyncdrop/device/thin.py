@@ -8,8 +8,6 @@ trainer must not hold the package: an app may bring its own copy of it.
 import sys
 from pathlib import Path
 
-__all__ = ["PACKAGE", "forget_package", "thin_command"]
-
 PACKAGE = __name__.partition(".")[0]
 
 _FOLDER = Path(__file__).parents[1]

@@ -23,8 +23,6 @@ from flwr_asyncdrop.device.programs import load_program
 from flwr_asyncdrop.device.task import accept
 from flwr_asyncdrop.device.thin import forget_package
 
-__all__ = ["main"]
-
 _BACKLOG = 16
 _PROGRAM = "flwr-clientapp"
 _CRASHED = 1

@@ -6,8 +6,6 @@ from pathlib import Path
 from flwr_asyncdrop.app.data.catalogue import CATALOGUE, Source
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 
-__all__ = ["check_data"]
-
 
 def check_data(data_dir: Path | None) -> Iterator[Finding]:
     """Look for the files of every data set; they are not read.

@@ -11,8 +11,6 @@ from flwr_asyncdrop.doctor.machine import check_memory, check_output, check_shar
 from flwr_asyncdrop.doctor.software import check_optional, check_python, check_required
 from flwr_asyncdrop.doctor.superlink import check_ports, check_variables
 
-__all__ = ["examine"]
-
 
 def examine(out: Path, data_dir: Path | None = None) -> Iterator[Finding]:
     """Look at everything that a run needs.

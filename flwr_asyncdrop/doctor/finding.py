@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Level", "ok", "problem", "warning"]
-
 Level = Literal["ok", "warning", "problem"]
 """With a problem runs fail; with a warning some do, or are slower."""
 

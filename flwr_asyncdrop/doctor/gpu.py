@@ -7,8 +7,6 @@ import torch
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.readable import readable_bytes
 
-__all__ = ["check_gpu"]
-
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 

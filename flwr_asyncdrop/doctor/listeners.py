@@ -4,8 +4,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_taken", "listener"]
-
 _PROC = Path("/proc")
 _LISTEN = "0A"
 

@@ -10,8 +10,6 @@ from flwr_asyncdrop.client.memory import available_memory, left_in_container
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.readable import readable_bytes
 
-__all__ = ["check_memory", "check_output", "check_shared"]
-
 _GB = 10**9
 # A server and one worker of a small model; checkpoints of a large one.
 _LEAST_MEMORY, _ENOUGH_MEMORY = _GB // 2, 2 * _GB

@@ -11,8 +11,6 @@ from packaging.specifiers import SpecifierSet
 
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 
-__all__ = ["check_optional", "check_package", "check_python", "check_required"]
-
 _PACKAGE = "flwr-asyncdrop"
 # Each by the module that must be importable, and what goes without it.
 _OPTIONAL = {

@@ -7,8 +7,6 @@ from pathlib import Path
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.doctor.listeners import is_taken, listener
 
-__all__ = ["check_ports", "check_variables"]
-
 # Flower's own names and defaults; up to 1.34 there is only the second.
 _PORTS = {
     "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": "39091",

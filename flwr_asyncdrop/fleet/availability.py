@@ -6,8 +6,6 @@ from typing import Self
 
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["Availability"]
-
 
 @dataclass(frozen=True)
 class Availability:

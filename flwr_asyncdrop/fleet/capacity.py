@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.wire import DeviceReport
 
-__all__ = ["Capacity", "Leg", "Trip", "smoothed"]
-
 _SMOOTHING = 0.3
 _RECENT = 8
 _LEAST_BYTES = 65_536

@@ -7,8 +7,6 @@ from typing import Literal
 
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["LATE_POLICIES", "FaultPolicy", "LatePolicy"]
-
 LatePolicy = Literal["merge", "discount", "drop"]
 """What becomes of a reply that comes after its deadline."""
 

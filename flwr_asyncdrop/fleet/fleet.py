@@ -12,8 +12,6 @@ from flwr_asyncdrop.fleet.capacity import Capacity, Trip, smoothed
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.wire import DeviceReport
 
-__all__ = ["SHORTEST_TASK", "Fleet", "FleetMemory"]
-
 SHORTEST_TASK = 10.0
 """Seconds that a task on a real device is expected to take at least.
 

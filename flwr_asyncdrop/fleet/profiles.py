@@ -8,8 +8,6 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.seeding import numpy_generator
 
-__all__ = ["BYTES_PER_MEGABIT", "DeviceProfile", "TaskCost", "speed_levels"]
-
 BYTES_PER_MEGABIT = 125_000
 
 _MAX_JITTER = 10.0  # far beyond sense, and still within the range of floats

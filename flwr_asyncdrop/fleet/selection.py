@@ -7,8 +7,6 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Selection", "Stratified", "Uniform"]
-
 
 class Selection(ABC):
     """Chooses which idle device trains next."""

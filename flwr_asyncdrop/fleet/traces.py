@@ -26,8 +26,6 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, DeviceProfile
 
-__all__ = ["read_trace", "trace_fleet"]
-
 _COLUMNS = (
     "seconds_per_step",
     "down_mbps",

@@ -13,15 +13,6 @@ from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
 
-__all__ = [
-    "NodePace",
-    "Pace",
-    "WokenPace",
-    "pace_node",
-    "pace_superexec",
-    "warn_of_plain_pace",
-]
-
 _SHARE = 0.1
 _LEAST_FOR_REPLY = 0.02
 _PULL = "_pull_and_store_message"

@@ -9,8 +9,6 @@ import inspect
 from functools import partial
 from types import ModuleType
 
-__all__ = ["pull_sooner"]
-
 _PULL = "pull_objects"
 _WAIT = "initial_backoff"
 _FIRST_WAIT = 0.03

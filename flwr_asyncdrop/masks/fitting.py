@@ -7,8 +7,6 @@ import torch
 from flwr_asyncdrop.exceptions import CapacityError
 from flwr_asyncdrop.submodel import Keep
 
-__all__ = ["fit"]
-
 
 def fit(
     keep: Keep,

@@ -8,8 +8,6 @@ from torch import Tensor
 from flwr_asyncdrop.masks.policy import GradedRate, MaskPolicy
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
-__all__ = ["OrderedMask"]
-
 
 class OrderedMask(MaskPolicy):
     """Keep the first ``n - int(n * r_i)`` units of a group: nested submodels (FjORD).

@@ -11,8 +11,6 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
-__all__ = ["DropRate", "FullMask", "GradedRate", "MaskPolicy"]
-
 
 class MaskPolicy(ABC):
     """Chooses the units that a device trains; one per algorithm.

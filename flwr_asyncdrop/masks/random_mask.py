@@ -8,8 +8,6 @@ from torch import Tensor
 from flwr_asyncdrop.masks.policy import GradedRate, MaskPolicy
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
-__all__ = ["RandomMask"]
-
 
 class RandomMask(MaskPolicy):
     """Of a group of ``n`` units, drop ``int(n * drop_rate)`` drawn uniformly.

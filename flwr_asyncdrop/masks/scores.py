@@ -13,8 +13,6 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel import Plan, State
 
-__all__ = ["unit_scores"]
-
 _Array = npt.NDArray[Any]
 _Sums = npt.NDArray[np.float64]
 

@@ -10,8 +10,6 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks.policy import DropRate, MaskPolicy
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
-__all__ = ["SmartPartition", "dropped_window"]
-
 
 class SmartPartition(MaskPolicy):
     """The i-th fastest device drops the window of units with the i-th largest scores.

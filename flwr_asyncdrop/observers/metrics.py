@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 from flwr.app import MetricRecord, RecordDict
 
-__all__ = ["MetricsFn", "aggregate_metrics"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]

@@ -12,8 +12,6 @@ from flwr_asyncdrop.readable import headline, readable_bytes
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import Order, RunState
 
-__all__ = ["Progress"]
-
 # A child of Flower's logger: its lines come where Flower's come, streamed ones too.
 logger = logging.getLogger("flwr.asyncdrop")
 

@@ -10,8 +10,6 @@ from flwr_asyncdrop.observers.metrics import MetricsFn, aggregate_metrics
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 
-__all__ = ["ResultCollector", "ResultsMemory"]
-
 
 @dataclass(frozen=True)
 class ResultsMemory:

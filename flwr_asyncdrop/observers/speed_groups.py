@@ -2,8 +2,6 @@
 
 from flwr_asyncdrop.server.state import Order
 
-__all__ = ["speed_group"]
-
 
 def speed_group(order: Order, most: int) -> int:
     """Return the speed tier of the device that an order went to; 0 is the fastest.

@@ -13,8 +13,6 @@ from torch import Tensor
 from flwr_asyncdrop.server.state import Order
 from flwr_asyncdrop.submodel import UnitGroup
 
-__all__ = ["UnitCounts", "UnitCountsMemory"]
-
 
 @dataclass(frozen=True)
 class UnitCountsMemory:

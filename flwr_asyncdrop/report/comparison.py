@@ -10,8 +10,6 @@ from flwr_asyncdrop.report.runlog import Curve, Point
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.target import Target, choose_target
 
-__all__ = ["Comparison", "Outcome", "Row", "Spread", "compare"]
-
 _PREFERRED = "hetero-asyncdrop"
 
 

@@ -15,8 +15,6 @@ from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.style import GREY
 from flwr_asyncdrop.report.target import CONTROL
 
-__all__ = ["Band", "band", "draw_against_bytes", "draw_against_time"]
-
 _Cost = Callable[[Point], float]
 
 

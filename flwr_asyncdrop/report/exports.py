@@ -7,8 +7,6 @@ from typing import Any
 
 from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
 
-__all__ = ["csv_text", "json_values"]
-
 
 def json_values(comparison: Comparison) -> dict[str, Any]:
     """Return everything, seed by seed too, as JSON values; accuracies are shares."""

@@ -20,8 +20,6 @@ from flwr_asyncdrop.report.style import GREY, STYLE
 from flwr_asyncdrop.report.timeline import draw_timeline
 from flwr_asyncdrop.report.units import draw_units
 
-__all__ = ["compose", "draw_run", "save", "time_axis"]
-
 _WIDTH, _HEIGHT, _MORE_HEIGHT, _HEADER = 13.0, 8.6, 3.4, 0.86  # inches
 _DPI = 140
 

@@ -6,8 +6,6 @@ from matplotlib.axes import Axes
 from flwr_asyncdrop.report.runlog import Record, RunLog, column
 from flwr_asyncdrop.report.style import colour_bar, say_none
 
-__all__ = ["draw_levels", "level_evaluations"]
-
 # What server/central_evaluation.py calls it in a history.
 _METRIC = "level-accuracy"
 

@@ -9,8 +9,6 @@ from typing import Final
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.target import OURS
 
-__all__ = ["Look", "looks"]
-
 _SOLID: Final = "-"
 _DASHED: Final = (0, (4, 1.5))
 _DOTTED: Final = (0, (1, 1.2))

@@ -10,8 +10,6 @@ from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.pictures import Picture
 from flwr_asyncdrop.report.tables import columns, notes
 
-__all__ = ["render_page"]
-
 _TEMPLATE = "page.html"
 
 

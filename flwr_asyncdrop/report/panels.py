@@ -11,8 +11,6 @@ from flwr_asyncdrop.readable import byte_unit, lower_is_better, readable_bytes
 from flwr_asyncdrop.report.runlog import Point, RunLog, column
 from flwr_asyncdrop.report.style import BLUE, GREY, INK, ORANGE, SKY, say_none
 
-__all__ = ["draw_bytes", "draw_metric", "draw_staleness", "draw_updates_by_rank"]
-
 _MOST_MARKERS = 60
 _MOST_LABELLED_RANKS = 24
 _NOTABLE_SHARE = 0.005

@@ -16,8 +16,6 @@ from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.timeline import draw_timeline
 from flwr_asyncdrop.report.units import draw_units
 
-__all__ = ["Picture", "draw_comparison", "draw_fleet"]
-
 _COLUMN: Final = (3.4, 3.2)
 _PAGE: Final = (7.0, 2.5)
 _DPI: Final = 220

@@ -13,8 +13,6 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import SCHEMA
 from flwr_asyncdrop.readable import headline, lower_is_better
 
-__all__ = ["Curve", "Point", "Record", "RunLog", "column"]
-
 Record = dict[str, Any]
 
 

@@ -10,8 +10,6 @@ from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.readable import lower_is_better
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
-__all__ = ["Series", "read_series"]
-
 _HISTORY = "history.jsonl"
 _SEED = "seed-"
 

@@ -6,18 +6,6 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-__all__ = [
-    "BLUE",
-    "GREY",
-    "INK",
-    "ORANGE",
-    "RED",
-    "SKY",
-    "STYLE",
-    "colour_bar",
-    "say_none",
-]
-
 # Okabe and Ito's palette.
 BLUE: Final = "#0072B2"
 SKY: Final = "#8CC9EE"

@@ -9,8 +9,6 @@ from typing import Any
 from flwr_asyncdrop.readable import readable_bytes
 from flwr_asyncdrop.report.runlog import Point, RunLog, column
 
-__all__ = ["Summary", "summarise"]
-
 _WIDTH = 80
 _MOST_LINES = 4
 _ENDINGS = {

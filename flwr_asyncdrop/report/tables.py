@@ -8,8 +8,6 @@ from rich.table import Table
 
 from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
 
-__all__ = ["Column", "columns", "markdown", "notes", "terminal_table"]
-
 _NONE = "N/A"
 _BYTES_PER_MB = 1e6
 

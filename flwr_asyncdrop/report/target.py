@@ -8,8 +8,6 @@ from typing import Final
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.report.series import Series
 
-__all__ = ["CONTROL", "OURS", "Target", "choose_target"]
-
 OURS: Final = frozenset(
     {"asyncdrop", "hetero-asyncdrop", "layerwise-asyncdrop", "asyncdrop-plus"}
 )

@@ -14,8 +14,6 @@ from matplotlib.lines import Line2D
 from flwr_asyncdrop.report.runlog import Record, RunLog, column
 from flwr_asyncdrop.report.style import GREY, RED, colour_bar, say_none
 
-__all__ = ["draw_timeline", "stack", "window"]
-
 _MOST_DEVICE_LANES = 16
 _MOST_TASKS_A_LANE = 40
 _LANE_HEIGHT = 0.78

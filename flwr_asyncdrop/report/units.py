@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 from flwr_asyncdrop.report.runlog import Record, RunLog
 from flwr_asyncdrop.report.style import GREY, colour_bar, say_none
 
-__all__ = ["by_who_leaves_out", "draw_units", "pooled", "unit_shares"]
-
 _MOST_COLUMNS = 480
 _LEAST_COLUMNS = 8
 _MOST_NAMES = 12

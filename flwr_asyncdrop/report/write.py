@@ -13,8 +13,6 @@ from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
 from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.report.tables import markdown, terminal_table
 
-__all__ = ["comparison_table", "write_report"]
-
 
 def comparison_table(
     folders: Sequence[Path],

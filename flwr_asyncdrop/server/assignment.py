@@ -23,18 +23,6 @@ from flwr_asyncdrop.submodel import (
     step_flops,
 )
 
-__all__ = [
-    "Assignment",
-    "ComputeShare",
-    "DurationRule",
-    "ExampleInputs",
-    "FullModels",
-    "MaskedModels",
-    "Part",
-    "Submodels",
-    "compute_share",
-]
-
 ExampleInputs = Tensor | tuple[object, ...]
 """What a module runs on: one tensor, or its positional arguments."""
 

@@ -8,8 +8,6 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.server.state import Order, RunState
 from flwr_asyncdrop.wire import Reply
 
-__all__ = ["Callback", "Evaluation", "Merged"]
-
 
 @dataclass(frozen=True)
 class Merged:

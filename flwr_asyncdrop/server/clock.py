@@ -19,8 +19,6 @@ from flwr.app import Message
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import Order, RunState
 
-__all__ = ["Arrival", "Clock", "Overdue", "VirtualClock", "WallClock"]
-
 
 @dataclass(frozen=True)
 class Arrival:

@@ -23,8 +23,6 @@ from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire import DeviceReport
 
-__all__ = ["Dispatcher"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 # Clocks of devices differ, and Flower refuses a reply whose time is up by any of them.

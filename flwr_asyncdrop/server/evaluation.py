@@ -15,8 +15,6 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel.types import State
 
-__all__ = ["ClientEvaluator", "EvaluateFn", "Evaluator", "Pending", "ServerEvaluator"]
-
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """Flower's ``evaluate_fn``: round and global model to metrics."""
 

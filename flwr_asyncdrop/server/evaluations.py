@@ -7,8 +7,6 @@ from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
 
-__all__ = ["Evaluations"]
-
 
 class Evaluations:
     """Has the global model evaluated, and tells the callbacks of it.

@@ -18,8 +18,6 @@ from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.state import Order
 from flwr_asyncdrop.server.stopping import StoppingRule
 
-__all__ = ["AsyncLoop"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 

@@ -11,8 +11,6 @@ from flwr.serverapp import Grid
 from flwr_asyncdrop.flower_internals.pulls import pull_sooner
 from flwr_asyncdrop.server.pulls import Pull, Pulls
 
-__all__ = ["Mailbox"]
-
 _SHORTEST_POLL = 0.002
 _LONGEST_POLL = 0.25
 

@@ -7,8 +7,6 @@ from flwr.serverapp import Grid
 
 from flwr_asyncdrop.exceptions import RunError
 
-__all__ = ["Nodes"]
-
 _POLL = 0.5
 
 

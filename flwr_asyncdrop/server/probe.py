@@ -12,8 +12,6 @@ from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, TaskCost
 from flwr_asyncdrop.readable import readable_bytes
 from flwr_asyncdrop.server.mailbox import Mailbox
 
-__all__ = ["CapabilityProbe"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 _NOTHING = TaskCost(compute=1.0, bytes_down=0, bytes_up=0)

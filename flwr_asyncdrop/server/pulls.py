@@ -8,8 +8,6 @@ from threading import Thread
 
 from flwr.app import Message
 
-__all__ = ["Pull", "Pulls"]
-
 _PATIENCE = 1.0
 
 

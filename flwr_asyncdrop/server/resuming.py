@@ -8,8 +8,6 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.state import Order
 
-__all__ = ["send_again"]
-
 
 def send_again(session: Run, mailbox: Mailbox) -> list[Order]:
     """Send the tasks that were out once more, and note their new message ids.

@@ -19,8 +19,6 @@ from flwr_asyncdrop.server.state import Order, RunState
 from flwr_asyncdrop.server.train_settings import TrainSettings
 from flwr_asyncdrop.submodel import extract
 
-__all__ = ["AggregatorBuilder", "FleetBuilder", "Run", "RunMemory"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 AggregatorBuilder = Callable[[int], Aggregator]

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["StepDecay"]
-
 
 @dataclass(frozen=True)
 class StepDecay:

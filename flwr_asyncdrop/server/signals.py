@@ -10,8 +10,6 @@ from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import Interrupted
 
-__all__ = ["Signals"]
-
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 

@@ -11,8 +11,6 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.submodel.plan import UnitGroup
 from flwr_asyncdrop.submodel.types import Indices, State
 
-__all__ = ["Order", "RunState"]
-
 
 @dataclass(frozen=True)
 class Order:

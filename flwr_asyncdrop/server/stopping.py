@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-__all__ = ["StoppingRule"]
-
 _FAILURES_AT_FIRST = 3
 _FAILURES_LATER = 10
 

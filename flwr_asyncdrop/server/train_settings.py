@@ -7,8 +7,6 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.server.schedule import StepDecay
 
-__all__ = ["SCHEDULED", "TrainSettings", "task_config"]
-
 # The adjustment biases the model that it brings about so fast, so it fades with the
 # learning rate.
 SCHEDULED = ("lr", "logit-adjustment")

@@ -24,8 +24,6 @@ from flwr_asyncdrop.simulation.task import Answer, ClientAppSource, Task
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
 
-__all__ = ["LocalGrid"]
-
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
 

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-__all__ = ["no_main_module", "refers_to_main"]
-
 _MAIN = "__main__"
 
 

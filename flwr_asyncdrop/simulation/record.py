@@ -4,8 +4,6 @@ import socket
 import struct
 from typing import NamedTuple, Self
 
-__all__ = ["FAILED", "READY", "Record", "receive_text"]
-
 _LAYOUT = struct.Struct("<qQ")
 
 

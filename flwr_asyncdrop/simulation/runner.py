@@ -12,8 +12,6 @@ from flwr_asyncdrop.simulation.task import (
     load_client_app,
 )
 
-__all__ = ["InlineRunner", "Runner"]
-
 
 class Runner(ABC):
     """Runs tasks; used from one thread."""

@@ -12,8 +12,6 @@ from flwr.clientapp import ClientApp
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.flower_internals.identity import ErrorCode
 
-__all__ = ["Answer", "ClientAppSource", "Task", "answer", "failure", "load_client_app"]
-
 ClientAppSource = str | Callable[[], ClientApp]
 
 _log = logging.getLogger(__name__)

@@ -6,8 +6,6 @@ from itertools import count
 
 from flwr.app import Message
 
-__all__ = ["TaskQueue"]
-
 
 class TaskQueue:
     """First in, first out, but never two messages of one node at the same time.

@@ -20,8 +20,6 @@ from typing import Any, Self
 
 from flwr.app import Array
 
-__all__ = ["Slot", "decode", "encode"]
-
 _Rebuild = tuple[Callable[..., Array], tuple[Any, ...]]
 
 

@@ -20,8 +20,6 @@ from flwr_asyncdrop.simulation.task import (
 )
 from flwr_asyncdrop.simulation.transport import Slot
 
-__all__ = ["serve"]
-
 
 def serve(
     channel: socket.socket,

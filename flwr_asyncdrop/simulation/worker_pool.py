@@ -24,8 +24,6 @@ from flwr_asyncdrop.simulation.task import Answer, ClientAppSource, Task, failur
 from flwr_asyncdrop.simulation.transport import Slot
 from flwr_asyncdrop.simulation.worker import serve
 
-__all__ = ["WorkerPool"]
-
 # One that runs and one that waits, so that a worker has something to do while the
 # caller is busy (merging, evaluating) and does not call in.
 _TASKS_PER_WORKER = 2

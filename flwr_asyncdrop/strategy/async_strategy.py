@@ -46,8 +46,6 @@ from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.units import discover
 from flwr_asyncdrop.submodel import Plan, State
 
-__all__ = ["AsyncStrategy"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 

@@ -4,21 +4,6 @@ from types import MappingProxyType
 
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 
-__all__ = [
-    "STRATEGIES",
-    "AsyncDrop",
-    "AsyncDropPlus",
-    "AsyncFedAvg",
-    "AsyncFedProx",
-    "AsyncFjord",
-    "AsyncWeighted",
-    "FedBuff",
-    "FedBuffWait",
-    "HeteroAsyncDrop",
-    "LayerwiseAsyncDrop",
-    "SyncFedAvg",
-]
-
 
 class SyncFedAvg(AsyncStrategy):
     """FedAvg (McMahan et al., 2017) on the same fleet and clock: the control.

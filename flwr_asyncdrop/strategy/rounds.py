@@ -14,8 +14,6 @@ from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.train_settings import task_config
 from flwr_asyncdrop.submodel import State
 
-__all__ = ["evaluation_messages", "merge_all", "resume", "train_messages"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 

@@ -19,8 +19,6 @@ from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.stopping import StoppingRule
 
-__all__ = ["Link", "assemble"]
-
 
 @dataclass(frozen=True)
 class Link:

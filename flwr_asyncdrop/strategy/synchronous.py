@@ -29,8 +29,6 @@ from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.strategy import rounds
 
-__all__ = ["SynchronousRounds"]
-
 logger = logging.getLogger("flwr.asyncdrop")
 
 

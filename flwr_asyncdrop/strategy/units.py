@@ -8,8 +8,6 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.server.assignment import ExampleInputs
 from flwr_asyncdrop.submodel import Plan, plan_blocks, plan_submodels
 
-__all__ = ["discover"]
-
 
 def discover(
     strategy: str,

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["agree"]
-
 
 def agree(found: Sequence[Any], expected: Sequence[Any], tolerance: float) -> bool:
     """Tell whether the leaves of two outputs are equal.

@@ -4,8 +4,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["NarrowMultiheadAttention"]
-
 
 class NarrowMultiheadAttention(nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` whose heads need not fill the embedding.

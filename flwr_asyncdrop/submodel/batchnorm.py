@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["recalibrate_bn"]
-
 
 def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """Learn the running statistics of batch normalisation anew, in place.

@@ -12,8 +12,6 @@ from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.skipping import is_inside
 from flwr_asyncdrop.submodel.tensors import tensors_of
 
-__all__ = ["BlockPlan", "tensors_in"]
-
 
 @dataclass(frozen=True, eq=False)
 class BlockPlan(Plan):

@@ -19,8 +19,6 @@ from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Indices
 
-__all__ = ["plan_blocks"]
-
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
 
 

@@ -8,8 +8,6 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 
-__all__ = ["Axes", "Axis", "declare_plan"]
-
 Axis = int | tuple[int, Tensor]
 """A dim, or a dim and the unit of each of its positions (-1 = always kept)."""
 

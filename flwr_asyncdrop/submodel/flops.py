@@ -7,8 +7,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 
-__all__ = ["step_flops"]
-
 
 def step_flops(model: nn.Module, example_inputs: Tensor | tuple[Any, ...]) -> int:
     """Return the floating-point operations of one forward pass.

@@ -15,8 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["FusedMerge", "compiled"]
-
 _Array = npt.NDArray[Any]
 _Offsets = npt.NDArray[np.uint64]
 

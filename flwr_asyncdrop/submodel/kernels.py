@@ -6,8 +6,6 @@ from contextlib import contextmanager
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["plain_kernels"]
-
 
 @contextmanager
 def plain_kernels() -> Iterator[None]:

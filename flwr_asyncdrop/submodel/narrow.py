@@ -14,8 +14,6 @@ from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
 from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.types import State
 
-__all__ = ["load_submodel", "narrow"]
-
 
 def narrow(
     model: nn.Module, shapes: Mapping[str, Sequence[int]], *, scale: bool = False

@@ -7,8 +7,6 @@ from torch import nn
 
 from flwr_asyncdrop.submodel.attention import NarrowMultiheadAttention
 
-__all__ = ["PATCHES", "Patch", "patch"]
-
 Patch: TypeAlias = Callable[[Any, Any], None]
 """Sets the attributes of a narrowed module; the second argument is the full one."""
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope
 
-__all__ = ["Plan", "UnitGroup", "narrowed_shape"]
-
 
 @dataclass(frozen=True)
 class UnitGroup:

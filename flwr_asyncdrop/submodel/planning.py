@@ -15,8 +15,6 @@ from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe, probes
 from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.verify import find_faults
 
-__all__ = ["leave_out", "plan_submodels", "verify_plan"]
-
 
 def plan_submodels(
     model: nn.Module,

@@ -12,8 +12,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.tensors import tensors_of
 
-__all__ = ["Probe", "first_line", "make_probe", "probes"]
-
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
 
 

@@ -12,8 +12,6 @@ from torch.utils._pytree import tree_map
 from flwr_asyncdrop.submodel.probe import Probe
 from flwr_asyncdrop.submodel.tensors import tensors_of
 
-__all__ = ["residual_modules", "zeroed"]
-
 
 def residual_modules(probe: Probe) -> tuple[str, ...]:
     """Return the modules that add something to their input, and nothing if zeroed.

@@ -15,8 +15,6 @@ from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Keep
 
-__all__ = ["Saving", "droppable_share", "savings", "savings_table"]
-
 
 @dataclass(frozen=True)
 class Saving:

@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["InputScale", "scale_consumers"]
-
 
 @dataclass(frozen=True)
 class InputScale:

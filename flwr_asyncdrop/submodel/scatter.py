@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-__all__ = ["add_"]
-
 
 def add_(
     full: Tensor, part: Tensor, dims: Mapping[int, Tensor], scale: float = 1.0

@@ -7,8 +7,6 @@ from torch import nn
 
 from flwr_asyncdrop.submodel.tensors import tensors_of
 
-__all__ = ["emptied_blocks", "is_inside", "skip"]
-
 # What is iterated over instead of called cannot pass anything on.
 _UNCALLED = (nn.ModuleList, nn.ModuleDict)
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-__all__ = ["Slots"]
-
 # Below this a run of slots is too short to pay for its bookkeeping.
 _MIN_SLOT_BYTES = 8
 # Bounds the temporaries of a merge; smaller ones lose more to call overhead than

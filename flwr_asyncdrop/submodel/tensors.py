@@ -2,8 +2,6 @@
 
 from torch import Tensor, nn
 
-__all__ = ["owner_of", "tensors_of"]
-
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the module's own parameters and buffers, not copies, by state name."""

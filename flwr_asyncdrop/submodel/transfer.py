@@ -11,8 +11,6 @@ from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State
 
-__all__ = ["check_fits", "extract", "merge_", "silenced"]
-
 _WHOLE: Mapping[int, Tensor] = {}
 
 

@@ -4,8 +4,6 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["Indices", "Keep", "Scope", "State"]
-
 State: TypeAlias = dict[str, Tensor]
 """A ``state_dict``: parameters and buffers by name."""
 

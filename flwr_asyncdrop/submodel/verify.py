@@ -13,8 +13,6 @@ from flwr_asyncdrop.submodel.probe import Probe
 from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.types import Indices, Keep, State
 
-__all__ = ["find_faults"]
-
 _SMALL_SIZE = 1_000_000
 _MOST_ROUNDS = 8
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.wire.npy import Layout, read_array, read_layout
 
-__all__ = ["read_sound_array"]
-
 _HALF_MAX = float(np.finfo(np.float16).max)
 
 

@@ -5,14 +5,6 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-__all__ = [
-    "DeviceReport",
-    "add_report",
-    "is_probe",
-    "make_probe",
-    "read_report",
-]
-
 _DEVICE = "asyncdrop-device"
 _GREETING = "asyncdrop-greeting"
 _LARGEST = 1e15

@@ -17,8 +17,6 @@ from flwr.app import Array
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Layout", "read_array", "read_layout", "write_array"]
-
 _STYPE = "numpy.ndarray"
 _MAGIC = b"\x93NUMPY"
 # Bytes of the header's own length, by version.

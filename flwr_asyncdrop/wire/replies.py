@@ -14,15 +14,6 @@ from flwr_asyncdrop.wire.devices import DeviceReport, read_report
 from flwr_asyncdrop.wire.tasks import RecordKeys
 from flwr_asyncdrop.wire.tensors import array_bytes
 
-__all__ = [
-    "MAX_EXAMPLES",
-    "Expected",
-    "Reply",
-    "flat_metrics",
-    "read_evaluation",
-    "read_reply",
-]
-
 MAX_EXAMPLES = 1_000_000_000
 """Examples that one task can claim unless the user says otherwise."""
 

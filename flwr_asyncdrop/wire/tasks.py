@@ -12,16 +12,6 @@ from flwr.app import (
     RecordDict,
 )
 
-__all__ = [
-    "NUM_PARTITIONS",
-    "PARTITION_ID",
-    "RecordKeys",
-    "TaskConfig",
-    "make_task",
-    "read_config",
-    "read_task",
-]
-
 SEED = "asyncdrop-seed"
 PARTITION_ID = "partition-id"
 NUM_PARTITIONS = "num-partitions"

@@ -6,8 +6,6 @@ from flwr.app import ArrayRecord
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire.npy import read_array, write_array
 
-__all__ = ["array_bytes", "from_record", "to_record"]
-
 
 def to_record(state: State) -> ArrayRecord:
     """Serialise tensors for the wire."""

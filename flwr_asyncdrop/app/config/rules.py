@@ -14,8 +14,6 @@ from flwr_asyncdrop.fleet.faults import LATE_POLICIES
 if TYPE_CHECKING:
     from flwr_asyncdrop.app.config.run_config import RunConfig
 
-__all__ = ["CONTRADICTIONS", "RULES", "changed"]
-
 Rule = tuple[Callable[[Any], bool], str]
 
 

@@ -14,8 +14,6 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.faults import FaultPolicy, LatePolicy
 from flwr_asyncdrop.wire import MAX_EXAMPLES
 
-__all__ = ["INCIDENTAL", "IRRELEVANT", "RunConfig"]
-
 INCIDENTAL = frozenset(
     {
         "data-dir",

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from flwr_asyncdrop.observers.history.reading import Record
 from flwr_asyncdrop.observers.unit_counts import UnitCountsMemory
 
-__all__ = ["HistoryMemory", "Place"]
-
 
 @dataclass(frozen=True)
 class Place:

@@ -7,8 +7,6 @@ from typing import Any
 
 from flwr_asyncdrop.exceptions import DataError
 
-__all__ = ["SCHEMA", "Record", "read_history", "without_wall"]
-
 SCHEMA = 2
 """Version of what the lines hold."""
 

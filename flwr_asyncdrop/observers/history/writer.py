@@ -14,8 +14,6 @@ from flwr_asyncdrop.observers.unit_counts import UnitCounts
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import Order, RunState
 
-__all__ = ["HistoryWriter"]
-
 _WALL_PREFIX = "wall-"
 
 

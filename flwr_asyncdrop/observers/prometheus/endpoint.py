@@ -5,8 +5,6 @@ from prometheus_client.registry import Collector
 
 from flwr_asyncdrop.exceptions import ConfigError
 
-__all__ = ["Endpoint"]
-
 
 class Endpoint:
     """Serves a registry over HTTP until it is closed.

@@ -9,8 +9,6 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-__all__ = ["Instruments"]
-
 _VERSIONS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 

@@ -15,8 +15,6 @@ from flwr_asyncdrop.server.state import Order, RunState
 if TYPE_CHECKING:
     from flwr_asyncdrop.observers.prometheus.endpoint import Endpoint
 
-__all__ = ["PrometheusMetrics"]
-
 _MOST_TIERS = 16
 _MOST_EVALUATED = 32
 

@@ -11,8 +11,6 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.speed_groups import speed_group
 from flwr_asyncdrop.server.state import Order, RunState
 
-__all__ = ["Snapshot"]
-
 _DEVICE = ["device"]
 
 _DEVICE_GAUGES: tuple[tuple[str, str, Callable[[Fleet], Mapping[int, float]]], ...] = (

@@ -9,8 +9,6 @@ from torch._ops import OpOverload
 
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 
-__all__ = ["Call", "Operand", "Rule"]
-
 
 @dataclass(frozen=True)
 class Operand:

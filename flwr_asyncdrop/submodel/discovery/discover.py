@@ -13,8 +13,6 @@ from flwr_asyncdrop.submodel.discovery.unionfind import Ids
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.tensors import tensors_of
 
-__all__ = ["discover"]
-
 
 def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
     """Trace `model` once and return the plan that its operations suggest.

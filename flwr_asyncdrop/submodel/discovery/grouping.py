@@ -13,8 +13,6 @@ from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.tensors import owner_of, tensors_of
 from flwr_asyncdrop.submodel.types import Scope
 
-__all__ = ["group_units"]
-
 Axis: TypeAlias = tuple[str, int]
 Use: TypeAlias = tuple[Axis, int]
 

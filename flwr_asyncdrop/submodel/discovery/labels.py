@@ -15,8 +15,6 @@ from torch import Tensor
 
 from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
 
-__all__ = ["Condition", "LabelSpace", "Layer", "along", "compact"]
-
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
 

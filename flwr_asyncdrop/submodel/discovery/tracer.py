@@ -18,8 +18,6 @@ from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
 
-__all__ = ["UnitTracer"]
-
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
 
 _NO_RULE = "used by {op}, for which there is no rule"

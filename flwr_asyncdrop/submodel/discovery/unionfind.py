@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["UnionFind"]
-
 Ids = NDArray[np.int64]
 
 _NO_REASON = np.iinfo(np.int64).max

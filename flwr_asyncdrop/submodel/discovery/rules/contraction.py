@@ -8,8 +8,6 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import is_uniform, unify
 
-__all__ = ["RULES", "channels", "match"]
-
 
 def channels(space: LabelSpace, operand: Operand, dim: int) -> list[Tensor]:
     """Return the label vectors of `operand` along `dim`, joined along other dims."""

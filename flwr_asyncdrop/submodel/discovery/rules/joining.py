@@ -6,8 +6,6 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import unify
 
-__all__ = ["RULES"]
-
 
 def concatenate(call: Call) -> list[list[Layer]]:
     """Put the units along the dim side by side, join those along other dims."""

@@ -10,8 +10,6 @@ from flwr_asyncdrop.submodel.discovery.rules.contraction import (
     match,
 )
 
-__all__ = ["RULES"]
-
 _TOGETHER = "normalised together by {op}: the statistics would change"
 
 

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 
-__all__ = ["RULES", "constant", "elementwise", "is_uniform", "unify"]
-
 
 def is_uniform(operand: Operand, dim: int) -> bool:
     """Whether a constant is the same all along `dim`, like an initial hidden state.

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from flwr_asyncdrop.submodel.discovery.call import Call, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Layer
 
-__all__ = ["RULES"]
-
 
 def reduce(call: Call) -> list[list[Layer]]:
     """Sum, average or search over dims; units that would all be reduced freeze.

@@ -7,8 +7,6 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.rules.views import move
 
-__all__ = ["RULES"]
-
 
 def cut(call: Call) -> list[list[Layer]]:
     """Take slices along one dim.

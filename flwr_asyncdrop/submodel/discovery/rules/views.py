@@ -5,8 +5,6 @@ from torch import Tensor
 from flwr_asyncdrop.submodel.discovery.call import Call, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Layer, along
 
-__all__ = ["RULES", "expand", "move"]
-
 
 def move(call: Call) -> list[list[Layer]]:
     """Label the outputs by applying the operation itself to the labels."""
