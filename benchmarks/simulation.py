@@ -29,7 +29,7 @@ from benchmarks.figures import Figure, print_json, print_table
 from benchmarks.synthetic import write_fashion_mnist
 from benchmarks.usage import Usage, usage_of
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.app.central_test import CentralTest
+from flwr_asyncdrop.app.central_evaluation import CentralTest
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model, load_data, partitions
 from flwr_asyncdrop.app.models import build_model

@@ -28,8 +28,8 @@ from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
 from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.loading import load_submodel
-from flwr_asyncdrop.client.objectives import LogitAdjustedLoss, LossFn
 from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.objectives import LogitAdjustedLoss, LossFn
 from flwr_asyncdrop.seeding import torch_generator
 
 _KEYS = wire.RecordKeys()

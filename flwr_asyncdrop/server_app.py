@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.app.central_test import CentralTest
+from flwr_asyncdrop.app.central_evaluation import CentralTest
 from flwr_asyncdrop.app.checkpoints import checkpoints_of
 from flwr_asyncdrop.app.config import INCIDENTAL, RunConfig
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model

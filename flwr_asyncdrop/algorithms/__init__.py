@@ -1,1 +1,36 @@
 """The algorithms: how updates merge, what is dropped, what clients minimise."""
+
+from flwr_asyncdrop.algorithms.algorithm import Algorithm
+from flwr_asyncdrop.algorithms.mixed import (
+    AsyncDrop,
+    AsyncFedAvg,
+    AsyncFedProx,
+    AsyncFjord,
+    AsyncWeighted,
+    HeteroAsyncDrop,
+    LayerwiseAsyncDrop,
+)
+from flwr_asyncdrop.algorithms.registry import ALGORITHMS, algorithm
+from flwr_asyncdrop.algorithms.stepped import (
+    AsyncDropPlus,
+    FedAvg,
+    FedBuff,
+    FedBuffWait,
+)
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "AsyncDrop",
+    "AsyncDropPlus",
+    "AsyncFedAvg",
+    "AsyncFedProx",
+    "AsyncFjord",
+    "AsyncWeighted",
+    "FedAvg",
+    "FedBuff",
+    "FedBuffWait",
+    "HeteroAsyncDrop",
+    "LayerwiseAsyncDrop",
+    "algorithm",
+]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_asyncdrop.app.sgd import PlainSGD
-from flwr_asyncdrop.client.objectives import LossFn, Proximal
+from flwr_asyncdrop.objectives import LossFn, Proximal
 
 
 @dataclass(frozen=True)

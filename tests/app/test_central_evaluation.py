@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.app.central_test import LEVEL_ACCURACY, CentralTest
+from flwr_asyncdrop.app.central_evaluation import LEVEL_ACCURACY, CentralTest
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.evaluate import score
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model

@@ -1,0 +1,92 @@
+"""What an algorithm is: a frozen dataclass that builds the objects of a run."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from flwr_asyncdrop.aggregation import Aggregator, Clipped
+from flwr_asyncdrop.masks import MaskPolicy
+from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
+from flwr_asyncdrop.parameters import at_least, check_parameters, in_interval, parameter
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """How updates are merged, what submodels leave out, and what clients minimise.
+
+    Its fields are its hyperparameters. A subclass is a frozen dataclass that adds its
+    own and overrides the methods below; ``algo='package.module:Class'`` runs it.
+
+    Attributes
+    ----------
+    clip_norm : float
+        L2 norm down to which the change of an update is scaled before it is merged; 0
+        for no clipping.
+    averaging : float
+        Decay of the average of the model's versions that is evaluated and returned, in
+        [0, 1); 0 for the latest version itself.
+    logit_adjustment : float
+        ``tau`` of the loss that corrects a device's label skew, at least 0, which
+        follows the schedule of the learning rate; 0 for the plain loss.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
+
+    name: ClassVar[str] = ""
+    """Its name in a run-config; "" for its class's."""
+
+    units: ClassVar[Literal["channels", "blocks"]] = "channels"
+    """What a mask leaves out: channels, neurons, heads and their like, or blocks."""
+
+    keeps_client_state: ClassVar[bool] = False
+    """Whether its clients keep state from task to task, which no checkpoint has."""
+
+    clip_norm: float = parameter(
+        0.0,
+        "L2 norm down to which an update's change is scaled; 0 = off",
+        at_least(0),
+    )
+    averaging: float = parameter(
+        0.0,
+        "decay of the average of versions that is served, in [0, 1); 0 = off",
+        in_interval("[0, 1)"),
+    )
+    logit_adjustment: float = parameter(
+        0.0,
+        "tau of the loss that corrects a device's label skew; 0 = off",
+        at_least(0),
+    )
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
+    @abstractmethod
+    def aggregator(self, in_flight: int) -> Aggregator:
+        """Return a new aggregator for so many devices in flight.
+
+        Raises
+        ------
+        ConfigError
+            If a hyperparameter does not go with so many devices.
+        """
+
+    def masks(self) -> MaskPolicy | None:
+        """Return what chooses the units of submodels; None for full models."""
+        return None
+
+    def objective(self) -> LocalObjective:
+        """Return what clients minimise."""
+        return StandardObjective(self.logit_adjustment)
+
+    def clipped_aggregator(self, in_flight: int) -> Aggregator:
+        """Return the aggregator of a run, with clipping if there is any."""
+        aggregator = self.aggregator(in_flight)
+        return Clipped(aggregator, self.clip_norm) if self.clip_norm else aggregator
+
+    @classmethod
+    def label(cls) -> str:
+        """Return its name, for people and files."""
+        return cls.name or cls.__name__

@@ -1,0 +1,196 @@
+"""The algorithms whose server steps with changes that it has collected."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flwr_asyncdrop.aggregation import (
+    COMBINATIONS,
+    NUM_GROUPS,
+    Aggregator,
+    Buffered,
+    Combiner,
+    LatestPerGroup,
+    combiner,
+    weighting,
+)
+from flwr_asyncdrop.aggregation.changes import Normaliser
+from flwr_asyncdrop.algorithms.algorithm import Algorithm
+from flwr_asyncdrop.algorithms.mixed import Narrowed, Weighted
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.masks import MaskPolicy, RandomMask
+from flwr_asyncdrop.parameters import (
+    at_least,
+    in_interval,
+    more_than,
+    one_of,
+    parameter,
+)
+
+
+@dataclass(frozen=True)
+class ServerStepped(Algorithm):
+    """The hyperparameters of the server's step.
+
+    Attributes
+    ----------
+    server_lr : float
+        Learning rate of the step, positive.
+    server_momentum : float
+        Its momentum, in [0, 1).
+    combine : str
+        How the collected changes become one: ``"mean"``, or, coordinate by coordinate
+        over the devices that trained it, ``"trimmed-mean"`` or ``"median"``.
+    trim : float
+        Share that a trimmed mean cuts off at each end, in [0, 1/2).
+    """
+
+    server_lr: float = parameter(
+        1.0, "learning rate of the server's step", more_than(0)
+    )
+    server_momentum: float = parameter(
+        0.0, "momentum of the server's step, in [0, 1)", in_interval("[0, 1)")
+    )
+    combine: str = parameter(
+        "mean",
+        "how buffered updates are combined: mean | trimmed-mean | median",
+        one_of(*COMBINATIONS),
+    )
+    trim: float = parameter(
+        0.2,
+        "share that a trimmed mean cuts off at each end, in [0, 0.5)",
+        in_interval("[0, 0.5)"),
+    )
+
+    def combiner(self, count: int, normaliser: Normaliser) -> Combiner:
+        """Return what makes one change of `count` changes."""
+        return combiner(self.combine, count, trim=self.trim, normaliser=normaliser)
+
+
+@dataclass(frozen=True)
+class FedAvg(ServerStepped):
+    """FedAvg (McMahan et al., 2017): the mean of a cohort, weighted by examples.
+
+    As many devices as can be in flight train at once, and all wait for the slowest.
+    """
+
+    name: ClassVar[str] = "fedavg"
+
+    def aggregator(self, in_flight: int) -> Aggregator:
+        """Return `Buffered` over the whole cohort."""
+        return Buffered(
+            in_flight,
+            combine=self.combiner(in_flight, "examples"),
+            server_lr=self.server_lr,
+            momentum=self.server_momentum,
+            waits=True,
+        )
+
+
+@dataclass(frozen=True)
+class Collecting(ServerStepped):
+    """The hyperparameter of a buffer.
+
+    Attributes
+    ----------
+    buffer_size : int or None
+        Updates that are collected before the server steps, at least 1; None for half
+        of the devices in flight.
+    """
+
+    buffer_size: int | None = parameter(
+        None,
+        "updates that are collected before the server steps",
+        at_least(1),
+    )
+
+    def size(self, in_flight: int) -> int:
+        """Return the updates that are collected with so many devices in flight."""
+        half = max(in_flight // 2, 1)
+        return half if self.buffer_size is None else self.buffer_size
+
+
+@dataclass(frozen=True)
+class FedBuff(Collecting, Weighted):
+    """FedBuff (Nguyen et al., 2022): a server step with the mean of K changes.
+
+    Changes are taken against what each device was sent and weighted by staleness;
+    nobody waits.
+    """
+
+    name: ClassVar[str] = "fedbuff"
+    waits: ClassVar[bool] = False
+
+    def aggregator(self, in_flight: int) -> Aggregator:
+        """Return `Buffered` with the weighting."""
+        size = self.size(in_flight)
+        if self.waits and size > in_flight:
+            raise ConfigError(
+                f"buffer_size={size} is more than the {in_flight} devices in flight, "
+                "which would wait for ever: lower it, or put more devices in flight"
+            )
+        return Buffered(
+            size,
+            weighting=weighting(self.weighting, self.weighting_a, self.weighting_b),
+            combine=self.combiner(size, "size"),
+            server_lr=self.server_lr,
+            momentum=self.server_momentum,
+            waits=self.waits,
+        )
+
+
+@dataclass(frozen=True)
+class FedBuffWait(FedBuff):
+    """FedBuff as the AsyncDrop paper compares with it: devices wait for the buffer.
+
+    A device that has delivered gets its next task when its update has been merged.
+    """
+
+    name: ClassVar[str] = "fedbuff-wait"
+    waits: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class AsyncDropPlus(Collecting, Narrowed):
+    """AsyncDrop beyond the paper: every speed group has its say in every step.
+
+    Random masks drop more on slower devices, the server steps with the latest changes
+    of all speed groups, the loss corrects the label skew, and an average of the
+    versions is served. Each of the four can be switched off.
+
+    Attributes
+    ----------
+    rate_spread : float
+        In [0, 1]: how much more slow devices drop than fast ones, see `GradedRate`; 0
+        for the same rate on all.
+    group_memory : bool
+        Whether the server keeps the latest change of every speed group; if not it
+        steps with the changes that it has just collected.
+    """
+
+    name: ClassVar[str] = "asyncdrop-plus"
+
+    server_lr: float = parameter(0.8)
+    averaging: float = parameter(0.8)
+    logit_adjustment: float = parameter(1.0)
+    rate_spread: float = parameter(
+        1 / 3,
+        "how much more slow devices drop than fast ones, in [0, 1]; 0 = as much",
+        in_interval("[0, 1]"),
+    )
+    group_memory: bool = parameter(
+        True, "step with the latest change of every speed group"
+    )
+
+    def aggregator(self, in_flight: int) -> Aggregator:
+        """Return `LatestPerGroup`, or `Buffered` without the memory."""
+        size, lr = self.size(in_flight), self.server_lr
+        momentum = self.server_momentum
+        if not self.group_memory:
+            combine = self.combiner(size, "counts")
+            return Buffered(size, combine=combine, server_lr=lr, momentum=momentum)
+        combine = self.combiner(min(NUM_GROUPS, in_flight), "counts")
+        return LatestPerGroup(size, combine=combine, server_lr=lr, momentum=momentum)
+
+    def masks(self) -> MaskPolicy:
+        """Return `RandomMask` with graded rates."""
+        return RandomMask(self.drop_rate, self.round_to, spread=self.rate_spread)

@@ -1,0 +1,19 @@
+"""Local objectives: what a client minimises, and what it sends beside its model."""
+
+from flwr_asyncdrop.objectives.losses import LogitAdjustedLoss, LossFn, Proximal
+from flwr_asyncdrop.objectives.objective import (
+    LocalObjective,
+    LocalSteps,
+    LocalTask,
+    StandardObjective,
+)
+
+__all__ = [
+    "LocalObjective",
+    "LocalSteps",
+    "LocalTask",
+    "LogitAdjustedLoss",
+    "LossFn",
+    "Proximal",
+    "StandardObjective",
+]

@@ -1,0 +1,152 @@
+"""What a local objective is: the client's half of an algorithm."""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.objectives.losses import LogitAdjustedLoss, LossFn, Proximal
+from flwr_asyncdrop.submodel import State
+
+
+@dataclass(frozen=True)
+class LocalTask:
+    """What a client has at hand when its local steps begin.
+
+    Attributes
+    ----------
+    model : nn.Module
+        The submodel with the weights that the server sent.
+    loss_fn : callable
+        The task's own loss: outputs and targets of a mini-batch to its mean.
+    config : mapping of str to config values
+        The train config that came with the task, ``"lr"`` included.
+    steps : int
+        Local steps that will be taken.
+    labels : Tensor or None
+        All labels of the device, int64 of shape ``(n,)``; None if the task has none.
+    num_classes : int
+        Number of classes; 0 if there are none.
+    extra : mapping of str to dict of str to Tensor
+        The records that the server's `Aggregator.extra` sent along, by name, sliced
+        like the model.
+    memory : mutable mapping of str to dict of str to Tensor
+        What the device keeps from one of its tasks to the next.
+    """
+
+    model: nn.Module
+    loss_fn: LossFn
+    config: Mapping[str, object] = field(default_factory=dict)
+    steps: int = 1
+    labels: Tensor | None = None
+    num_classes: int = 0
+    extra: Mapping[str, State] = field(default_factory=dict)
+    memory: MutableMapping[str, State] = field(default_factory=dict)
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """Return a number of the train config.
+
+        Raises
+        ------
+        ConfigError
+            If it is something else.
+        """
+        value = self.config.get(key, default)
+        if not isinstance(value, float | int):
+            raise ConfigError(f"{key}={value!r} must be a number")
+        return float(value)
+
+
+class LocalSteps:
+    """The local steps of one task; by default plain ones.
+
+    Parameters
+    ----------
+    task : LocalTask
+        What is at hand.
+    """
+
+    def __init__(self, task: LocalTask) -> None:
+        self.task = task
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of a mini-batch."""
+        return self.task.loss_fn(outputs, targets)
+
+    def adjust_gradients(self) -> None:
+        """Change the gradients after the backward pass, before the optimiser's step."""
+
+    def finish(self) -> Mapping[str, State]:
+        """Return the records that the reply carries beside the model, by name.
+
+        They must have the names and the shapes of those in ``task.extra``.
+        """
+        return {}
+
+
+class LocalObjective:
+    """What a client minimises; by default the task's own loss.
+
+    Server and clients have equal ones: `config` is called on the server, `begin` on
+    the client.
+    """
+
+    def config(self) -> Mapping[str, float]:
+        """Return what it adds to the train config of every task."""
+        return {}
+
+    def begin(self, task: LocalTask) -> LocalSteps:
+        """Begin the local steps of a task."""
+        return LocalSteps(task)
+
+
+@dataclass(frozen=True)
+class StandardObjective(LocalObjective):
+    """The task's loss, with a logit adjustment and FedProx's term where asked for.
+
+    The client goes by what the train config says, so that the schedule can lower the
+    adjustment.
+
+    Attributes
+    ----------
+    logit_adjustment : float
+        ``tau`` of `LogitAdjustedLoss`; 0 for none.
+    proximal_mu : float or None
+        ``mu`` of `Proximal`; None for an algorithm without it.
+    """
+
+    logit_adjustment: float = 0.0
+    proximal_mu: float | None = None
+
+    def config(self) -> Mapping[str, float]:
+        """Return ``"logit-adjustment"`` and ``"proximal-mu"``, as far as there are."""
+        mu, tau = self.proximal_mu, self.logit_adjustment
+        found = {} if mu is None else {"proximal-mu": mu}
+        return {**found, "logit-adjustment": tau} if tau else found
+
+    def begin(self, task: LocalTask) -> LocalSteps:
+        """Begin the local steps, with the strengths that the train config has."""
+        return _StandardSteps(task)
+
+
+class _StandardSteps(LocalSteps):
+    def __init__(self, task: LocalTask) -> None:
+        super().__init__(task)
+        tau, mu = task.number("logit-adjustment"), task.number("proximal-mu")
+        self._loss_fn = task.loss_fn
+        if tau:
+            if task.labels is None:
+                raise ConfigError(
+                    f"logit-adjustment={tau} corrects a skew of labels, and this task "
+                    "has none: set it to 0"
+                )
+            self._loss_fn = LogitAdjustedLoss(task.labels, task.num_classes, tau)
+        self._pull = Proximal(task.model, mu) if mu else None
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self._loss_fn(outputs, targets)
+
+    def adjust_gradients(self) -> None:
+        if self._pull is not None:
+            self._pull.add_gradients()

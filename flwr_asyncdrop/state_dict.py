@@ -1,0 +1,113 @@
+"""The one protocol of state: ``state_dict`` and ``load_state_dict``.
+
+A state is nested dicts with string keys, and lists, of tensors and of what JSON can
+say. `to_plain` makes it of dataclasses, and `from_plain` makes them again, by their
+declared types: a field that is added to a dataclass is saved with it. No class is ever
+named in what is saved, so loading cannot run anything.
+"""
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
+
+from flwr.app import MetricRecord, RecordDict
+from torch import Tensor
+
+StateDict = dict[str, Any]
+"""Nested dicts with string keys, and lists, of tensors, numbers, strings and None."""
+
+_PLAIN = (bool, int, float, str, types.NoneType, Tensor)
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Something that changes while a run goes on, and can be saved."""
+
+    def state_dict(self) -> StateDict:
+        """Return all that changes; no tensor in it is changed in place later."""
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Become as the one whose state that is."""
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value of dataclasses, mappings and sequences as a state.
+
+    Dicts whose keys are no strings become lists of pairs.
+
+    Raises
+    ------
+    TypeError
+        If something in it cannot be saved.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, RecordDict):
+        if value.keys() != value.metric_records.keys():
+            raise TypeError("only metric records can be saved")
+        return {name: dict(record) for name, record in value.metric_records.items()}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: to_plain(item) for key, item in value.items()}
+        return [[to_plain(key), to_plain(item)] for key, item in value.items()]
+    if isinstance(value, Sequence):
+        return [to_plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} cannot be saved in a checkpoint")
+
+
+def from_plain(kind: Any, plain: Any) -> Any:
+    """Return the value of type `kind` that `to_plain` was given.
+
+    Raises
+    ------
+    TypeError, ValueError, KeyError or AttributeError
+        If `plain` is not that of a value of this type.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any or kind in _PLAIN or origin is Literal:
+        return plain
+    if origin in (Union, types.UnionType):
+        (inner,) = (part for part in arguments if part is not types.NoneType)
+        return None if plain is None else from_plain(inner, plain)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        if plain.keys() != hints.keys():
+            odd = ", ".join(sorted(plain.keys() ^ hints.keys()))
+            raise ValueError(f"other fields: {odd}")
+        return kind(**{n: from_plain(hint, plain[n]) for n, hint in hints.items()})
+    if kind is MetricRecord:
+        return MetricRecord(plain)
+    if kind is RecordDict:
+        return RecordDict({name: MetricRecord(r) for name, r in plain.items()})
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        pairs = plain.items() if isinstance(plain, dict) else plain
+        keys, items = arguments
+        return {from_plain(keys, k): from_plain(items, item) for k, item in pairs}
+    if origin is tuple:
+        if arguments[-1] is ...:
+            return tuple(from_plain(arguments[0], item) for item in plain)
+        parts = zip(arguments, plain, strict=True)
+        return tuple(from_plain(part, item) for part, item in parts)
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return [from_plain(arguments[0], item) for item in plain]
+    raise TypeError(f"{kind} cannot be read from a checkpoint")
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the declared types of the fields of a dataclass."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
