@@ -96,7 +96,7 @@ class Books(Recorder):
         super().on_update(state, merged)
         self.ended_numbers.append(merged.order.number)
         self.bytes_up += merged.reply.num_bytes
-        discount = self.tolerance.late_weight if merged.late else 1.0
+        discount = self.faults.late_weight if merged.late else 1.0
         assert discount > 0
         self.weights_merged.append(discount)
 
@@ -116,18 +116,18 @@ class LoopMachine(RuleBasedStateMachine):
         slots=st.integers(1, 4),
         size=st.integers(1, 3),
         waits=st.booleans(),
-        tolerance=st.builds(
+        faults=st.builds(
             FaultPolicy,
             st.sampled_from([0.0, 1.0, 3.0]),
             st.sampled_from(sorted(LATE_POLICIES)),
             st.integers(0, 3),
         ),
         known=st.booleans(),
-        greets=st.booleans(),
+        probes=st.booleans(),
         queue=st.integers(0, 2),
     )
     def begin(
-        self, virtual, nodes, slots, size, waits, tolerance, known, greets, queue
+        self, virtual, nodes, slots, size, waits, faults, known, probes, queue
     ):
         queue = 0 if virtual or waits else queue
         self.grid = DecidedGrid(range(1, nodes + 1))
@@ -137,7 +137,7 @@ class LoopMachine(RuleBasedStateMachine):
             in_flight=slots,
             patience=90.0,
             build_aggregator=lambda cohort: Buffered(min(size, cohort), waits=waits),
-            tolerance=tolerance,
+            faults=faults,
             queue_ahead=queue,
         )
         session = self.run.open()
@@ -147,7 +147,7 @@ class LoopMachine(RuleBasedStateMachine):
             for device in range(nodes):
                 session.dispatcher.fleet.observe(device, 9.0, compute=1.0)
         self.books = Books(session, queue)
-        self.books.tolerance = tolerance
+        self.books.faults = faults
         self.clock = self.new_clock()
         self.loop = AsyncLoop(
             session,
@@ -157,7 +157,7 @@ class LoopMachine(RuleBasedStateMachine):
             callbacks=[self.books],
             nodes=self.run.nodes,
             greeter=CapabilityProbe(
-                self.run.mailbox, session.dispatcher.fleet, enabled=greets, patience=9.0
+                self.run.mailbox, session.dispatcher.fleet, enabled=probes, patience=9.0
             ),
         )
         self.loop.begin()
