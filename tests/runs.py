@@ -124,7 +124,7 @@ class Recorder(Callback):
             (
                 merged.order.device,
                 merged.order.base_version,
-                merged.order.dispatched_at,
+                merged.order.timing.dispatched_at,
                 merged.staleness,
                 merged.round,
                 time,

@@ -10,7 +10,8 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.speed_groups import speed_group
 from flwr_asyncdrop.readable import headline, readable_bytes
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 
 # A child of Flower's logger: its lines come where Flower's come, streamed ones too.
 logger = logging.getLogger("flwr.asyncdrop")

@@ -1,6 +1,6 @@
 """Speed ranks in so few groups that a person can look at all of them."""
 
-from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.server.order import Order
 
 
 def speed_group(order: Order, most: int) -> int:

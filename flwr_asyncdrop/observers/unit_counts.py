@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import UnitGroup
 

@@ -8,7 +8,8 @@ from flwr.app import MetricRecord
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import Stateful
 from flwr_asyncdrop.wire import Reply
 

@@ -61,9 +61,9 @@ def test_an_order_says_all_about_its_task():
     assert (order.number, order.round, order.base_version) == (6, 3, 4)
     assert (order.device, order.node_id) == (0, 10)
     assert (order.rank, order.num_ranks) == (0, 2)
-    assert order.dispatched_at == 12.5
-    assert order.shapes == {"w": (2,)}
-    assert order.indices["w"][0].tolist() == [0, 1]
+    assert order.timing.dispatched_at == 12.5
+    assert order.part.shapes == {"w": (2,)}
+    assert order.part.indices["w"][0].tolist() == [0, 1]
     assert (order.cost.compute, order.cost.bytes_down) == (0.25, size)
     assert wire.from_record(message.content["arrays"])["w"].tolist() == [0, 1]
     assert (message.metadata.dst_node_id, message.metadata.ttl) == (10, 60)
@@ -85,9 +85,9 @@ def test_a_simulated_task_arrives_after_compute_and_transfer():
     state.time = 10.0
     order, _ = dispatcher(VIRTUAL).next_task(state, 1, time=10.0)
     duration = 2.0 * 0.25 + 2 * order.cost.bytes_down / 100.0
-    assert order.due == 10.0 + duration
+    assert order.timing.due == 10.0 + duration
     # Three times as long as it should take, and twice that.
-    assert (order.deadline, order.gives_up) == (10 + 3 * duration, 10 + 6 * duration)
+    assert (order.timing.deadline, order.timing.gives_up) == (10 + 3 * duration, 10 + 6 * duration)
 
 
 def test_jitter_is_drawn_from_the_seed_of_the_run_and_the_number_of_the_order():
@@ -114,7 +114,7 @@ class TestDeadlinesOfRealDevices:
         state = run_state()
         state.time = 100.0
         order, message = sender.next_task(state, 1, time=100.0)
-        return order.deadline - 100, order.gives_up - 100, message.metadata.ttl
+        return order.timing.deadline - 100, order.timing.gives_up - 100, message.metadata.ttl
 
     def test_a_device_that_nobody_knows_has_the_timeout(self):
         assert self.order(dispatcher(ttl=3600)) == (3600, 3600, 3600)
@@ -160,11 +160,11 @@ def test_too_many_failures_in_a_row_bring_quarantine(profiles, released):
     order, _ = sender.next_task(state, 1, time=7.0)
     for _ in range(3):
         sender.failed(state, order)
-    assert sender.fleet.released_at == {order.device: released}
+    assert sender.fleet.quarantined_until == {order.device: released}
     sender.succeeded(order, Trip(6.0, 7.0, order.cost), report=None)
-    assert sender.fleet.released_at == {}
+    assert sender.fleet.quarantined_until == {}
     sender.failed(state, order)
-    assert sender.fleet.released_at == {}
+    assert sender.fleet.quarantined_until == {}
 
 
 def test_a_share_of_the_orders_gets_lost_wherever_time_is_simulated():
@@ -183,8 +183,8 @@ def test_a_lost_order_never_arrives_and_shows_when_it_is_overdue(deadline, shows
     # 2 s with a quarter of the compute; without deadlines, when it would arrive.
     sender = dispatcher([DeviceProfile(2.0, dropout=0.99)] * 2, deadline=deadline)
     order, _ = sender.next_task(run_state(), 1, time=0.0)
-    assert order.lost
-    assert (order.due, order.deadline, order.gives_up) == (math.inf, shows_at, shows_at)
+    assert order.timing.lost
+    assert (order.timing.due, order.timing.deadline, order.timing.gives_up) == (math.inf, shows_at, shows_at)
 
 
 def test_a_late_order_keeps_its_device_and_gives_its_rank_to_another():

@@ -468,7 +468,7 @@ class TestFailures:
         assert sent[6:] == list(range(13, 13 + len(sent) - 6))
         assert run.state.failures == {"client-error": 5}
         fleet = run.session.dispatcher.fleet
-        assert (fleet.failures_in_a_row, fleet.released_at) == ({}, {})
+        assert (fleet.failures_in_a_row, fleet.quarantined_until) == ({}, {})
 
     def test_with_all_devices_in_quarantine_the_clock_goes_to_the_first_release(self):
         outcomes = iter([failing] * 2 + [plus_one] * 9)
@@ -485,7 +485,7 @@ class TestFailures:
         )
         tolerance = FaultPolicy(quarantine_after=1)
         run = Run(grid, in_flight=1, rounds=1, tolerance=tolerance).go()
-        sent = [order.dispatched_at for order in run.recorder.orders]
+        sent = [order.timing.dispatched_at for order in run.recorder.orders]
         assert sent == pytest.approx([0, 11, 32], abs=0.6)
 
     def test_nothing_but_failures_after_some_updates_end_the_run_in_order(self, caplog):

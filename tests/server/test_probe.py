@@ -146,7 +146,7 @@ class TestMemory:
         grid = HandlerGrid(device(reports), node_ids=reports)
         run = Run(grid, arrays=arrays, in_flight=2, greets=True).go()
         assert {order.node_id for order in run.recorder.orders} == {2}
-        assert run.session.dispatcher.fleet.released_at == {0: math.inf}
+        assert run.session.dispatcher.fleet.quarantined_until == {0: math.inf}
         assert caplog.text.count("device 0 gets no tasks: the full model") == 1
 
     def test_a_run_without_any_device_that_can_ends(self):

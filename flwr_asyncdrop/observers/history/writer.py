@@ -11,7 +11,8 @@ from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.observers.history.reading import SCHEMA, Record
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
 
 _WALL_PREFIX = "wall-"

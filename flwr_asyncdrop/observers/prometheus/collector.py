@@ -18,7 +18,8 @@ from prometheus_client.registry import Collector
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
 from flwr_asyncdrop.observers.speed_groups import speed_group
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 
 _COUNTERS = {
     "tasks": "Tasks sent to devices",
@@ -141,7 +142,9 @@ class RunCollector(Collector):
             values = {group: tallies.counts[name, group] for group in self._groups}
             yield _family(CounterMetricFamily, name, says, "tier", values)
         for name, says in _HISTOGRAMS.items():
-            histogram = HistogramMetricFamily(f"asyncdrop_{name}", says, labels=["tier"])
+            histogram = HistogramMetricFamily(
+                f"asyncdrop_{name}", says, labels=["tier"]
+            )
             for group in self._groups:
                 buckets = tallies.up_to_each_bound(name, group)
                 histogram.add_metric([str(group)], buckets, tallies.sums[name, group])
@@ -188,7 +191,9 @@ class RunCollector(Collector):
 def _labelled(tallies: Tallies, name: str) -> dict[object, int]:
     """Return the counts of one metric by label."""
     return {
-        label: count for (metric, label), count in tallies.counts.items() if metric == name
+        label: count
+        for (metric, label), count in tallies.counts.items()
+        if metric == name
     }
 
 

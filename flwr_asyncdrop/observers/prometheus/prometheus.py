@@ -11,7 +11,8 @@ from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
 from flwr_asyncdrop.observers.speed_groups import speed_group
 from flwr_asyncdrop.ranges import check_ranges
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 
 if TYPE_CHECKING:
     from flwr_asyncdrop.observers.prometheus.endpoint import Endpoint

@@ -51,5 +51,7 @@ class Tallies:
     def up_to_each_bound(self, name: str, group: int) -> Sequence[tuple[str, int]]:
         """Return each bound of a histogram, and how many values are up to it."""
         counts = (self.buckets[name, group, at] for at in range(len(BOUNDS[name])))
-        texts = ("+Inf" if bound == inf else str(float(bound)) for bound in BOUNDS[name])
+        texts = (
+            "+Inf" if bound == inf else str(float(bound)) for bound in BOUNDS[name]
+        )
         return list(zip(texts, accumulate(counts), strict=True))
