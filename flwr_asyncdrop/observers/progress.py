@@ -20,7 +20,7 @@ _DETAILED_FAILURES = 5
 _MOST_GROUPS = 4
 
 
-class Progress(Callback):
+class ProgressLog(Callback):
     """Logs how far the run is, and which tasks were lost.
 
     One line has updates, time on the run's clock, the last evaluation's headline
@@ -153,7 +153,7 @@ class Progress(Callback):
             for count, what in (
                 (self._fleet.quarantined(state.time), "in quarantine"),
                 (self._fleet.probing(state.time), "probed"),
-                (self._fleet.too_small(), "too small"),
+                (len(self._fleet.too_small), "too small"),
             ):
                 if count:
                     yield f"{count} {what}"

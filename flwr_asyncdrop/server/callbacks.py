@@ -135,7 +135,7 @@ class Callback:
         """React to the end of the run, also to one by an error."""
 
 
-def callback_parts(callbacks: Iterable[Callback]) -> dict[str, Stateful]:
+def stateful_parts(callbacks: Iterable[Callback]) -> dict[str, Stateful]:
     """Return the callbacks that have a state, each as a named part of a checkpoint.
 
     Raises

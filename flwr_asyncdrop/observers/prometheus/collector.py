@@ -68,7 +68,7 @@ class RunCollector(Collector):
         tallies: Tallies,
         lock: Lock,
         *,
-        info: Mapping[str, str],
+        info: dict[str, str],
         devices_up_to: int,
     ) -> None:
         self._state = state
@@ -117,7 +117,7 @@ class RunCollector(Collector):
             (
                 "too_small_devices",
                 "Devices without the memory for even the smallest submodel",
-                fleet.too_small(),
+                len(fleet.too_small),
             ),
         ):
             yield GaugeMetricFamily(f"asyncdrop_{name}", says, value)
