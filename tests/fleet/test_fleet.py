@@ -82,12 +82,18 @@ class TestQuarantine:
 
     def test_one_that_is_away_at_its_release_comes_after_it(self):
         fleet = comers_and_goers()
-        fleet.quarantined_until[0] = 5.0  # it is there from 0 to 4 s and from 10 to 14 s
+        fleet.quarantined_until[0] = (
+            5.0  # it is there from 0 to 4 s and from 10 to 14 s
+        )
         assert fleet.next_return({1, 2}, 1.0) == 10.0
 
     def test_failures_are_counted_in_a_row(self):
         fleet = fleet_of([1, 2], num_ranks=2)
-        assert [fleet.record_failure(0), fleet.record_failure(1), fleet.record_failure(0)] == [1, 1, 2]
+        assert [
+            fleet.record_failure(0),
+            fleet.record_failure(1),
+            fleet.record_failure(0),
+        ] == [1, 1, 2]
         fleet.quarantined_until[0] = 9.0
         fleet.clear_failures(0)
         assert fleet.idle((), 0.0).tolist() == [0, 1]

@@ -121,7 +121,7 @@ def test_nobody_computes_what_gets_lost():
 def test_a_row_of_dropouts_is_bad_luck_and_not_the_end_of_the_run():
     run = run_of(DeviceProfile(1.0, dropout=0.95), rounds=3).go()
     assert run.state.updates == 3
-    assert run.state.failures["dropout"] > 3 * run.session.slots
+    assert run.state.failures["dropout"] > 3 * run.run.slots
     assert run.state.lost_in_a_row == []
 
 
