@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.seeding import numpy_generator
+from flwr_asyncdrop.server.order import Timing
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.train_settings import task_config
 from flwr_asyncdrop.submodel import State
@@ -47,7 +48,8 @@ def train_messages(run: Run, server_round: int) -> list[Message]:
         if task is None:
             break
         order, message = task
-        state.in_flight[f"order-{order.number}"] = order
+        timeless = replace(order, timing=Timing(state.time))
+        state.in_flight[f"order-{order.number}"] = timeless
         state.dispatched += 1
         messages.append(message)
     return messages

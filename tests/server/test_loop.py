@@ -366,7 +366,10 @@ def test_a_device_that_joins_is_found_while_another_hangs():
     grid = HandlerGrid(train, node_ids=[1], delay=lambda m: 1.0)
     run = Run(grid, in_flight=2, rounds=3).go()
     joined = run.recorder.orders[1]
-    assert (joined.node_id, joined.timing.dispatched_at) == (2, pytest.approx(5.0, abs=0.3))
+    assert (joined.node_id, joined.timing.dispatched_at) == (
+        2,
+        pytest.approx(5.0, abs=0.3),
+    )
     assert run.state.updates == 3
 
 

@@ -24,6 +24,7 @@ from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.fleet import Availability, DeviceProfile
 from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
+from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.stopping import StoppingRule
@@ -126,9 +127,7 @@ class LoopMachine(RuleBasedStateMachine):
         probes=st.booleans(),
         queue=st.integers(0, 2),
     )
-    def begin(
-        self, virtual, nodes, slots, size, waits, faults, known, probes, queue
-    ):
+    def begin(self, virtual, nodes, slots, size, waits, faults, known, probes, queue):
         queue = 0 if virtual or waits else queue
         self.grid = DecidedGrid(range(1, nodes + 1))
         self.run = Run(
@@ -149,15 +148,17 @@ class LoopMachine(RuleBasedStateMachine):
         self.books = Books(session, queue)
         self.books.faults = faults
         self.clock = self.new_clock()
+        stopping = StoppingRule(4, session.updates_per_round, session.slots, 90.0)
         self.loop = AsyncLoop(
             session,
             mailbox=self.run.mailbox,
             clock=self.clock,
-            limits=StoppingRule(4, session.updates_per_round, session.slots, 90.0),
+            stopping=stopping,
+            evaluations=Evaluations((), [self.books], stopping),
             callbacks=[self.books],
             nodes=self.run.nodes,
-            greeter=CapabilityProbe(
-                self.run.mailbox, session.dispatcher.fleet, enabled=probes, patience=9.0
+            probe=CapabilityProbe(
+                self.run.mailbox, session.fleet, enabled=probes, patience=9.0
             ),
         )
         self.loop.begin()
@@ -171,7 +172,7 @@ class LoopMachine(RuleBasedStateMachine):
 
     @property
     def goes_on(self):
-        return self.loop.goes_on and not self.failed
+        return self.loop.continues and not self.failed
 
     def step_once(self):
         try:

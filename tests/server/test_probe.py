@@ -84,8 +84,8 @@ def test_one_that_joins_is_greeted_too():
     assert {order.node_id for order in run.recorder.orders} == {1, 3}
 
 
-def test_nobody_is_greeted_unless_it_is_asked_for_nor_if_simulated():
-    for options in ({}, {"greets": True, "seconds": (1.0, 2.0, 3.0)}):
+def test_nobody_is_probed_unless_it_is_asked_for_nor_if_simulated():
+    for options in ({}, {"probes": True, "seconds": (1.0, 2.0, 3.0)}):
         grid = HandlerGrid(plus_one)
         Run(grid, **options).go()
         assert len(tasks(grid)) == len(grid.pushed)

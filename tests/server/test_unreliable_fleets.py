@@ -28,7 +28,9 @@ def run_of(*profiles, grid=None, **kwargs):
 
 
 def orders_of(run):
-    return [(o.device, o.timing.dispatched_at, o.timing.due) for o in run.recorder.orders]
+    return [
+        (o.device, o.timing.dispatched_at, o.timing.due) for o in run.recorder.orders
+    ]
 
 
 def test_a_device_that_leaves_finishes_its_task_and_gets_the_next_when_it_is_back():
@@ -233,7 +235,9 @@ TOLERANCES = (
 def test_the_loop_equals_the_naive_fleet(seed, faults):
     run = run_of(*FLEET, rounds=15, seed=seed, faults=faults).go()
     orders, ends = reference(FLEET, 60, seed, faults)
-    made = [(o.device, o.timing.dispatched_at, o.timing.lost) for o in run.recorder.orders]
+    made = [
+        (o.device, o.timing.dispatched_at, o.timing.lost) for o in run.recorder.orders
+    ]
     assert made == orders
     assert run.recorder.ends == ends
     assert run.state.failures["dropout"] > 3
@@ -320,7 +324,9 @@ def test_any_fleet_comes_to_the_end_and_time_never_goes_back(
     out = [*state.in_flight.values(), *state.late.values()]
     assert len(orders) == state.updates + sum(state.failures.values()) + len(out)
     gone = [order for order in orders if order.timing.lost]
-    assert len(gone) == state.failures.get("dropout", 0) + sum(o.timing.lost for o in out)
+    assert len(gone) == state.failures.get("dropout", 0) + sum(
+        o.timing.lost for o in out
+    )
     assert len(grid.pushed) == len(orders) - len(gone)
     assert state.bytes_down == sum(order.cost.bytes_down for order in orders)
 
