@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.events import Progress, Reporter
 from flwr_asyncdrop.cli.runs import RunSpec
-from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 
 _CLIENT_APP = "flwr_asyncdrop.client_app:app"

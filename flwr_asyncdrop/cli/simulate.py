@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.display import make_console, make_display
 from flwr_asyncdrop.cli.events import Progress
@@ -21,7 +22,6 @@ from flwr_asyncdrop.cli.worker import Ended
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report import summarise
-from flwr_asyncdrop.server_app import output_dir
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
