@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from flwr.app import MetricRecord
 
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.clock import Arrival, VirtualClock, WallClock
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 from tests.grids import HandlerGrid, echo
 
 

@@ -201,7 +201,7 @@ class TestWallClock:
 
         grid = HandlerGrid(train, node_ids=[1], delay=lambda m: 1.0)
         run = Run(grid, in_flight=3, rounds=9).go()
-        assert run.session.updates_per_round == 1
+        assert run.run.updates_per_round == 1
         assert {merged.order.node_id for merged in run.recorder.merged} == {1, 2, 3}
 
     def test_a_lost_task_shows_at_once_which_nodes_are_left(self):
@@ -300,7 +300,7 @@ class TestDeadlines:
             return slow if (node, tasks[node]) == (1, 2) else 4.0
 
         grid = HandlerGrid(plus_one, node_ids=[1, 2, 3], delay=delay)
-        run = Run(grid, rounds=rounds, tolerance=FaultPolicy(late=late)).go()
+        run = Run(grid, rounds=rounds, faults=FaultPolicy(late=late)).go()
         orders = [order for order in run.recorder.orders if order.node_id == 1]
         return run, orders[1]
 
@@ -467,8 +467,8 @@ class TestFailures:
         assert sent[:6] == [0, 1, 2, 4, 7, 12]
         assert sent[6:] == list(range(13, 13 + len(sent) - 6))
         assert run.state.failures == {"client-error": 5}
-        fleet = run.session.dispatcher.fleet
-        assert (fleet.failures_in_a_row, fleet.released_at) == ({}, {})
+        fleet = run.run.fleet
+        assert (fleet.failures_in_a_row, fleet.quarantined_until) == ({}, {})
 
     def test_with_all_devices_in_quarantine_the_clock_goes_to_the_first_release(self):
         outcomes = iter([failing] * 2 + [plus_one] * 9)
@@ -485,7 +485,7 @@ class TestFailures:
         )
         tolerance = FaultPolicy(quarantine_after=1)
         run = Run(grid, in_flight=1, rounds=1, tolerance=tolerance).go()
-        sent = [order.dispatched_at for order in run.recorder.orders]
+        sent = [order.timing.dispatched_at for order in run.recorder.orders]
         assert sent == pytest.approx([0, 11, 32], abs=0.6)
 
     def test_nothing_but_failures_after_some_updates_end_the_run_in_order(self, caplog):
@@ -581,7 +581,7 @@ def test_whatever_happens_the_books_are_right(
     else:
         state = run.state
         assert state.updates == state.version == len(run.recorder.merged)
-        assert state.updates == 3 * run.session.updates_per_round
+        assert state.updates == 3 * run.run.updates_per_round
         assert not state.in_flight
         assert (
             state.dispatched == len(seen) == state.updates + len(run.recorder.failures)

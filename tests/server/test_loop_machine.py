@@ -88,9 +88,9 @@ class Books(Recorder):
 
     def on_dispatch(self, state, order):
         super().on_dispatch(state, order)
-        assert self.fleet.released_at.get(order.device, 0.0) <= state.time
-        assert order.due > state.time
-        assert state.time < order.deadline <= order.gives_up
+        assert self.fleet.quarantined_until.get(order.device, 0.0) <= state.time
+        assert order.timing.due > state.time
+        assert state.time < order.timing.deadline <= order.timing.gives_up
 
     def on_update(self, state, merged):
         super().on_update(state, merged)

@@ -121,7 +121,7 @@ def test_nobody_computes_what_gets_lost():
 def test_a_row_of_dropouts_is_bad_luck_and_not_the_end_of_the_run():
     run = run_of(DeviceProfile(1.0, dropout=0.95), rounds=3).go()
     assert run.state.updates == 3
-    assert run.state.failures["dropout"] > 3 * run.session.slots
+    assert run.state.failures["dropout"] > 3 * run.run.slots
     assert run.state.lost_in_a_row == []
 
 
@@ -309,17 +309,17 @@ def test_any_fleet_comes_to_the_end_and_time_never_goes_back(
     assert state.updates == len(run.recorder.merged) == 4 * min(in_flight, len(fleet))
     assert state.version == (4 if waits else state.updates)
     assert run.recorder.times == sorted(run.recorder.times)
-    sent = [order.dispatched_at for order in orders]
+    sent = [order.timing.dispatched_at for order in orders]
     assert sent == sorted(sent)
     for order in orders:
         pattern = fleet[order.device].availability
-        assert order.due > order.dispatched_at
-        assert pattern is None or pattern.earliest(order.dispatched_at) == (
-            order.dispatched_at
+        assert order.timing.due > order.timing.dispatched_at
+        assert pattern is None or pattern.earliest(order.timing.dispatched_at) == (
+            order.timing.dispatched_at
         )
     out = [*state.in_flight.values(), *state.late.values()]
     assert len(orders) == state.updates + sum(state.failures.values()) + len(out)
-    gone = [order for order in orders if order.lost]
+    gone = [order for order in orders if order.timing.lost]
     assert len(gone) == state.failures.get("dropout", 0) + sum(o.lost for o in out)
     assert len(grid.pushed) == len(orders) - len(gone)
     assert state.bytes_down == sum(order.cost.bytes_down for order in orders)
@@ -332,5 +332,5 @@ def test_flowers_own_rounds_know_no_time_and_find_everybody_there_and_reliable()
     ).open()
     messages = train_messages(session, 1)
     assert len(messages) == 3
-    assert not any(order.lost for order in session.state.in_flight.values())
+    assert not any(order.timing.lost for order in session.state.in_flight.values())
     assert wire.read_task(messages[0]).num_partitions == 3

@@ -325,7 +325,7 @@ class TestSynchronousHooks:
         expected = {name: tensor.clone() for name, tensor in initial.items()}
         for order, reply in zip(orders, replies, strict=True):
             update = wire.from_record(reply.content["arrays"])
-            merge_(expected, update, order.indices, 0.25)
+            merge_(expected, update, order.part.indices, 0.25)
         assert weights(arrays) == {n: t.tolist() for n, t in expected.items()}
         losses = [reply.content["metrics"]["loss"] for reply in replies]
         assert metrics["loss"] == pytest.approx(sum(losses) / 3)
