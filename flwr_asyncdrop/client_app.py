@@ -45,11 +45,12 @@ def probe(context: Context) -> float:
     config = _config(context)
     model = deepcopy(initial_model(config))
     task = _Task.of(config, wire.TaskConfig(round=0, seed=0), context, model)
+    adjustment = config.algorithm.logit_adjustment
     seconds = 0.0
     with isolated_randomness(task.seed):
         for steps in (1, _PROBE_STEPS):
             started = time.perf_counter()
-            task.train(task.local_training(steps, {}), config.logit_adjustment)
+            task.train(task.local_training(steps, {}), adjustment)
             seconds = time.perf_counter() - started
     return seconds / _PROBE_STEPS * config.local_steps
 
