@@ -80,9 +80,7 @@ def train(message: Message, context: Context) -> Message:
         "train-loss": loss,
         "wall-train-seconds": seconds,
     }
-    return _reply(
-        message, metrics, {_KEYS.arrays: work.model.state_dict(), **returned}
-    )
+    return _reply(message, metrics, {_KEYS.arrays: work.model.state_dict(), **returned})
 
 
 @app.evaluate()

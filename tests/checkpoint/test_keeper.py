@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 import torch
 from flwr.app import MetricRecord, RecordDict
+from flwr_asyncdrop.algorithms.hyperparameters import Hyperparameters
 
 from flwr_asyncdrop.aggregation import Update
 from flwr_asyncdrop.aggregation.buffered import Collected
 from flwr_asyncdrop.aggregation.latest_per_group import Latest
-from flwr_asyncdrop.algorithms.hyperparameters import Hyperparameters
 from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.checkpoint import keeper, newest
 from flwr_asyncdrop.checkpoint.codec import decode, encode
