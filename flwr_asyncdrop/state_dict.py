@@ -7,7 +7,7 @@ named in what is saved, so loading cannot run anything.
 """
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import (
@@ -54,7 +54,7 @@ class Stateless:
 def to_plain(value: Any) -> Any:
     """Return a value of dataclasses, mappings and sequences as a state.
 
-    Dicts whose keys are no strings become lists of pairs.
+    Dicts whose keys are no strings become lists of pairs, and sets sorted lists.
 
     Raises
     ------
@@ -69,6 +69,8 @@ def to_plain(value: Any) -> Any:
         if all(isinstance(key, str) for key in value):
             return {key: to_plain(item) for key, item in value.items()}
         return [[to_plain(key), to_plain(item)] for key, item in value.items()]
+    if isinstance(value, Set):
+        value = sorted(value)
     if isinstance(value, Sequence):
         return [to_plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} cannot be saved in a checkpoint")
@@ -103,6 +105,8 @@ def from_plain(kind: Any, plain: Any) -> Any:
             return tuple(from_plain(arguments[0], item) for item in plain)
         parts = zip(arguments, plain, strict=True)
         return tuple(from_plain(part, item) for part, item in parts)
+    if origin is set:
+        return {from_plain(arguments[0], item) for item in plain}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return [from_plain(arguments[0], item) for item in plain]
     raise TypeError(f"{kind} cannot be read from a checkpoint")

@@ -25,8 +25,9 @@ from flwr_asyncdrop.observers.history import HistoryMemory
 from flwr_asyncdrop.observers.results import ResultsMemory
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import UnderWay
+from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.run import RunMemory
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.checkpoint.small_runs import run
 
