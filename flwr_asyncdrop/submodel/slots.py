@@ -18,9 +18,8 @@ from torch import Tensor
 
 # Below this a run of slots is too short to pay for its bookkeeping.
 _MIN_SLOT_BYTES = 8
-# Bounds the temporaries of a merge; smaller ones lose more to call overhead than
-# they gain by staying in the cache.
-_BLOCK_BYTES = 2**21
+# Bounds the temporaries of a merge: they stay in the cache.
+_BLOCK_BYTES = 2**18
 
 
 @dataclass(frozen=True)

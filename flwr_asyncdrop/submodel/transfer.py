@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.fused import FusedMerge, compiled
 from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State
@@ -96,13 +95,9 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
         If names, shapes or dtypes do not fit; nothing has been touched then.
     """
     check_fits(full, sub, indices)
-    kernels = compiled() if weight < 1 else None
-    fused = None if kernels is None else FusedMerge(weight, kernels)
     for name, tensor in full.items():
         fresh = sub[name].detach().to(tensor.device).contiguous()
-        dims = indices.get(name, _WHOLE)
-        if not (dims and fused is not None and fused.mix_(tensor, fresh, dims)):
-            _merge_(tensor, fresh, dims, weight)
+        _merge_(tensor, fresh, indices.get(name, _WHOLE), weight)
 
 
 def check_fits(full: State, sub: State, indices: Indices) -> None:
