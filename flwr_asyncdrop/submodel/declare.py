@@ -86,13 +86,8 @@ def _num_units(
 
 
 def _positions(
-    group: str,
-    size: int,
-    tensor: str,
-    axis: Axis,
-    shapes: Mapping[str, Sequence[int]],
+    group: str, size: int, tensor: str, axis: Axis, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[int, Tensor]:
-    """Return the dim and the unit of each of its positions."""
     dim = axis if isinstance(axis, int) else axis[0]
     length = _length(group, tensor, dim, shapes)
     if isinstance(axis, int):
