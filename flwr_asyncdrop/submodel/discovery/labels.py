@@ -122,6 +122,11 @@ class LabelSpace:
                 ids = first
         return self.droppable(ids)
 
+    def vector(self, layer: Layer, dim: int) -> Tensor:
+        """Return the unit of each position along `dim`; join those along other dims."""
+        others = [k for k in range(layer.dim()) if k != dim]
+        return self.collapse(layer, others).reshape(-1)
+
     def note_split(self, layer: Layer) -> None:
         """Remember a view that splits one axis of units into several.
 
