@@ -20,13 +20,7 @@ from flwr_asyncdrop.submodel.savings import (
     savings_table,
     step_flops,
 )
-from flwr_asyncdrop.submodel.transfer import (
-    add_,
-    check_fits,
-    extract,
-    merge_,
-    silenced,
-)
+from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, silenced
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State
 
 __all__ = [

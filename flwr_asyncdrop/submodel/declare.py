@@ -38,8 +38,8 @@ def declare_plan(
     Returns
     -------
     Plan
-        Nothing has been run, so nothing is verified: the server takes your word. Where
-        there is a module, `verify_plan` tries the plan on it.
+        Nothing has been run, so nothing is verified. If there is a module,
+        `verify_plan` tries the plan on it.
 
     Raises
     ------

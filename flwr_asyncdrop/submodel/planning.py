@@ -12,13 +12,10 @@ from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe, probes
-from flwr_asyncdrop.submodel.types import (
-    Inputs,
-    as_tuple,
-    parameters_of,
-    tensors_of,
-)
+from flwr_asyncdrop.submodel.types import Inputs, as_tuple, parameters_of, tensors_of
 from flwr_asyncdrop.submodel.verify import find_faults
+
+_RESIDUAL = "carried by a residual stream, which the scope 'internal' leaves whole"
 
 
 def plan_submodels(
@@ -64,7 +61,8 @@ def plan_submodels(
     with plain_kernels():
         probe, plan = _discover(model, inputs)
         if scope == "internal":
-            plan = leave_out(plan, _residual_groups(plan))
+            residual = [n for n, g in enumerate(plan.groups) if g.scope == "residual"]
+            plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
         plan = leave_out(plan, find_faults(probe, plan))
     if not plan.groups:
         why = "; ".join(f"{name}: {reason}" for name, reason in plan.left_out.items())
@@ -139,14 +137,6 @@ def _discover(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Probe, Plan]:
         f"{type(model).__name__} cannot be traced ({first_line(failure)}): say with "
         "declare_plan which units it has, and check that with verify_plan"
     ) from failure
-
-
-def _residual_groups(plan: Plan) -> dict[int, str]:
-    return {
-        number: "carried by a residual stream, which the scope 'internal' leaves whole"
-        for number, group in enumerate(plan.groups)
-        if group.scope == "residual"
-    }
 
 
 def leave_out(plan: Plan, reasons: Mapping[int, str]) -> Plan:

@@ -45,17 +45,7 @@ def savings(
     """Return bytes and operations of submodels of `model`, one row a drop rate.
 
     All units of a group weigh the same, so it does not matter which ones are dropped.
-
-    Parameters
-    ----------
-    plan : Plan
-        Made for `model`.
-    model : Module
-        Not touched; it and each submodel run once.
-    example_inputs : Tensor or tuple
-        The positional arguments of one forward pass, on the model's device.
-    rates : sequence of float
-        Shares of the units of each group, each in [0, 1).
+    The model and each submodel run once, on inputs that lie on the model's device.
 
     Raises
     ------

@@ -95,7 +95,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
     ) -> Any:
         arguments = {
             **_defaults(func),
-            **dict(zip(_names(func), args, strict=False)),
+            **dict(zip(_defaults(func), args, strict=False)),
             **(kwargs or {}),
         }
         tensors = [v for v in tree_leaves(arguments) if isinstance(v, Tensor)]
@@ -158,11 +158,6 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
 
 
 @cache
-def _names(func: OpOverload) -> tuple[str, ...]:
-    return tuple(entry.name for entry in func._schema.arguments)
-
-
-@cache
 def _defaults(func: OpOverload) -> dict[str, Any]:
-    """Return the defaults of all arguments, in order; None where there is none."""
+    """Return all arguments by name, in order, with their defaults or None."""
     return {entry.name: entry.default_value for entry in func._schema.arguments}
