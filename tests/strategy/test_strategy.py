@@ -36,7 +36,6 @@ from flwr_asyncdrop.exceptions import (
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, speed_levels
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history
 from flwr_asyncdrop.seeding import derive_seed, torch_generator
-from flwr_asyncdrop.strategy.named import STRATEGIES
 from flwr_asyncdrop.submodel import merge_
 from tests.grids import HandlerGrid
 from tests.runs import (
@@ -48,6 +47,7 @@ from tests.runs import (
     record,
     residual_mlp,
 )
+from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
