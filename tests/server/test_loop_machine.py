@@ -286,7 +286,7 @@ class LoopMachine(RuleBasedStateMachine):
             self.step_once()
         assert not self.goes_on
         if not self.failed and not self.state.ended:
-            assert self.state.updates == self.loop._limits.num_updates
+            assert self.state.updates == self.loop._stopping.num_updates
 
 
 LoopMachine.TestCase.settings = settings(
