@@ -195,31 +195,29 @@ class Doubles(Counts):
 
 
 class TestCallbacks:
-    def test_they_may_change_places_and_come_and_go(self, tmp_path, log):
-        whole = run(tmp_path, "asyncdrop", callbacks=[Counts(), Doubles()])
-        resume = checkpoints(tmp_path)[2]
+    @pytest.fixture
+    def whole(self, tmp_path):
+        return run(tmp_path, "asyncdrop", callbacks=[Counts(), Doubles()])
+
+    def resumed(self, folder, *callbacks, checkpoint=2):
+        resume = checkpoints(folder)[checkpoint]
+        return run(folder, "asyncdrop", resume=resume, callbacks=callbacks)
+
+    def test_they_may_change_places(self, whole, tmp_path, log):
         counts, doubles = Counts(), Doubles()
-        again = run(tmp_path, "asyncdrop", resume=resume, callbacks=[doubles, counts])
-        assert again == whole
+        assert self.resumed(tmp_path, doubles, counts) == whole
         assert (counts.updates, doubles.updates) == (16, 32)
         assert "callback:" not in log.text
 
-        resume = checkpoints(tmp_path)[2]
-        again = run(tmp_path, "asyncdrop", resume=resume, callbacks=[counts])
-        assert again == whole
+    def test_one_may_go_and_come_back(self, whole, tmp_path, log):
+        counts, doubles = Counts(), Doubles()
+        assert self.resumed(tmp_path, counts) == whole
         assert counts.updates == 16
         assert "the state of 'callback:Doubles', which is not there now" in log.text
-
-        resume = checkpoints(tmp_path)[2]
-        doubles = Doubles()
-        both = [doubles, counts]
-        # The checkpoint before the one that was resumed still knows of both.
-        assert (
-            run(tmp_path, "asyncdrop", resume=checkpoints(tmp_path)[3], callbacks=both)
-            == whole
-        )
+        # That run saved itself without it.
+        assert self.resumed(tmp_path, counts, doubles, checkpoint=3) == whole
         assert "does not know 'callback:Doubles': it starts afresh" in log.text
-        assert doubles.updates == 2 * 4
+        assert (counts.updates, doubles.updates) == (16, 2 * 4)
 
     def test_two_of_one_name_are_refused_before_the_first_update(self, tmp_path):
         with pytest.raises(ConfigError, match="give one of them another `name`"):
