@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from torch import nn
 
 from flwr_asyncdrop import wire
@@ -21,6 +20,7 @@ from flwr_asyncdrop.checkpoint.saving import Saving
 from flwr_asyncdrop.fleet.faults import FaultPolicy, LatePolicy
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
+from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
 from flwr_asyncdrop.observers.metrics import MetricsFn
 from flwr_asyncdrop.observers.progress import Progress
 from flwr_asyncdrop.observers.results import ResultCollector
