@@ -70,13 +70,13 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e ".[dev,examples,fast,vision]"
+	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e ".[dev,examples]"
 	$(BIN)/python scripts/mend_torchvision.py
 	touch $@
 
 $(VENV_GRPC)/ready: pyproject.toml constraints-flwr-1.34.txt
 	$(PYTHON) -m venv $(VENV_GRPC)
-	$(VENV_GRPC)/bin/python $(PIP_INSTALL) -c constraints-flwr-1.34.txt -e ".[dev,examples,fast,vision]"
+	$(VENV_GRPC)/bin/python $(PIP_INSTALL) -c constraints-flwr-1.34.txt -e ".[dev,examples]"
 	$(VENV_GRPC)/bin/python scripts/mend_torchvision.py
 	touch $@
 

@@ -13,7 +13,8 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
 
 __all__ = ["monitoring_figures"]

@@ -4,26 +4,33 @@ A ServerApp swaps its strategy, and a ClientApp changes one line::
 
     strategy = HeteroAsyncDrop(Net(), torch.zeros(1, 3, 32, 32))  # server
     model = load_submodel(Net(), message.content["arrays"])  # client
+
+Each name is imported when it is first used: the package itself imports neither
+PyTorch nor Flower.
 """
 
-from flwr_asyncdrop.client import CapacityMod, load_submodel
-from flwr_asyncdrop.fleet import DeviceProfile, speed_levels
-from flwr_asyncdrop.server.schedule import StepDecay
-from flwr_asyncdrop.simulation import LocalGrid
-from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
-from flwr_asyncdrop.strategy.named import (
-    AsyncDrop,
-    AsyncDropPlus,
-    AsyncFedAvg,
-    AsyncFedProx,
-    AsyncFjord,
-    AsyncWeighted,
-    FedBuff,
-    FedBuffWait,
-    HeteroAsyncDrop,
-    LayerwiseAsyncDrop,
-    SyncFedAvg,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flwr_asyncdrop.client import CapacityMod, load_submodel
+    from flwr_asyncdrop.fleet import DeviceProfile, speed_levels
+    from flwr_asyncdrop.server.schedule import StepDecay
+    from flwr_asyncdrop.simulation import LocalGrid
+    from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+    from flwr_asyncdrop.strategy.named import (
+        AsyncDrop,
+        AsyncDropPlus,
+        AsyncFedAvg,
+        AsyncFedProx,
+        AsyncFjord,
+        AsyncWeighted,
+        FedBuff,
+        FedBuffWait,
+        HeteroAsyncDrop,
+        LayerwiseAsyncDrop,
+        SyncFedAvg,
+    )
 
 __all__ = [
     "AsyncDrop",
@@ -45,3 +52,27 @@ __all__ = [
     "load_submodel",
     "speed_levels",
 ]
+
+# All that stands in none of these is one of the named strategies.
+_HOMES = {
+    "AsyncStrategy": "flwr_asyncdrop.strategy.async_strategy",
+    "CapacityMod": "flwr_asyncdrop.client",
+    "DeviceProfile": "flwr_asyncdrop.fleet",
+    "LocalGrid": "flwr_asyncdrop.simulation",
+    "StepDecay": "flwr_asyncdrop.server.schedule",
+    "load_submodel": "flwr_asyncdrop.client",
+    "speed_levels": "flwr_asyncdrop.fleet",
+}
+_NAMED = "flwr_asyncdrop.strategy.named"
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES.get(name, _NAMED)), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,6 +6,7 @@
     ├── ConfigError            a run-config key is unknown, wrong or contradictory
     ├── CheckpointError        a checkpoint cannot be gone on from
     ├── DataError              a data set is missing or damaged
+    ├── MissingExtraError      a package is missing that an extra brings
     ├── SubmodelError
     │   ├── UnsupportedModelError  no submodels can be made of this module
     │   ├── ShapeError             tensors that do not fit the model or the plan
@@ -37,6 +38,10 @@ class CheckpointError(AsyncDropError):
 
 class DataError(AsyncDropError):
     """A data set is missing, damaged, or not in the layout that was asked for."""
+
+
+class MissingExtraError(AsyncDropError, ImportError):
+    """A package is not installed that comes with an extra of this one."""
 
 
 class SubmodelError(AsyncDropError):

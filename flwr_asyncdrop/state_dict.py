@@ -7,7 +7,7 @@ named in what is saved, so loading cannot run anything.
 """
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import (
@@ -21,7 +21,6 @@ from typing import (
     runtime_checkable,
 )
 
-from flwr.app import MetricRecord, RecordDict
 from torch import Tensor
 
 StateDict = dict[str, Any]
@@ -41,10 +40,21 @@ class Stateful(Protocol):
         """Become as the one whose state that is."""
 
 
+class Stateless:
+    """Something of which nothing has to be saved: a base for what may have state."""
+
+    def state_dict(self) -> StateDict:
+        """Return all that changes while a run goes on: nothing, by default."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Become as the one whose `state_dict` that is."""
+
+
 def to_plain(value: Any) -> Any:
     """Return a value of dataclasses, mappings and sequences as a state.
 
-    Dicts whose keys are no strings become lists of pairs.
+    Dicts whose keys are no strings become lists of pairs, and sets sorted lists.
 
     Raises
     ------
@@ -55,14 +65,12 @@ def to_plain(value: Any) -> Any:
         return value
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, RecordDict):
-        if value.keys() != value.metric_records.keys():
-            raise TypeError("only metric records can be saved")
-        return {name: dict(record) for name, record in value.metric_records.items()}
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
             return {key: to_plain(item) for key, item in value.items()}
         return [[to_plain(key), to_plain(item)] for key, item in value.items()]
+    if isinstance(value, Set):
+        value = sorted(value)
     if isinstance(value, Sequence):
         return [to_plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} cannot be saved in a checkpoint")
@@ -88,10 +96,6 @@ def from_plain(kind: Any, plain: Any) -> Any:
             odd = ", ".join(sorted(plain.keys() ^ hints.keys()))
             raise ValueError(f"other fields: {odd}")
         return kind(**{n: from_plain(hint, plain[n]) for n, hint in hints.items()})
-    if kind is MetricRecord:
-        return MetricRecord(plain)
-    if kind is RecordDict:
-        return RecordDict({name: MetricRecord(r) for name, r in plain.items()})
     if isinstance(origin, type) and issubclass(origin, Mapping):
         pairs = plain.items() if isinstance(plain, dict) else plain
         keys, items = arguments
@@ -101,6 +105,8 @@ def from_plain(kind: Any, plain: Any) -> Any:
             return tuple(from_plain(arguments[0], item) for item in plain)
         parts = zip(arguments, plain, strict=True)
         return tuple(from_plain(part, item) for part, item in parts)
+    if origin is set:
+        return {from_plain(arguments[0], item) for item in plain}
     if isinstance(origin, type) and issubclass(origin, Sequence):
         return [from_plain(arguments[0], item) for item in plain]
     raise TypeError(f"{kind} cannot be read from a checkpoint")

@@ -13,9 +13,11 @@ from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.fleet.selection import Stratified
-from flwr_asyncdrop.server.assignment import FullModels
+from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
+from flwr_asyncdrop.server.dispatch import DispatchRules
+from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
@@ -124,7 +126,7 @@ class Recorder(Callback):
             (
                 merged.order.device,
                 merged.order.base_version,
-                merged.order.dispatched_at,
+                merged.order.timing.dispatched_at,
                 merged.staleness,
                 merged.round,
                 time,
@@ -149,9 +151,9 @@ class Run:
     arrays: dict = field(default_factory=lambda: {"w": torch.zeros(2)})
     config: dict = field(default_factory=dict)
     schedule: StepDecay = field(default_factory=StepDecay)
-    tolerance: FaultPolicy = field(default_factory=FaultPolicy)
-    assignment: object = field(default_factory=FullModels)
-    greets: bool = False
+    faults: FaultPolicy = field(default_factory=FaultPolicy)
+    assignment: object = field(default_factory=Assignment)
+    probes: bool = False
     queue_ahead: int = 0
     seed: int = 0
     evaluators: tuple = ()
@@ -168,50 +170,48 @@ class Run:
 
     @property
     def state(self):
-        return self.session.state
+        return self.run.state
 
     def open(self):
         profiles = self.profiles
-        self.session = ServerRun.open(
+        settings = TrainSettings(self.config, self.schedule, KEYS, ttl=self.patience)
+        self.run = ServerRun.open(
             RunState.start_from(self.arrays, self.seed),
             self.nodes.ids(),
+            DispatchRules(
+                Stratified(), self.assignment, settings, self.faults, self.queue_ahead
+            ),
             in_flight=self.in_flight,
             build_fleet=(lambda count: profiles[:count]) if profiles else None,
-            selection=Stratified(),
-            assignment=self.assignment,
             build_aggregator=self.build_aggregator or (lambda _: Mixing(self.alpha)),
-            settings=TrainSettings(self.config, self.schedule, KEYS, ttl=self.patience),
-            tolerance=self.tolerance,
-            queue_ahead=self.queue_ahead,
         )
-        return self.session
+        return self.run
 
     def go(self):
-        session = self.open()
+        run = self.open()
         clock = (
             VirtualClock(self.mailbox, self.patience)
             if self.profiles
             else WallClock(self.mailbox, self.grid.timer)
         )
-        limits = StoppingRule(
+        stopping = StoppingRule(
             self.rounds,
-            session.updates_per_round,
-            session.slots,
+            run.updates_per_round,
+            run.slots,
             self.patience,
             self.evaluate_every,
             self.max_seconds,
         )
+        callbacks = [self.recorder, *self.callbacks]
         AsyncLoop(
-            session,
+            run,
             mailbox=self.mailbox,
             clock=clock,
-            limits=limits,
-            evaluators=self.evaluators,
-            callbacks=[self.recorder, *self.callbacks],
+            stopping=stopping,
+            evaluations=Evaluations(self.evaluators, callbacks, stopping),
+            callbacks=callbacks,
             nodes=self.nodes,
-            greeter=CapabilityProbe(
-                self.mailbox, session.dispatcher.fleet, enabled=self.greets
-            ),
+            probe=CapabilityProbe(self.mailbox, run.fleet, enabled=self.probes),
         ).run()
         return self
 

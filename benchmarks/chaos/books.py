@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from flwr_asyncdrop.server.callbacks import Callback, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 
 __all__ = ["Books"]
 
@@ -55,9 +56,9 @@ class Books(Callback):
             "failures": state.failures,
             "never_ended": len(self._open - out),
             "forgotten": sum(
-                order.deadline + _SLACK < state.time for order in in_flight
+                order.timing.deadline + _SLACK < state.time for order in in_flight
             )
-            + sum(o.gives_up + _SLACK < state.time for o in late),
+            + sum(o.timing.gives_up + _SLACK < state.time for o in late),
             "non_finite": self._non_finite,
         }
         self._path.write_text(json.dumps(books))

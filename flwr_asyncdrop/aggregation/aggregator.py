@@ -1,10 +1,12 @@
 """What an aggregator is: it takes one update at a time into the global model."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.state_dict import Stateless
 from flwr_asyncdrop.submodel import Indices, State
 
 
@@ -33,6 +35,8 @@ class Update:
         What the schedule had made of the learning rate that it trained with, in (0, 1].
     discount : float
         Factor on its weight, in (0, 1]: less than 1 if it came after its deadline.
+    extra : mapping of str to dict of str to Tensor
+        The records that came back beside the model, as `Aggregator.extra` sent them.
     """
 
     arrays: State
@@ -45,6 +49,7 @@ class Update:
     num_ranks: int = 1
     lr_factor: float = 1.0
     discount: float = 1.0
+    extra: Mapping[str, State] = field(default_factory=dict)
 
     @property
     def sent(self) -> State:
@@ -60,26 +65,43 @@ class Update:
         return self.base
 
 
-class Aggregator(ABC):
+class Aggregator(Stateless, ABC):
     """Takes updates into the global model, in the order of their arrival.
+
+    One that keeps something between updates saves it by ``state_dict`` and
+    ``load_state_dict``: a tensor in there may be replaced later, but never changed in
+    place.
 
     Attributes
     ----------
     needs_base : bool
         Whether an update must come with what its device was sent.
-    waits : bool
-        Whether a device whose update has been collected gets no new task until the
-        global model has changed.
-    memory : dataclass or None
-        All that changes from one update to the next beside the global model, for
-        checkpoints: tensors, plain data, and dataclasses, lists and dicts of them. A
-        tensor in it may be replaced, but never changed in place. None if there is
-        nothing.
+    waits_for : int
+        Updates after which the global model changes, if devices that have delivered
+        wait for that before they get a new task; 1 if nobody waits.
     """
 
     needs_base: ClassVar[bool] = False
-    waits: bool = False
-    memory: Any = None
+    waits_for: int = 1
+
+    def extra(self, state: State) -> Mapping[str, State]:
+        """Return what every task carries beside the model; nothing by default.
+
+        Such as SCAFFOLD's control variates. Replies bring records of the same names
+        and shapes back, as `Update.extra`.
+
+        Parameters
+        ----------
+        state : dict of str to Tensor
+            The global model; only read.
+
+        Returns
+        -------
+        mapping of str to dict of str to Tensor
+            Records by name: tensors with names and shapes of the global model's. They
+            are sliced for each device as the model is.
+        """
+        return {}
 
     @abstractmethod
     def merge(self, state: State, update: Update) -> bool:

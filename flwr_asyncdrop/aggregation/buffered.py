@@ -1,6 +1,5 @@
 """Buffered aggregation: the server steps once every K updates."""
 
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
@@ -9,23 +8,8 @@ from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
-
-
-@dataclass
-class Collected:
-    """What `Buffered` keeps between updates.
-
-    Attributes
-    ----------
-    changes : list of Change
-        Those that wait for the next step.
-    velocity : dict of str to Tensor
-        Of the `ServerStep`.
-    """
-
-    changes: list[Change] = field(default_factory=list)
-    velocity: State = field(default_factory=dict)
 
 
 class Buffered(Aggregator):
@@ -70,20 +54,33 @@ class Buffered(Aggregator):
         if size < 1:
             raise ConfigError(f"buffer_size={size!r} must be at least 1")
         self.size = size
-        self.waits = waits
+        self.waits_for = size if waits else 1
         self._weighting = weighting
         self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
-        self.memory = Collected()
+        self._changes: list[Change] = []
+        self._velocity: State = {}
 
     def merge(self, state: State, update: Update) -> bool:
         """Collect the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
-        changes, velocity = self.memory.changes, self.memory.velocity
         weight = self._weighting(update) * update.discount
-        changes.append(change_of(update, weight))
-        if len(changes) < self.size:
+        self._changes.append(change_of(update, weight))
+        if len(self._changes) < self.size:
             return False
-        self._server_step.take_(state, self._combine(state, changes), velocity)
-        changes.clear()
+        combined = self._combine(state, self._changes)
+        self._server_step.take_(state, combined, self._velocity)
+        self._changes.clear()
         return True
+
+    def state_dict(self) -> StateDict:
+        """Return the changes that wait for the next step, and the velocity."""
+        return {
+            "changes": to_plain(self._changes),
+            "velocity": dict(self._velocity),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Collect on from there."""
+        self._changes = from_plain(list[Change], state["changes"])
+        self._velocity = dict(state["velocity"])

@@ -1,8 +1,9 @@
 """Clipping: no update moves further than a given distance from what was sent."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import change_of, is_weight
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import State, check_fits
 
 
@@ -70,17 +72,20 @@ class Clipped(Aggregator):
         if not 0 < norm < inf:
             raise ConfigError(f"clip_norm={norm!r} must be positive and finite")
         self.norm = norm
-        self.waits = aggregator.waits
+        self.waits_for = aggregator.waits_for
         self._aggregator = aggregator
 
-    @property
-    def memory(self) -> Any:
-        """That of the aggregator that takes the updates in."""
-        return self._aggregator.memory
+    def extra(self, state: State) -> Mapping[str, State]:
+        """Return what the aggregator behind it sends along."""
+        return self._aggregator.extra(state)
 
-    @memory.setter
-    def memory(self, memory: Any) -> None:
-        self._aggregator.memory = memory
+    def state_dict(self) -> StateDict:
+        """Return that of the aggregator behind it."""
+        return self._aggregator.state_dict()
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Have the aggregator behind it load its state."""
+        self._aggregator.load_state_dict(state)
 
     def merge(self, state: State, update: Update) -> bool:
         """Clip the update and hand it on."""

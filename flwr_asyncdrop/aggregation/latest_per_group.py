@@ -9,6 +9,7 @@ from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 
 NUM_GROUPS = 8
@@ -16,8 +17,8 @@ NUM_GROUPS = 8
 
 
 @dataclass
-class Latest:
-    """What `LatestPerGroup` keeps between updates.
+class _Latest:
+    """The latest changes.
 
     Attributes
     ----------
@@ -89,26 +90,35 @@ class LatestPerGroup(Aggregator):
         self._num_groups = num_groups
         self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
-        self.memory = Latest()
+        self._latest = _Latest()
 
     def merge(self, state: State, update: Update) -> bool:
-        """Remember the update; with the last of K the global model takes its step."""
+        """Keep the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
-        memory: Latest = self.memory
+        latest = self._latest
         change = change_of(update, update.discount)
-        memory.changes[self.group_of(update)] = change, update.lr_factor
-        memory.lr_factor = min(memory.lr_factor, update.lr_factor)
-        memory.collected += 1
-        if memory.collected < self.size:
+        latest.changes[self.group_of(update)] = change, update.lr_factor
+        latest.lr_factor = min(latest.lr_factor, update.lr_factor)
+        latest.collected += 1
+        if latest.collected < self.size:
             return False
         changes = [
-            replace(change, weight=change.weight * (memory.lr_factor / lr_factor))
-            for _, (change, lr_factor) in sorted(memory.changes.items())
+            replace(change, weight=change.weight * (latest.lr_factor / lr_factor))
+            for _, (change, lr_factor) in sorted(latest.changes.items())
         ]
         combined = self._combine(state, changes)
-        self._server_step.take_(state, combined, memory.velocity)
-        memory.collected = 0
+        self._server_step.take_(state, combined, latest.velocity)
+        latest.collected = 0
         return True
+
+    def state_dict(self) -> StateDict:
+        """Return the latest change of every group, and the velocity."""
+        plain: StateDict = to_plain(self._latest)
+        return plain
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from there."""
+        self._latest = from_plain(_Latest, state)
 
     def group_of(self, update: Update) -> int:
         """Return the speed group of the device that sent it, 0 the fastest."""

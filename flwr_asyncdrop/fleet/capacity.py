@@ -107,7 +107,7 @@ class Capacity:
     down: Leg = field(default_factory=Leg)
     up: Leg = field(default_factory=Leg)
 
-    def hear(self, report: DeviceReport, trip: Trip) -> None:
+    def update_from_report(self, report: DeviceReport, trip: Trip) -> None:
         """Learn from what a device reports with a reply.
 
         Parameters

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Collection, Iterable, Sequence, Set
-from copy import deepcopy
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.fleet.capacity import Capacity, Trip, smoothed
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.wire import DeviceReport
 
 SHORTEST_TASK = 10.0
@@ -19,15 +19,14 @@ Flower's deployment needs half of these to carry a task out and back.
 """
 
 
-@dataclass(frozen=True)
-class FleetMemory:
-    """What a `Fleet` has learned of its devices, for checkpoints; see there."""
-
-    node_ids: list[int]
-    seconds: list[float]
-    failures_in_a_row: dict[int, int]
-    released_at: dict[int, float]
-    capacities: dict[int, Capacity]
+_SAVED: dict[str, Any] = {
+    "node_ids": list[int],
+    "seconds": list[float],
+    "failures_in_a_row": dict[int, int],
+    "quarantined_until": dict[int, float],
+    "too_small": set[int],
+    "capacities": dict[int, Capacity],
+}
 
 
 class Fleet:
@@ -55,9 +54,14 @@ class Fleet:
         What real devices report of themselves; absent for those that report nothing.
     failures_in_a_row : dict of int to int
         Tasks that a device has failed since its last success; absent if none.
-    released_at : dict of int to float
+    quarantined_until : dict of int to float
         When a device in quarantine gets tasks again, in seconds on the loop's clock;
         absent for the others.
+    probed_until : dict of int to float
+        Until when a device that was asked what it can do gets no tasks, unless it
+        answers before; absent for the others.
+    too_small : set of int
+        Devices that have not the memory for any submodel.
     """
 
     def __init__(
@@ -71,9 +75,12 @@ class Fleet:
         self.model_bytes = model_bytes
         self.node_ids: list[int] = []
         self.failures_in_a_row: dict[int, int] = {}
-        self.released_at: dict[int, float] = {}
+        self.quarantined_until: dict[int, float] = {}
+        self.probed_until: dict[int, float] = {}
+        self.too_small: set[int] = set()
         self.seconds: list[float] = []
         self.capacities: dict[int, Capacity] = {}
+        self._connected: set[int] = set()
         self._present: set[int] = set()
         self._ranks: NDArray[np.int64] | None = None
         self._slowness: NDArray[np.float64] | None = None
@@ -84,44 +91,35 @@ class Fleet:
         return len(self.node_ids)
 
     def quarantined(self, time: float) -> int:
-        """Return how many devices are left alone at `time`, on the loop's clock."""
-        return sum(until > time for until in self.released_at.copy().values())
+        """Return how many devices are in quarantine at `time`, on the loop's clock."""
+        return sum(until > time for until in self.quarantined_until.copy().values())
+
+    def probing(self, time: float) -> int:
+        """Return how many devices have not yet answered what they can do."""
+        return sum(until > time for until in self.probed_until.copy().values())
 
     @property
     def present(self) -> Set[int]:
         """The devices that are connected."""
         return self._present
 
-    @property
-    def memory(self) -> FleetMemory:
-        """A copy of what it has learned."""
-        return FleetMemory(
-            list(self.node_ids),
-            list(self.seconds),
-            dict(self.failures_in_a_row),
-            dict(self.released_at),
-            deepcopy(self.capacities),
-        )
+    def state_dict(self) -> StateDict:
+        """Return what it has learned; who is connected is for `refresh` to say."""
+        plain: StateDict = to_plain({name: getattr(self, name) for name in _SAVED})
+        return plain
 
-    def restore(self, memory: FleetMemory) -> None:
-        """Know again what it had learned; who is connected is for `refresh` to say."""
-        self.node_ids = list(memory.node_ids)
-        self.seconds = list(memory.seconds)
-        self.failures_in_a_row = dict(memory.failures_in_a_row)
-        self.released_at = dict(memory.released_at)
-        self.capacities = deepcopy(memory.capacities)
-        self._present = set()
-        self._forget_order()
+    def load_state_dict(self, state: StateDict) -> None:
+        """Know again what it had learned.
 
-    def move_to(self, node_ids: Iterable[int]) -> None:
-        """Have the devices of a simulated fleet played by nodes that may be others.
-
-        A new run of Flower's simulation engine has new nodes; they are the same
-        devices, with the same failures, as before.
+        A simulated fleet keeps its devices: if other nodes are connected now, as in a
+        new run of Flower's simulation engine, they play them.
         """
-        nodes = sorted(node_ids)
-        if not set(self.node_ids).issubset(nodes):
-            self.node_ids = nodes[: len(self)]
+        for name, kind in _SAVED.items():
+            setattr(self, name, from_plain(kind, state[name]))
+        if self.profiles is not None and not self._connected.issuperset(self.node_ids):
+            self.node_ids = sorted(self._connected)[: len(self)]
+        self.refresh(self._connected)
+        self._forget_order()
 
     def refresh(self, node_ids: Iterable[int]) -> None:
         """Note which nodes are connected now; new ones join the fleet, by id.
@@ -130,7 +128,7 @@ class Fleet:
         nodes play the devices whose nodes have gone, as any node may play any of
         them; a SuperNode that was started again is a new node to Flower.
         """
-        connected = set(node_ids)
+        self._connected = connected = set(node_ids)
         joined = sorted(connected.difference(self.node_ids))
         while joined and not self._complete:
             self._add(joined.pop(0))
@@ -161,7 +159,7 @@ class Fleet:
         # As far as both go: there may be more nodes than devices.
         for index, node_id in zip(vacant, joined, strict=False):
             self.node_ids[index] = node_id
-            self.forgive(index)
+            self.clear_failures(index)
 
     def observe(self, device: int, seconds: float, compute: float) -> None:
         """Learn the speed of a real device from a task; simulated ones keep theirs.
@@ -180,7 +178,7 @@ class Fleet:
         self.seconds[device] = smoothed(self.seconds[device], seconds / compute)
         self._forget_order()
 
-    def hear(self, device: int, report: DeviceReport, trip: Trip) -> None:
+    def update_from_report(self, device: int, report: DeviceReport, trip: Trip) -> None:
         """Learn what a real device reports with a reply.
 
         Parameters
@@ -194,7 +192,9 @@ class Fleet:
         """
         if self.profiles is not None:
             return
-        self.capacities.setdefault(device, Capacity()).hear(report, trip)
+        known = self.capacities.setdefault(device, Capacity())
+        known.update_from_report(report, trip)
+        self.too_small.discard(device)
         self._forget_order()
 
     def most_bytes(self, device: int) -> float:
@@ -213,16 +213,16 @@ class Fleet:
             return None
         return max(self.seconds[device] * cost.compute, SHORTEST_TASK)
 
-    def blame(self, device: int) -> int:
+    def record_failure(self, device: int) -> int:
         """Count a failure of a device; return how many it has had in a row."""
         failures = self.failures_in_a_row.get(device, 0) + 1
         self.failures_in_a_row[device] = failures
         return failures
 
-    def forgive(self, device: int) -> None:
+    def clear_failures(self, device: int) -> None:
         """Forget the failures of a device, and end its quarantine."""
         self.failures_in_a_row.pop(device, None)
-        self.released_at.pop(device, None)
+        self.quarantined_until.pop(device, None)
 
     @property
     def ranks(self) -> NDArray[np.int64]:
@@ -275,35 +275,36 @@ class Fleet:
             return 1.0
         return float(self.slowness.min() / seconds)
 
-    def idle(
-        self, busy: Collection[int], time: float | None = None
-    ) -> NDArray[np.int64]:
-        """Return the connected devices that are not in `busy`, ascending.
+    def idle(self, busy: Collection[int], time: float) -> NDArray[np.int64]:
+        """Return the devices that can have a task at `time`, ascending.
 
-        Parameters
-        ----------
-        busy : collection of int
-            Those that are taken.
-        time : float, optional
-            Seconds on the loop's clock at which a device must be out of quarantine,
-            and a simulated one there, by its profile; None does not ask.
+        Those are connected, not in `busy`, large enough, neither in quarantine nor
+        being probed, and, if they are simulated, there by their profile.
         """
         free = sorted(self._present.difference(busy))
-        if time is not None and (self._come_and_go or self.released_at):
+        restricted = self.too_small or self.quarantined_until or self.probed_until
+        if self._come_and_go or restricted:
             free = [device for device in free if self._free_from(device, time) == time]
         return np.array(free, dtype=np.int64)
+
+    def connected(self) -> NDArray[np.int64]:
+        """Return the devices that are connected, ascending, whatever they can train."""
+        return np.array(sorted(self._present), dtype=np.int64)
 
     def next_return(self, busy: Collection[int], time: float) -> float:
         """Return when the first device that is not in `busy` can train, from `time` on.
 
-        Infinity if all that are connected are busy.
+        Infinity if all that are connected are busy, or too small.
         """
         free = self._present.difference(busy)
         return min((self._free_from(device, time) for device in free), default=math.inf)
 
     def _free_from(self, device: int, time: float) -> float:
-        """Return when a device is out of quarantine, and there."""
-        time = max(time, self.released_at.get(device, time))
+        """Return when a device can have a task, from `time` on."""
+        if device in self.too_small:
+            return math.inf
+        quarantined = self.quarantined_until.get(device, time)
+        time = max(time, quarantined, self.probed_until.get(device, time))
         availability = None
         if self.profiles is not None:
             availability = self.profiles[device].availability

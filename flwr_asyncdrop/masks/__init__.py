@@ -2,7 +2,13 @@
 
 from flwr_asyncdrop.masks.fitting import fit
 from flwr_asyncdrop.masks.ordered import OrderedMask
-from flwr_asyncdrop.masks.policy import DropRate, FullMask, GradedRate, MaskPolicy
+from flwr_asyncdrop.masks.policy import (
+    DropRate,
+    FullMask,
+    GradedRate,
+    MaskContext,
+    MaskPolicy,
+)
 from flwr_asyncdrop.masks.random_mask import RandomMask
 from flwr_asyncdrop.masks.scores import unit_scores
 from flwr_asyncdrop.masks.smart import SmartPartition
@@ -11,6 +17,7 @@ __all__ = [
     "DropRate",
     "FullMask",
     "GradedRate",
+    "MaskContext",
     "MaskPolicy",
     "OrderedMask",
     "RandomMask",

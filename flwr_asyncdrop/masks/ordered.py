@@ -1,12 +1,9 @@
 """Ordered dropout: the faster the device, the more of the first units it keeps."""
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor
 
-from flwr_asyncdrop.masks.policy import GradedRate, MaskPolicy
-from flwr_asyncdrop.submodel import Keep, UnitGroup
+from flwr_asyncdrop.masks.policy import GradedRate, MaskContext, MaskPolicy
+from flwr_asyncdrop.submodel import Keep
 
 
 class OrderedMask(MaskPolicy):
@@ -30,16 +27,10 @@ class OrderedMask(MaskPolicy):
     def __init__(self, drop_rate: float, round_to: int = 1) -> None:
         self._drop_rate = GradedRate(drop_rate, round_to)
 
-    def assign(
-        self,
-        groups: Sequence[UnitGroup],
-        scores: Sequence[Tensor] | None,
-        rank: int,
-        num_ranks: int,
-        generator: torch.Generator,
-    ) -> Keep:
+    def choose(self, context: MaskContext) -> Keep:
         """Keep the first units of every group, as many as the rank is to train."""
-        drop = self._drop_rate.of(rank, num_ranks)
+        drop = self._drop_rate.of(context.rank, context.num_ranks)
         return tuple(
-            torch.arange(group.size - drop.dropped(group.size)) for group in groups
+            torch.arange(group.size - drop.dropped(group.size))
+            for group in context.groups
         )

@@ -1,52 +1,78 @@
 """What a mask policy is: it names the units that a device's submodel keeps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.state_dict import Stateless
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
 
-class MaskPolicy(ABC):
-    """Chooses the units that a device trains; one per algorithm.
+@dataclass(frozen=True)
+class MaskContext:
+    """What a mask policy may go by.
 
     Attributes
     ----------
-    needs_scores : bool
-        Whether :meth:`assign` wants the units' scores, which cost a pass over the
-        model.
+    groups : sequence of UnitGroup
+        The groups of the plan.
+    rank, num_ranks : int
+        The device's place among the speed ranks, ``0 <= rank < num_ranks``; 0 is the
+        fastest.
+    generator : torch.Generator
+        The only source of randomness: equal seeds give equal masks.
+    device : int
+        Index of the device in the fleet.
+    round : int
+        Round in which the task is dispatched, from 1.
+    compute_scores : callable, optional
+        Returns per group one score a unit; see `scores`.
     """
 
-    needs_scores: ClassVar[bool] = False
+    groups: Sequence[UnitGroup]
+    rank: int
+    num_ranks: int
+    generator: torch.Generator
+    device: int = 0
+    round: int = 1
+    compute_scores: Callable[[], Sequence[Tensor]] | None = None
+
+    @cached_property
+    def scores(self) -> Sequence[Tensor]:
+        """Per group how far each unit has moved; see `unit_scores`.
+
+        They cost a pass over the model, which is made when they are first asked for.
+
+        Raises
+        ------
+        ConfigError
+            If there is nothing to compute them from.
+        """
+        if self.compute_scores is None:
+            raise ConfigError("this mask needs scores: pass compute_scores")
+        return self.compute_scores()
+
+
+class MaskPolicy(Stateless, ABC):
+    """Chooses the units that a device trains.
+
+    A policy that changes from task to task saves what changes by ``state_dict`` and
+    ``load_state_dict``.
+    """
 
     @abstractmethod
-    def assign(
-        self,
-        groups: Sequence[UnitGroup],
-        scores: Sequence[Tensor] | None,
-        rank: int,
-        num_ranks: int,
-        generator: torch.Generator,
-    ) -> Keep:
+    def choose(self, context: MaskContext) -> Keep:
         """Choose the units to keep.
 
         Parameters
         ----------
-        groups : sequence of UnitGroup
-            The groups of the plan.
-        scores : sequence of Tensor or None
-            Per group one score a unit, as from ``unit_scores``; may be None if
-            `needs_scores` is False.
-        rank, num_ranks : int
-            The device's place among the speed ranks, ``0 <= rank < num_ranks``; 0 is
-            the fastest.
-        generator : torch.Generator
-            The only source of randomness: equal seeds give equal masks.
+        context : MaskContext
+            Which device, which round, and how far the units have moved.
 
         Returns
         -------
@@ -58,16 +84,9 @@ class MaskPolicy(ABC):
 class FullMask(MaskPolicy):
     """Every device trains every unit (Algorithm 1)."""
 
-    def assign(
-        self,
-        groups: Sequence[UnitGroup],
-        scores: Sequence[Tensor] | None,
-        rank: int,
-        num_ranks: int,
-        generator: torch.Generator,
-    ) -> Keep:
+    def choose(self, context: MaskContext) -> Keep:
         """Keep all units."""
-        return tuple(torch.arange(group.size) for group in groups)
+        return tuple(torch.arange(group.size) for group in context.groups)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
 """Random masks: every device drops units drawn anew (Algorithm 2)."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.masks.policy import GradedRate, MaskPolicy
-from flwr_asyncdrop.submodel import Keep, UnitGroup
+from flwr_asyncdrop.masks.policy import GradedRate, MaskContext, MaskPolicy
+from flwr_asyncdrop.submodel import Keep
 
 
 class RandomMask(MaskPolicy):
@@ -32,18 +30,12 @@ class RandomMask(MaskPolicy):
     ) -> None:
         self._drop_rate = GradedRate(drop_rate, round_to, spread)
 
-    def assign(
-        self,
-        groups: Sequence[UnitGroup],
-        scores: Sequence[Tensor] | None,
-        rank: int,
-        num_ranks: int,
-        generator: torch.Generator,
-    ) -> Keep:
+    def choose(self, context: MaskContext) -> Keep:
         """Draw the units to keep, group by group."""
-        drop = self._drop_rate.of(rank, num_ranks)
+        drop = self._drop_rate.of(context.rank, context.num_ranks)
         return tuple(
-            _sample(group.size, drop.dropped(group.size), generator) for group in groups
+            _sample(group.size, drop.dropped(group.size), context.generator)
+            for group in context.groups
         )
 
 

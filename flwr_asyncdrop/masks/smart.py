@@ -1,13 +1,9 @@
 """Smart partition: what a device drops follows from its speed (Algorithm 3)."""
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.masks.policy import DropRate, MaskPolicy
+from flwr_asyncdrop.masks.policy import DropRate, MaskContext, MaskPolicy
 from flwr_asyncdrop.submodel import Keep, UnitGroup
 
 
@@ -32,28 +28,14 @@ class SmartPartition(MaskPolicy):
         If a value is out of range.
     """
 
-    needs_scores: ClassVar[bool] = True
-
     def __init__(self, drop_rate: float, round_to: int = 1) -> None:
         self._drop_rate = DropRate(drop_rate, round_to)
 
-    def assign(
-        self,
-        groups: Sequence[UnitGroup],
-        scores: Sequence[Tensor] | None,
-        rank: int,
-        num_ranks: int,
-        generator: torch.Generator,
-    ) -> Keep:
-        """Keep what lies outside the window of `rank`."""
-        if scores is None:
-            raise ConfigError(
-                "the smart partition orders units by score and got none: pass "
-                "unit_scores(plan, state, initial)"
-            )
+    def choose(self, context: MaskContext) -> Keep:
+        """Keep what lies outside the window of the rank."""
         return tuple(
-            self._keep(group, score, rank, num_ranks)
-            for group, score in zip(groups, scores, strict=True)
+            self._keep(group, score, context.rank, context.num_ranks)
+            for group, score in zip(context.groups, context.scores, strict=True)
         )
 
     def _keep(

@@ -1,22 +1,21 @@
-"""Which coordinates a device trains, and what that costs."""
+"""Which part of the model a device trains, and what that costs."""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import CapacityError
-from flwr_asyncdrop.masks import MaskPolicy, fit, unit_scores
+from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.server.order import Part
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
     Indices,
     Keep,
     Plan,
     State,
-    UnitGroup,
     extract,
     narrow,
     silenced,
@@ -33,97 +32,54 @@ DurationRule = Literal["flops", "paper"]
 """What compute is measured in: FLOPs, or units as the paper has it."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """The part of the global model that a task trains.
-
-    Attributes
-    ----------
-    arrays : dict of str to Tensor
-        The tensors to send: really smaller, or full-size if `masked`.
-    indices : dict of str to dict of int to Tensor
-        Where they come from; empty for the full model.
-    shapes : mapping of str to tuple of int
-        The shapes of `arrays`.
-    compute : float
-        FLOPs of one step over those of the full model.
-    masked : bool
-        Whether the dropped units are zeroed instead of cut out.
-    kept : mapping of UnitGroup to Tensor
-        The unit numbers of each group that it trains; empty for the full model.
-    """
-
-    arrays: State
-    indices: Indices
-    shapes: Mapping[str, tuple[int, ...]]
-    compute: float
-    masked: bool = False
-    kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
-
-
-class Assignment(Protocol):
-    """Says which part of the model a device trains."""
-
-    def assign(
-        self,
-        state: RunState,
-        rank: int,
-        num_ranks: int,
-        most_bytes: float = math.inf,
-    ) -> Part:
-        """Return the part for a device of `rank` among `num_ranks`.
-
-        Raises
-        ------
-        CapacityError
-            If none is as small as `most_bytes`.
-        """
-
-
-class FullModels:
-    """Every device trains the full model (Alg. 1)."""
-
-    def assign(
-        self,
-        state: RunState,
-        rank: int,
-        num_ranks: int,
-        most_bytes: float = math.inf,
-    ) -> Part:
-        """Return the whole global model, if that is no more than `most_bytes`."""
-        _check_size(state, most_bytes)
-        shapes = {name: tuple(t.shape) for name, t in state.arrays.items()}
-        return Part(state.arrays, {}, shapes, compute=1.0)
-
-
-class Submodels:
-    """Every device trains the units that a mask policy leaves it (Alg. 2 and 3).
+class Assignment:
+    """Cuts out what a device trains.
 
     Parameters
     ----------
-    plan : Plan
-        The units of the model.
-    policy : MaskPolicy
-        Which of them to keep.
-    compute : callable
+    plan : Plan, optional
+        The units of the model; without one every device trains the full model (Alg. 1).
+    masks : MaskPolicy, optional
+        Chooses the units that a submodel keeps (Alg. 2 and 3); goes with `plan`.
+    compute : callable, optional
         Returns the compute of a step of the model with the given units and shapes,
         over that of the full model; called once per set of shapes.
+    masked : bool
+        Whether dropped units are zeroed instead of cut out: for clients that must stay
+        as they are, of any framework. Nothing is saved then, but only the kept
+        coordinates are merged.
     """
 
-    def __init__(self, plan: Plan, policy: MaskPolicy, compute: ComputeShare) -> None:
+    def __init__(
+        self,
+        plan: Plan | None = None,
+        masks: MaskPolicy | None = None,
+        compute: ComputeShare = lambda keep, shapes: 1.0,
+        *,
+        masked: bool = False,
+    ) -> None:
+        self.masks = masks
         self._plan = plan
-        self._policy = policy
         self._compute = compute
+        self._masked = masked
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
-    def assign(
+    def with_masks(self, masks: MaskPolicy | None) -> "Assignment":
+        """Return the same with another mask policy."""
+        return Assignment(self._plan, masks, self._compute, masked=self._masked)
+
+    def part(
         self,
         state: RunState,
         rank: int,
         num_ranks: int,
+        *,
+        device: int = 0,
+        server_round: int = 1,
         most_bytes: float = math.inf,
+        extra: Mapping[str, State] | None = None,
     ) -> Part:
-        """Return the submodel for a device of `rank`.
+        """Return what a device trains.
 
         Parameters
         ----------
@@ -131,78 +87,63 @@ class Submodels:
             The state of the run; the number of orders so far seeds the mask.
         rank, num_ranks : int
             The device's place among the speed ranks, 0 the fastest.
+        device, server_round : int
+            Which device, and in which round; for the mask policy.
         most_bytes : float
-            Size that it may have; more units are left out if that takes it.
+            Size that the tensors may have; more units are left out if that takes it.
+        extra : mapping of str to dict of str to Tensor, optional
+            What goes along, of the full model's shapes; it is cut in the same way.
 
         Raises
         ------
         CapacityError
-            If the smallest submodel is larger than that.
+            If the smallest possible part is larger than `most_bytes`.
         """
-        keep = _choose(self._policy, self._plan, state, rank, num_ranks)
-        if most_bytes < math.inf:
-            keep = self._fit(keep, state, most_bytes)
-        indices = self._plan.indices(keep)
-        shapes = self._plan.shapes_of(indices)
+        extra = extra or {}
+        names = {record: tuple(tensors) for record, tensors in extra.items()}
+        plan = self._plan
+        if plan is None or self.masks is None:
+            _check_size(state, most_bytes)
+            shapes = {name: tuple(t.shape) for name, t in state.arrays.items()}
+            return Part(state.arrays, {}, shapes, extra=extra, extra_names=names)
+        context = MaskContext(
+            plan.groups,
+            rank,
+            num_ranks,
+            torch_generator(state.seed, "mask", state.dispatched),
+            device,
+            server_round,
+            lambda: unit_scores(plan, state.arrays, state.initial),
+        )
+        keep = self.masks.choose(context)
+        if self._masked:
+            _check_size(state, most_bytes)
+        elif most_bytes < math.inf:
+            keep = _fit(plan, keep, state, most_bytes)
+        indices = plan.indices(keep)
+        shapes = plan.shapes_of(indices)
+        cut = silenced if self._masked else extract
+        return Part(
+            cut(state.arrays, indices),
+            indices,
+            plan.shapes if self._masked else shapes,
+            1.0 if self._masked else self._share(keep, shapes),
+            self._masked,
+            dict(zip(plan.groups, keep, strict=True)),
+            {r: cut(tensors, only(indices, tensors)) for r, tensors in extra.items()},
+            names,
+        )
+
+    def _share(self, keep: Keep, shapes: Mapping[str, tuple[int, ...]]) -> float:
         sizes = tuple(shapes.values())
         if sizes not in self._known:
             self._known[sizes] = self._compute(keep, shapes)
-        arrays = extract(state.arrays, indices)
-        kept = dict(zip(self._plan.groups, keep, strict=True))
-        return Part(arrays, indices, shapes, self._known[sizes], kept=kept)
-
-    def _fit(self, keep: Keep, state: RunState, most_bytes: float) -> Keep:
-        widths = {name: t.element_size() for name, t in state.arrays.items()}
-
-        def num_bytes(keep: Keep) -> float:
-            shapes = self._plan.shapes_of(self._plan.indices(keep))
-            return sum(math.prod(shape) * widths[n] for n, shape in shapes.items())
-
-        generator = torch_generator(state.seed, "fit", state.dispatched)
-        return fit(keep, num_bytes, most_bytes, generator)
+        return self._known[sizes]
 
 
-class MaskedModels:
-    """Every device gets the full model with the dropped units zeroed.
-
-    For clients that must stay as they are, of any framework: nothing is saved, but
-    only the kept coordinates are merged, as with `Submodels`.
-
-    Parameters
-    ----------
-    plan : Plan
-        The units of the model.
-    policy : MaskPolicy
-        Which of them to keep.
-    """
-
-    def __init__(self, plan: Plan, policy: MaskPolicy) -> None:
-        self._plan = plan
-        self._policy = policy
-
-    def assign(
-        self,
-        state: RunState,
-        rank: int,
-        num_ranks: int,
-        most_bytes: float = math.inf,
-    ) -> Part:
-        """Return the masked model for a device of `rank`; see `Submodels.assign`.
-
-        It is as large as the full model, whatever it leaves out.
-        """
-        _check_size(state, most_bytes)
-        keep = _choose(self._policy, self._plan, state, rank, num_ranks)
-        indices = self._plan.indices(keep)
-        arrays = silenced(state.arrays, indices)
-        return Part(
-            arrays,
-            indices,
-            self._plan.shapes,
-            compute=1.0,
-            masked=True,
-            kept=dict(zip(self._plan.groups, keep, strict=True)),
-        )
+def only(indices: Indices, state: State) -> Indices:
+    """Return the kept positions of these tensors alone."""
+    return {name: dims for name, dims in indices.items() if name in state}
 
 
 def compute_share(
@@ -227,6 +168,18 @@ def compute_share(
     return lambda _, shapes: step_flops(narrow(model, shapes), example_inputs) / flops
 
 
+def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
+    """Leave out more units until what is left has at most so many bytes."""
+    widths = {name: t.element_size() for name, t in state.arrays.items()}
+
+    def num_bytes(keep: Keep) -> float:
+        shapes = plan.shapes_of(plan.indices(keep))
+        return sum(math.prod(shape) * widths[n] for n, shape in shapes.items())
+
+    generator = torch_generator(state.seed, "fit", state.dispatched)
+    return fit(keep, num_bytes, most_bytes, generator)
+
+
 def _check_size(state: RunState, most_bytes: float) -> None:
     """Raise CapacityError if the full model is more than `most_bytes`."""
     if most_bytes == math.inf:
@@ -237,16 +190,6 @@ def _check_size(state: RunState, most_bytes: float) -> None:
             f"the full model has {size:,} bytes, and {most_bytes:,.0f} is the most: "
             "choose an algorithm with submodels"
         )
-
-
-def _choose(
-    policy: MaskPolicy, plan: Plan, state: RunState, rank: int, num_ranks: int
-) -> Keep:
-    scores = (
-        unit_scores(plan, state.arrays, state.initial) if policy.needs_scores else None
-    )
-    generator = torch_generator(state.seed, "mask", state.dispatched)
-    return policy.assign(plan.groups, scores, rank, num_ranks, generator)
 
 
 def _elements(shapes: Mapping[str, tuple[int, ...]]) -> int:

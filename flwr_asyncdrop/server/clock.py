@@ -17,7 +17,8 @@ from typing import ClassVar
 from flwr.app import Message
 
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,12 @@ class Clock(ABC):
 
     Attributes
     ----------
-    patrol : float
+    node_poll_interval : float
         Seconds, on this clock, after which to look for nodes that have joined while
         a slot is free.
     """
 
-    patrol: ClassVar[float]
+    node_poll_interval: ClassVar[float]
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -100,7 +101,7 @@ class Clock(ABC):
         """
 
     @abstractmethod
-    def _go_on_from(self, now: float) -> None:
+    def _set_time(self, now: float) -> None:
         """Set the time, in seconds since the start of the run."""
 
     def add(self, message_id: str, order: Order, *, late: bool = False) -> None:
@@ -116,13 +117,14 @@ class Clock(ABC):
             Whether its deadline has passed.
         """
         self._orders[message_id] = order
-        limit = order.gives_up if late else order.deadline
-        moment = min(order.due, limit)
+        timing = order.timing
+        limit = timing.gives_up if late else timing.deadline
+        moment = min(timing.due, limit)
         heapq.heappush(self._moments, (moment, order.number, message_id))
 
     def resume(self, state: RunState) -> None:
-        """Go on with the tasks, and at the time, of a run that was interrupted."""
-        self._go_on_from(state.time)
+        """Resume the tasks, and the time, of a run that was interrupted."""
+        self._set_time(state.time)
         for message_id, order in state.in_flight.items():
             self.add(message_id, order)
         for message_id, order in state.late.items():
@@ -132,7 +134,7 @@ class Clock(ABC):
         """Take the earliest moment, at which no reply has come."""
         moment, _, message_id = heapq.heappop(self._moments)
         order = self._orders.pop(message_id)
-        if moment >= order.gives_up:
+        if moment >= order.timing.gives_up:
             return Arrival(message_id, None)
         self.add(message_id, order, late=True)
         return Overdue(message_id)
@@ -153,7 +155,7 @@ class VirtualClock(Clock):
         Seconds of real time to wait for a reply that has arrived in virtual time.
     """
 
-    patrol = math.inf
+    node_poll_interval = math.inf
 
     def __init__(self, mailbox: Mailbox, patience: float) -> None:
         super().__init__(mailbox)
@@ -165,7 +167,7 @@ class VirtualClock(Clock):
         """Virtual seconds since the start of the run."""
         return self._now
 
-    def _go_on_from(self, now: float) -> None:
+    def _set_time(self, now: float) -> None:
         self._now = now
 
     def next(self, until: float = math.inf) -> Event | None:
@@ -174,7 +176,7 @@ class VirtualClock(Clock):
             self._now = until
             return None
         self._now, _, message_id = self._moments[0]
-        if self._now < self._orders[message_id].due:
+        if self._now < self._orders[message_id].timing.due:
             return self._time_is_up()
         heapq.heappop(self._moments)
         del self._orders[message_id]
@@ -192,7 +194,7 @@ class WallClock(Clock):
         Source of monotonic seconds; replaced in tests.
     """
 
-    patrol = 5.0
+    node_poll_interval = 5.0
 
     def __init__(
         self, mailbox: Mailbox, timer: Callable[[], float] = time.monotonic
@@ -206,7 +208,7 @@ class WallClock(Clock):
         """Real seconds since the start of the run."""
         return self._timer() - self._start
 
-    def _go_on_from(self, now: float) -> None:
+    def _set_time(self, now: float) -> None:
         self._start = self._timer() - now
 
     def next(self, until: float = math.inf) -> Event | None:

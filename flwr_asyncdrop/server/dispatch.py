@@ -3,7 +3,8 @@
 import logging
 import math
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -17,10 +18,11 @@ from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
-from flwr_asyncdrop.server.assignment import Assignment, Part
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.server.order import Order, Part, Timing
+from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
-from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.wire import DeviceReport
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -29,51 +31,62 @@ logger = logging.getLogger("flwr.asyncdrop")
 _CLOCK_SKEW = 600.0
 
 
-class Dispatcher:
-    """Picks the next device, tailors its task and writes the message.
+@dataclass(frozen=True)
+class DispatchRules:
+    """What decides who gets which task.
 
-    Parameters
+    Attributes
     ----------
-    fleet : Fleet
-        The devices.
     selection : Selection
         Who is next.
     assignment : Assignment
         Which part of the model it trains.
     settings : TrainSettings
         What goes into every task.
-    keeps_base : bool
-        Whether an order keeps what was sent.
-    tolerance : FaultPolicy
+    faults : FaultPolicy
         How long devices may take, and how often they may fail.
     queue_ahead : int
         Tasks that a device gets beside the one that it trains, so that it has the
         next one at once. Only while every device can be in flight: else others wait.
+    keeps_base : bool
+        Whether an order keeps what was sent.
+    """
+
+    selection: Selection
+    assignment: Assignment
+    settings: TrainSettings
+    faults: FaultPolicy = FaultPolicy()  # noqa: RUF009  # frozen
+    queue_ahead: int = 0
+    keeps_base: bool = False
+
+
+class Dispatcher:
+    """Picks the next device, cuts out its part of the model and writes the message.
+
+    Parameters
+    ----------
+    fleet : Fleet
+        The devices.
+    rules : DispatchRules
+        Who gets what.
+    extra : callable, optional
+        From the global model to what every task carries beside it; the aggregator's.
     """
 
     def __init__(
         self,
         fleet: Fleet,
-        selection: Selection,
-        assignment: Assignment,
-        settings: TrainSettings,
-        *,
-        keeps_base: bool = False,
-        tolerance: FaultPolicy = FaultPolicy(),  # noqa: B008  # frozen
-        queue_ahead: int = 0,
+        rules: DispatchRules,
+        extra: Callable[[State], Mapping[str, State]] = lambda state: {},
     ) -> None:
         self.fleet = fleet
-        self.settings = settings
-        self.tolerance = tolerance
-        self._selection = selection
-        self._assignment = assignment
-        self._keeps_base = keeps_base
-        self._queue_ahead = queue_ahead
+        self.rules = rules
+        self._extra = extra
         self._replied: dict[int, tuple[float, int]] = {}
         self._snapshot: tuple[int, State, State] | None = None
 
     def next_task(
-        self, state: RunState, server_round: int, *, time: float | None = None
+        self, state: RunState, server_round: int
     ) -> tuple[Order, Message] | None:
         """Return the next order and its message, or None if no device is idle.
 
@@ -82,32 +95,39 @@ class Dispatcher:
         Parameters
         ----------
         state : RunState
-            The state of the run.
+            The state of the run; devices come and go by its time.
         server_round : int
             The round, from 1.
-        time : float, optional
-            Seconds on the loop's clock. Devices come and go by it, and have to be in
-            time; without it they are all there and reliable.
         """
         queues = Counter(order.device for order in state.orders)
-        depth = 0 if time is None else self._queue_ahead
-        for length in range(depth + 1):
+        for length in range(self.rules.queue_ahead + 1):
             taken = {device for device, tasks in queues.items() if tasks > length}
-            idle = self.fleet.idle(taken, time)
-            while len(idle):
-                device = self._choose(state, idle)
-                try:
-                    return self._task(state, device, server_round, time)
-                except CapacityError as error:
-                    logger.warning("device %d gets no tasks: %s", device, error)
-                    self.fleet.released_at[device] = math.inf
-                    idle = idle[idle != device]
+            idle = self.fleet.idle(taken, state.time)
+            if (task := self.task_among(state, server_round, idle)) is not None:
+                return task
+        return None
+
+    def task_among(
+        self, state: RunState, server_round: int, idle: NDArray[np.int64]
+    ) -> tuple[Order, Message] | None:
+        """Return the next order to one of these devices, or None if none can have it.
+
+        See `next_task`.
+        """
+        while len(idle):
+            device = self._choose(state, idle)
+            try:
+                return self._task(state, device, server_round)
+            except CapacityError as error:
+                logger.warning("device %d gets no tasks: %s", device, error)
+                self.fleet.too_small.add(device)
+                idle = idle[idle != device]
         return None
 
     def _choose(self, state: RunState, idle: NDArray[np.int64]) -> int:
         # One broken device must not take every task: the others first.
         fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
-        return self._selection.choose(
+        return self.rules.selection.choose(
             fresh if len(fresh) else idle,
             self.fleet.ranks,
             (order.rank for order in state.in_slots),
@@ -115,20 +135,41 @@ class Dispatcher:
         )
 
     def _task(
-        self, state: RunState, device: int, server_round: int, time: float | None
+        self, state: RunState, device: int, server_round: int
     ) -> tuple[Order, Message]:
-        rank = int(self.fleet.ranks[device])
-        part = self._assignment.assign(
-            state, rank, self.fleet.num_ranks, self.fleet.most_bytes(device)
+        fleet, rank = self.fleet, int(self.fleet.ranks[device])
+        part = self.rules.assignment.part(
+            state,
+            rank,
+            fleet.num_ranks,
+            device=device,
+            server_round=server_round,
+            most_bytes=fleet.most_bytes(device),
+            extra=self._extra(state.arrays),
         )
-        record = wire.to_record(part.arrays)
-        order = self._order(state, device, server_round, part, record)
-        if time is not None:
-            order = self._timed(state, order)
-        return order, self.message(state, order, record)
+        records = _records(part)
+        num_bytes = sum(wire.array_bytes(record) for record in records)
+        cost = TaskCost(part.compute, num_bytes, num_bytes)
+        order = Order(
+            number=state.dispatched,
+            device=device,
+            node_id=fleet.node_ids[device],
+            rank=rank,
+            num_ranks=fleet.num_ranks,
+            round=server_round,
+            base_version=state.version,
+            lr_factor=self.rules.settings.schedule.factor(state.fastest_updates),
+            part=self._kept(state, part),
+            cost=cost,
+            timing=self._timing(state, device, cost),
+        )
+        return order, self.message(state, order, records)
 
     def message(
-        self, state: RunState, order: Order, arrays: ArrayRecord | None = None
+        self,
+        state: RunState,
+        order: Order,
+        records: Sequence[ArrayRecord] | None = None,
     ) -> Message:
         """Return the message that carries an order out, the same every time.
 
@@ -138,24 +179,23 @@ class Dispatcher:
             The state of the run; only its seed matters.
         order : Order
             What is ordered.
-        arrays : ArrayRecord, optional
-            The arrays that its device trains; the order's own `base` by default.
+        records : sequence of ArrayRecord, optional
+            What is sent: the part, then what goes beside it; by default what the order
+            has kept of them.
 
         Raises
         ------
         ConfigError
             If the order has not kept what was sent.
         """
-        if arrays is None:
-            if order.base is None:
-                raise ConfigError("an order is sent again only if it keeps its base")
-            arrays = wire.to_record(order.base)
-        ttl = self.settings.ttl
+        arrays, *extra = _records(order.part) if records is None else records
+        settings, timing = self.rules.settings, order.timing
+        ttl = settings.ttl
         if self.fleet.profiles is None:
-            ttl = min(ttl, order.gives_up - order.dispatched_at + _CLOCK_SKEW)
+            ttl = min(ttl, timing.gives_up - timing.dispatched_at + _CLOCK_SKEW)
         return wire.make_task(
             arrays,
-            self.settings.config_at(order.lr_factor),
+            settings.config_at(order.lr_factor),
             task_config(
                 self.fleet,
                 order.device,
@@ -164,7 +204,8 @@ class Dispatcher:
             ),
             node_id=order.node_id,
             ttl=ttl,
-            keys=self.settings.keys,
+            keys=settings.keys,
+            extra=dict(zip(order.part.extra_names, extra, strict=True)),
         )
 
     def next_return(self, state: RunState) -> float:
@@ -184,7 +225,7 @@ class Dispatcher:
             Most devices that train at any moment.
         """
         present = len(self.fleet.present)
-        return slots + self._queue_ahead * present if present <= slots else slots
+        return slots + self.rules.queue_ahead * present if present <= slots else slots
 
     def began(self, order: Order) -> tuple[float, int]:
         """Return when a device could begin with a task, and what it missed by then.
@@ -196,8 +237,8 @@ class Dispatcher:
             the task waited behind another; 0 if it did not.
         """
         time, version = self._replied.get(order.device, (-math.inf, 0))
-        if time <= order.dispatched_at:
-            return order.dispatched_at, 0
+        if time <= order.timing.dispatched_at:
+            return order.timing.dispatched_at, 0
         return time, version - order.base_version
 
     def replied(self, state: RunState, device: int) -> None:
@@ -208,8 +249,8 @@ class Dispatcher:
         """Learn from a task that was done."""
         self.fleet.observe(order.device, trip.seconds, trip.cost.compute)
         if report is not None:
-            self.fleet.hear(order.device, report, trip)
-        self.fleet.forgive(order.device)
+            self.fleet.update_from_report(order.device, report, trip)
+        self.fleet.clear_failures(order.device)
 
     def took_longer(self, order: Order, seconds: float) -> None:
         """Learn from a task that was given up: it takes that long at the least."""
@@ -217,88 +258,63 @@ class Dispatcher:
             self.fleet.observe(order.device, seconds, order.cost.compute)
 
     def failed(self, state: RunState, order: Order) -> None:
-        """Count a failure of a device, and leave it alone if there are too many."""
+        """Count a failure of a device, and quarantine it if there are too many."""
         fleet, device = self.fleet, order.device
         expected = fleet.expected(device, order.cost) or SHORTEST_TASK
-        seconds = self.tolerance.quarantine(fleet.blame(device), expected)
+        failures = fleet.record_failure(device)
+        seconds = self.rules.faults.quarantine(failures, expected)
         if seconds:
-            fleet.released_at[device] = state.time + seconds
+            fleet.quarantined_until[device] = state.time + seconds
 
-    def _timed(self, state: RunState, order: Order) -> Order:
-        """Return the order with the moments at which its task arrives or fails."""
-        fleet, left = self.fleet, order.dispatched_at
-        expected = fleet.expected(order.device, order.cost)
+    def _timing(self, state: RunState, device: int, cost: TaskCost) -> Timing:
+        """Return the moments at which a task arrives, or fails."""
+        fleet, faults, left = self.fleet, self.rules.faults, state.time
+        expected = fleet.expected(device, cost)
         if fleet.profiles is None:
             if expected is not None:
-                ahead = sum(other.device == order.device for other in state.orders)
-                expected *= 1 + ahead
-            overdue, given_up = self.tolerance.waits(expected, self.settings.ttl)
-            return replace(order, deadline=left + overdue, gives_up=left + given_up)
-        profile = fleet.profiles[order.device]
-        overdue, given_up = self.tolerance.waits(expected)
-        duration = _duration(profile, order, state.seed)
-        if _loses(profile, order, state.seed):
+                expected *= 1 + sum(other.device == device for other in state.orders)
+            overdue, given_up = faults.waits(expected, self.rules.settings.ttl)
+            return Timing(left, deadline=left + overdue, gives_up=left + given_up)
+        profile, number = fleet.profiles[device], state.dispatched
+        overdue, given_up = faults.waits(expected)
+        duration = _duration(profile, cost, state.seed, number)
+        if _loses(profile, state.seed, number):
             # It shows when it is overdue; without deadlines, when it would be there.
             shows = left + (duration if overdue == math.inf else overdue)
-            return replace(order, lost=True, deadline=shows, gives_up=shows)
-        return replace(
-            order,
-            due=left + duration,
-            deadline=left + overdue,
-            gives_up=left + given_up,
-        )
+            return Timing(left, deadline=shows, gives_up=shows, lost=True)
+        return Timing(left, left + duration, left + overdue, left + given_up)
 
-    def _order(
-        self,
-        state: RunState,
-        device: int,
-        server_round: int,
-        part: Part,
-        record: ArrayRecord,
-    ) -> Order:
-        num_bytes = wire.array_bytes(record)
-        return Order(
-            number=state.dispatched,
-            device=device,
-            node_id=self.fleet.node_ids[device],
-            rank=int(self.fleet.ranks[device]),
-            num_ranks=self.fleet.num_ranks,
-            round=server_round,
-            indices=part.indices,
-            shapes=part.shapes,
-            base_version=state.version,
-            dispatched_at=state.time,
-            due=math.inf,
-            cost=TaskCost(part.compute, num_bytes, num_bytes),
-            lr_factor=self.settings.schedule.factor(state.fastest_updates),
-            masked=part.masked,
-            kept=part.kept,
-            base=self._base(state, part) if self._keeps_base else None,
-        )
-
-    def _base(self, state: RunState, part: Part) -> State:
-        """Return what is sent, as it is now; one copy of the full model a version."""
+    def _kept(self, state: RunState, part: Part) -> Part:
+        """Return the part with as much of what is sent as an order keeps."""
+        if not self.rules.keeps_base:
+            return part.without_arrays()
         if part.arrays is not state.arrays:
-            return part.arrays
-        if self._snapshot is not None:
-            version, source, base = self._snapshot
-            if version == state.version and source is state.arrays:
-                return base
-        base = {name: tensor.clone() for name, tensor in state.arrays.items()}
-        self._snapshot = state.version, state.arrays, base
-        return base
+            return part
+        # The model changes in place: one copy of it for all orders of a version.
+        known = self._snapshot
+        if known is None or known[0] != state.version or known[1] is not state.arrays:
+            known = state.version, state.arrays, copy_of(state.arrays)
+            self._snapshot = known
+        return replace(part, arrays=known[2])
 
 
-def _duration(profile: DeviceProfile, order: Order, seed: int) -> float:
-    """Return the virtual seconds that an order takes on a simulated device."""
+def _records(part: Part) -> list[ArrayRecord]:
+    """Return what carries a part out, and after it what goes beside it."""
+    if part.arrays is None:
+        raise ConfigError("an order is sent again only if it keeps what was sent")
+    return [wire.to_record(part.arrays), *map(wire.to_record, part.extra.values())]
+
+
+def _duration(profile: DeviceProfile, cost: TaskCost, seed: int, number: int) -> float:
+    """Return the virtual seconds that a task takes on a simulated device."""
     if profile.jitter == 0:
-        return profile.duration(order.cost)
-    generator = numpy_generator(seed, "jitter", order.number)
-    return profile.duration(order.cost, generator.standard_normal())
+        return profile.duration(cost)
+    generator = numpy_generator(seed, "jitter", number)
+    return profile.duration(cost, generator.standard_normal())
 
 
-def _loses(profile: DeviceProfile, order: Order, seed: int) -> bool:
+def _loses(profile: DeviceProfile, seed: int, number: int) -> bool:
     if profile.dropout == 0:
         return False
-    generator = numpy_generator(seed, "dropout", order.number)
+    generator = numpy_generator(seed, "dropout", number)
     return bool(generator.random() < profile.dropout)

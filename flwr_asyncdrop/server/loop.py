@@ -8,14 +8,13 @@ from flwr_asyncdrop.exceptions import Interrupted, ReplyError, RunError
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
-from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
 from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.resuming import send_again
 from flwr_asyncdrop.server.run import Run
-from flwr_asyncdrop.server.state import Order
 from flwr_asyncdrop.server.stopping import StoppingRule
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -25,56 +24,56 @@ class AsyncLoop:
     """Keeps `StoppingRule.slots` devices training and merges each reply on arrival.
 
     A task that is overdue gives its slot to another device; what becomes of its reply
-    is for the session's `FaultPolicy` to say. The last tasks are not replaced, so that
-    no device trains for nothing; orders that are late may outlive the run.
+    is for the `FaultPolicy` to say. The last tasks are not replaced, so that no device
+    trains for nothing; orders that are late may outlive the run.
 
     Parameters
     ----------
-    session : Run
+    run : Run
         The state of the run, and those who change it.
     mailbox : Mailbox
         The way to the devices.
     clock : Clock
         Says what happens next.
-    limits : StoppingRule
+    stopping : StoppingRule
         When to end.
-    evaluators : sequence of Evaluator
-        Run after every round, and before the first update if they start at round 0.
+    evaluations : Evaluations
+        After every round, and before the first update for those that start there.
     callbacks : sequence of Callback
         Told of everything.
     nodes : Nodes
         Says which nodes are connected.
-    greeter : CapabilityProbe
+    probe : CapabilityProbe
         Asks those that join what they can do.
-    under_way : sequence of UnderWay, optional
-        Of a run that goes on: what each evaluator was at. None for a run that begins.
+    resumed : bool
+        Whether the run begins with a state that was saved.
     """
 
     def __init__(
         self,
-        session: Run,
+        run: Run,
         *,
         mailbox: Mailbox,
         clock: Clock,
-        limits: StoppingRule,
-        evaluators: Sequence[Evaluator] = (),
+        stopping: StoppingRule,
+        evaluations: Evaluations,
         callbacks: Sequence[Callback] = (),
         nodes: Nodes,
-        greeter: CapabilityProbe,
-        under_way: Sequence[UnderWay] | None = None,
+        probe: CapabilityProbe,
+        resumed: bool = False,
     ) -> None:
-        self.state = session.state
-        self._session = session
-        self._dispatcher = session.dispatcher
+        self.state = run.state
+        self._run = run
+        self._dispatcher = run.dispatcher
         self._mailbox = mailbox
         self._clock = clock
-        self._limits = limits
-        self._reviews = Evaluations(evaluators, callbacks, limits)
+        self._stopping = stopping
+        self._evaluations = evaluations
         self._callbacks = callbacks
         self._nodes = nodes
-        self._greeter = greeter
-        self._under_way = under_way
-        self._duplicates_before = session.state.duplicates
+        self._probe = probe
+        self._resumed = resumed
+        self._duplicates_before = run.state.duplicates
 
     def run(self) -> None:
         """Run to the end.
@@ -92,14 +91,14 @@ class AsyncLoop:
         interrupted = False
         try:
             self.begin()
-            while self.goes_on:
+            while self.continues:
                 for callback in self._callbacks:
                     callback.on_pause(self.state)
                 self.step()
-                self._reviews.collect(self.state, finish=False)
-            if self.state.time >= self._limits.max_seconds:
-                self._reviews.submit_rest(self.state)
-            self._reviews.collect(self.state, finish=True)
+                self._evaluations.collect(self.state, finish=False)
+            if self.state.time >= self._stopping.max_seconds:
+                self._evaluations.submit_rest(self.state)
+            self._evaluations.collect(self.state, finish=True)
         except Interrupted:
             interrupted = True
             # While the evaluators still know what is under way.
@@ -107,20 +106,20 @@ class AsyncLoop:
                 callback.on_interrupt(self.state)
             raise
         finally:
-            self._reviews.close()
+            self._evaluations.close()
             if not interrupted:
                 for callback in self._callbacks:
                     callback.on_end(self.state)
 
     def begin(self) -> None:
-        """Begin, or go on with what was under way."""
-        self._greeter.greet(self._clock.now)
+        """Begin, or resume with what was under way."""
+        self._probe.ask(self._clock.now)
         for callback in self._callbacks:
-            callback.on_fleet(self._dispatcher.fleet)
-        if self._under_way is None:
+            callback.on_fleet(self._run.fleet)
+        if not self._resumed:
             for callback in self._callbacks:
                 callback.on_start(self.state)
-            self._reviews.submit(self.state, 0)
+            self._evaluations.submit(self.state, 0)
             return
         state = self.state
         if state.ended:
@@ -128,37 +127,37 @@ class AsyncLoop:
             state.lost_in_a_row.clear()
         for callback in self._callbacks:
             callback.on_resume(state)
-        self._reviews.restore(self._under_way)
-        for order in send_again(self._session, self._mailbox):
+        self._evaluations.resume()
+        for order in send_again(self._run, self._mailbox):
             self._count(order, "interrupted", "the server stopped before it replied")
         self._clock.resume(state)
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether there is more to do."""
-        state, limits = self.state, self._limits
-        in_time = state.time < limits.max_seconds
-        return in_time and state.updates < limits.num_updates and not state.ended
+        state, stopping = self.state, self._stopping
+        in_time = state.time < stopping.max_seconds
+        return in_time and state.updates < stopping.num_updates and not state.ended
 
     def step(self) -> None:
-        """Fill the slots, wait for what happens next, and deal with it."""
+        """Fill the slots, wait for the next event, and handle it."""
         state = self.state
-        self._greeter.listen(self._clock.now)
+        self._probe.take_answers(self._clock.now)
         until = self._fill()
-        if not self.goes_on:
+        if not self.continues:
             return
         nothing_out = not state.in_flight and not state.late
         if nothing_out and self._dispatcher.next_return(state) == math.inf:
             self._wait_for_a_device()
             return
-        event = self._clock.next(min(until, self._limits.max_seconds))
+        event = self._clock.next(min(until, self._stopping.max_seconds))
         state.time = self._clock.now
         state.duplicates = self._duplicates_before + self._mailbox.duplicates
         if isinstance(event, Arrival):
             self._end(event)
         elif isinstance(event, Overdue):
             state.late[event.message_id] = state.in_flight.pop(event.message_id)
-        elif self._clock.patrol < math.inf:
+        elif self._clock.node_poll_interval < math.inf:
             self._refresh(self._nodes.ids())
 
     def _fill(self) -> float:
@@ -170,14 +169,16 @@ class AsyncLoop:
             When to look for a device for a slot that is still free, in seconds on
             the clock; infinity if none is free or nobody will come.
         """
-        state, limits = self.state, self._limits
-        left = limits.num_updates - state.updates
-        most = self._dispatcher.most_in_flight(limits.slots)
+        state, stopping = self.state, self._stopping
+        left = stopping.num_updates - state.updates
+        most = self._dispatcher.most_in_flight(stopping.slots)
         while len(state.in_flight) < min(most - len(state.waiting), left):
             if not self._dispatch():
                 returns_at = self._dispatcher.next_return(state)
-                answers_at = self._greeter.look_again(state.time)
-                return min(returns_at, answers_at, state.time + self._clock.patrol)
+                answers_at = self._probe.next_look(state.time)
+                return min(
+                    returns_at, answers_at, state.time + self._clock.node_poll_interval
+                )
             if state.ended:
                 break
         return math.inf
@@ -186,14 +187,13 @@ class AsyncLoop:
         """Send one task; return whether a device was idle."""
         state = self.state
         state.time = self._clock.now
-        server_round = self._limits.round_of(state.updates)
-        task = self._dispatcher.next_task(state, server_round, time=state.time)
+        task = self._dispatcher.next_task(state, self._stopping.round_of(state.updates))
         if task is None:
             return False
         order, message = task
         state.dispatched += 1
         # Nobody needs to compute what never comes back.
-        lost_id = f"lost-{order.number}" if order.lost else None
+        lost_id = f"lost-{order.number}" if order.timing.lost else None
         message_id = lost_id or self._mailbox.push(message)
         if message_id is None:
             self._fail(order, "not-sent", "the grid did not take the message")
@@ -206,7 +206,7 @@ class AsyncLoop:
         return True
 
     def _wait_for_a_device(self) -> None:
-        patience = self._limits.patience
+        patience = self._stopping.patience
         logger.warning("no device is there to train: waiting %g s for one", patience)
         if not self._nodes.watch(self._somebody_can_train, patience):
             self._give_up(
@@ -229,11 +229,11 @@ class AsyncLoop:
             return
         began_at, queued = self._dispatcher.began(order)
         staleness = state.version - order.base_version
-        discount = self._dispatcher.tolerance.late_weight if late else 1.0
+        discount = self._dispatcher.rules.faults.late_weight if late else 1.0
         try:
-            reply = self._session.read(order, arrival.message)
+            reply = self._run.read(order, arrival.message)
             if discount > 0:
-                self._session.merge(order, reply, staleness, discount)
+                self._run.merge(order, reply, staleness, discount)
         except ReplyError as error:
             self._dispatcher.replied(state, order.device)
             self._fail(order, error.kind, str(error))
@@ -242,15 +242,15 @@ class AsyncLoop:
         state.bytes_up += reply.num_bytes
         trip = Trip(began_at, state.time, order.cost)
         if discount == 0:
-            fleet = self._dispatcher.fleet
+            fleet = self._run.fleet
             fleet.observe(order.device, trip.seconds, order.cost.compute)
-            behind = state.time - order.deadline
+            behind = state.time - order.timing.deadline
             self._lose(
                 order, "late", f"its reply came {behind:.3g} s after its deadline"
             )
             return
         self._dispatcher.succeeded(order, trip, reply.report)
-        number = self._limits.round_of(state.updates - 1)
+        number = self._stopping.round_of(state.updates - 1)
         self._merged(Merged(order, reply, staleness, number, late, queued))
 
     def _merged(self, merged: Merged) -> None:
@@ -259,35 +259,35 @@ class AsyncLoop:
         state.lost_in_a_row.clear()
         for callback in self._callbacks:
             callback.on_update(state, merged)
-        if state.updates % self._limits.updates_per_round == 0:
+        if state.updates % self._stopping.updates_per_round == 0:
             self._end_round(merged.round)
 
     def _end_round(self, number: int) -> None:
         self._refresh(self._nodes.ids())
         for callback in self._callbacks:
             callback.on_round(self.state, number)
-        if self._limits.evaluates(number):
-            self._reviews.submit(self.state, number)
+        if self._stopping.evaluates(number):
+            self._evaluations.submit(self.state, number)
 
     def _refresh(self, node_ids: Iterable[int]) -> None:
-        fleet = self._dispatcher.fleet
+        fleet = self._run.fleet
         fleet.refresh(node_ids)
-        self._greeter.greet(self._clock.now)
+        self._probe.ask(self._clock.now)
         self.state.num_devices = len(fleet)
 
     def _no_reply(self, order: Order) -> None:
         """Note why nothing came back; what the simulation does is only bad luck."""
-        waited = order.gives_up - order.dispatched_at
-        if order.lost:
+        timing, patience = order.timing, self._stopping.patience
+        waited = timing.gives_up - timing.dispatched_at
+        if timing.lost:
             self._lose(order, "dropout", "the simulated device dropped out")
-        elif order.due == math.inf:
+        elif timing.due == math.inf:
             # It takes at least that long: the next deadline is a later one.
             self._dispatcher.took_longer(order, waited)
             self._fail(order, "no-reply", f"no reply within {waited:g} s")
-        elif self.state.time < order.due:
+        elif self.state.time < timing.due:
             self._lose(order, "no-reply", f"no reply within {waited:g} virtual s")
         else:
-            patience = self._limits.patience
             self._fail(order, "no-reply", f"no reply within {patience:g} s")
 
     def _fail(self, order: Order, kind: str, reason: str) -> None:
@@ -299,7 +299,7 @@ class AsyncLoop:
         self._lose(order, kind, reason)
         lost = len(state.lost_in_a_row)
         changed = state.version > 0
-        if lost >= self._limits.most_failures(state.num_devices, changed=changed):
+        if lost >= self._stopping.most_failures(state.num_devices, changed=changed):
             self._give_up(
                 "failures",
                 f"the last {lost} tasks all failed, the last one on device "

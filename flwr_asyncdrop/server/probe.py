@@ -18,10 +18,10 @@ _NOTHING = TaskCost(compute=1.0, bytes_down=0, bytes_up=0)
 
 
 class CapabilityProbe:
-    """Sends each device that joins a greeting, and learns from its answer.
+    """Asks each device that joins what it can do.
 
     A device gets no task before it has answered, or until the patience is over: then
-    it is measured with its first task, like all those that are never greeted.
+    it is measured with its first task, like all those that are never asked.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class CapabilityProbe:
     fleet : Fleet
         The devices; it learns what they answer.
     enabled : bool
-        Whether to greet at all. Simulated devices never are.
+        Whether to ask at all. Simulated devices never are.
     patience : float
         Seconds to wait for an answer.
     """
@@ -53,14 +53,8 @@ class CapabilityProbe:
         self._known: set[int] = set()
         self._asked: dict[str, tuple[int, float]] = {}
 
-    def greet(self, now: float) -> None:
-        """Ask the devices that have joined.
-
-        Parameters
-        ----------
-        now : float
-            Seconds on the loop's clock.
-        """
+    def ask(self, now: float) -> None:
+        """Ask the devices that have joined, at a time on the loop's clock."""
         if not self._enabled:
             return
         for device in sorted(self._fleet.present - self._known):
@@ -69,16 +63,16 @@ class CapabilityProbe:
             message_id = self._mailbox.push(message)
             if message_id is not None:
                 self._asked[message_id] = device, now
-                self._fleet.released_at[device] = now + self._patience
+                self._fleet.probed_until[device] = now + self._patience
 
-    def listen(self, now: float) -> None:
+    def take_answers(self, now: float) -> None:
         """Take the answers that are here."""
         for reply in self._mailbox.poll(self._asked):
             device, asked_at = self._asked.pop(reply.metadata.reply_to_message_id)
-            self._fleet.forgive(device)
+            self._fleet.probed_until.pop(device, None)
             self._learn(device, reply, Trip(asked_at, now, _NOTHING))
 
-    def look_again(self, now: float) -> float:
+    def next_look(self, now: float) -> float:
         """Return when to look for answers; infinity if none is awaited."""
         awaited = any(now < at + self._patience for _, at in self._asked.values())
         return now + self.POLL if awaited else math.inf
@@ -88,7 +82,7 @@ class CapabilityProbe:
         if report is None:
             logger.info("device %d does not say what it can do", device)
             return
-        self._fleet.hear(device, report, trip)
+        self._fleet.update_from_report(device, report, trip)
         known = self._fleet.capacities[device]
         logger.info("device %d: %s", device, _described(known))
 

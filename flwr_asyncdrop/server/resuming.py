@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.server.mailbox import Mailbox
+from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.run import Run
-from flwr_asyncdrop.server.state import Order
 
 
-def send_again(session: Run, mailbox: Mailbox) -> list[Order]:
+def send_again(run: Run, mailbox: Mailbox) -> list[Order]:
     """Send the tasks that were out once more, and note their new message ids.
 
     A simulated device computes what it would have computed. A real one may have done
@@ -18,8 +18,8 @@ def send_again(session: Run, mailbox: Mailbox) -> list[Order]:
 
     Parameters
     ----------
-    session : Run
-        The run that goes on.
+    run : Run
+        The run that is resumed.
     mailbox : Mailbox
         The way to the devices.
 
@@ -33,10 +33,10 @@ def send_again(session: Run, mailbox: Mailbox) -> list[Order]:
     RunError
         If the grid does not take a task.
     """
-    state = session.state
-    if session.simulated:
-        state.in_flight = _sent(session, mailbox, state.in_flight)
-        state.late = _sent(session, mailbox, state.late)
+    state = run.state
+    if run.simulated:
+        state.in_flight = _sent(run, mailbox, state.in_flight)
+        state.late = _sent(run, mailbox, state.late)
         return []
     lost = [*state.in_flight.values(), *state.late.values()]
     state.in_flight.clear()
@@ -44,21 +44,18 @@ def send_again(session: Run, mailbox: Mailbox) -> list[Order]:
     return lost
 
 
-def _sent(
-    session: Run, mailbox: Mailbox, orders: Mapping[str, Order]
-) -> dict[str, Order]:
+def _sent(run: Run, mailbox: Mailbox, orders: Mapping[str, Order]) -> dict[str, Order]:
     sent: dict[str, Order] = {}
     for message_id, old in orders.items():
-        dispatcher = session.dispatcher
-        order = replace(old, node_id=dispatcher.fleet.node_ids[old.device])
-        if order.lost:
+        order = replace(old, node_id=run.fleet.node_ids[old.device])
+        if order.timing.lost:
             sent[message_id] = order
             continue
-        new_id = mailbox.push(dispatcher.message(session.state, order))
+        new_id = mailbox.push(run.dispatcher.message(run.state, order))
         if new_id is None:
             raise RunError(
                 f"the grid did not take the task of device {order.device} once more: "
-                "go on again when its nodes are there"
+                "resume again when its nodes are there"
             )
         sent[new_id] = order
     return sent

@@ -1,23 +1,22 @@
 """What a run is made of."""
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from flwr.app import Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Update, average_
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
-from flwr_asyncdrop.fleet.faults import FaultPolicy
-from flwr_asyncdrop.fleet.fleet import Fleet, FleetMemory
+from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
-from flwr_asyncdrop.fleet.selection import Selection
-from flwr_asyncdrop.server.assignment import Assignment
-from flwr_asyncdrop.server.dispatch import Dispatcher
-from flwr_asyncdrop.server.state import Order, RunState
-from flwr_asyncdrop.server.train_settings import TrainSettings
-from flwr_asyncdrop.submodel import extract
+from flwr_asyncdrop.server.assignment import only
+from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState, copy_of
+from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.submodel import State, extract
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -26,22 +25,6 @@ AggregatorBuilder = Callable[[int], Aggregator]
 
 FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""
-
-
-@dataclass(frozen=True)
-class RunMemory:
-    """The size of a run, which it keeps when it goes on, and its devices.
-
-    Attributes
-    ----------
-    updates_per_round : int
-        As in `Run`.
-    fleet : FleetMemory
-        What is known of the devices.
-    """
-
-    updates_per_round: int
-    fleet: FleetMemory
 
 
 @dataclass
@@ -76,27 +59,21 @@ class Run:
 
     def __post_init__(self) -> None:
         if self.averaging and self.state.averaged is None:
-            arrays = self.state.arrays
-            self.state.averaged = {name: t.clone() for name, t in arrays.items()}
+            self.state.averaged = copy_of(self.state.arrays)
 
     @classmethod
     def open(
         cls,
         state: RunState,
         node_ids: Sequence[int],
+        rules: DispatchRules,
         *,
         in_flight: int,
-        build_fleet: FleetBuilder | None,
-        selection: Selection,
-        assignment: Assignment,
         build_aggregator: AggregatorBuilder,
-        settings: TrainSettings,
+        build_fleet: FleetBuilder | None = None,
         averaging: float = 0.0,
         max_examples: int = wire.MAX_EXAMPLES,
-        tolerance: FaultPolicy = FaultPolicy(),  # noqa: B008  # frozen
-        keeps_base: bool = False,
-        memory: RunMemory | None = None,
-        queue_ahead: int = 0,
+        saved: StateDict | None = None,
     ) -> "Run":
         """Put a run together on the nodes that are connected.
 
@@ -104,9 +81,11 @@ class Run:
         more in flight than those; on a real one others may still come, unless devices
         wait for each other, which takes a fixed number of them.
 
-        With `keeps_base`, orders keep what was sent though the aggregator does not
-        need it: it may have to be sent again. With the `memory` of a run that was
-        interrupted, the new one has the size and the devices of that.
+        Parameters
+        ----------
+        saved : dict, optional
+            The `state_dict` of the run that this one resumes, which has its size; it
+            is loaded with `load_state_dict`.
 
         Raises
         ------
@@ -114,23 +93,22 @@ class Run:
             If devices wait for more updates than can be in flight, or if there is to
             be a queue on devices that are simulated, or that wait for each other.
         """
-        size = len(node_ids) if memory is None else len(memory.fleet.node_ids)
+        size, possible = len(node_ids), min(in_flight, len(node_ids))
+        if saved is not None:
+            size, possible = len(saved["fleet"]["node_ids"]), saved["updates_per_round"]
         profiles = None if build_fleet is None else build_fleet(size)
-        possible = min(in_flight, size) if memory is None else memory.updates_per_round
         aggregator = build_aggregator(possible)
-        grows = profiles is None and not aggregator.waits
-        if queue_ahead and not grows:
+        grows = profiles is None and aggregator.waits_for == 1
+        if rules.queue_ahead and not grows:
             raise ConfigError(
-                f"queue_ahead={queue_ahead}: only real devices have a queue, and only "
-                "if they do not wait for each other"
+                f"queue_ahead={rules.queue_ahead}: only real devices have a queue, and "
+                "only if they do not wait for each other"
             )
+        if aggregator.needs_base:
+            rules = replace(rules, keeps_base=True)
         slots = in_flight if grows else possible
         model_bytes = sum(tensor.nbytes for tensor in state.arrays.values())
         fleet = Fleet(slots, profiles, model_bytes)
-        if memory is not None:
-            fleet.restore(memory.fleet)
-            if profiles is not None:
-                fleet.move_to(node_ids)
         fleet.refresh(node_ids)
         state.num_devices = len(fleet)
         if possible < in_flight:
@@ -142,34 +120,59 @@ class Run:
                 in_flight,
                 possible,
             )
-        dispatcher = Dispatcher(
-            fleet,
-            selection,
-            assignment,
-            settings,
-            keeps_base=keeps_base or aggregator.needs_base,
-            tolerance=tolerance,
-            queue_ahead=queue_ahead,
-        )
+        dispatcher = Dispatcher(fleet, rules, aggregator.extra)
         return cls(
-            state,
-            dispatcher,
-            aggregator,
-            slots,
-            possible,
-            averaging,
-            max_examples,
+            state, dispatcher, aggregator, slots, possible, averaging, max_examples
         )
+
+    @property
+    def fleet(self) -> Fleet:
+        """The devices."""
+        return self.dispatcher.fleet
 
     @property
     def simulated(self) -> bool:
         """Whether the devices are simulated: any node may play any of them."""
-        return self.dispatcher.fleet.profiles is not None
+        return self.fleet.profiles is not None
 
-    @property
-    def memory(self) -> RunMemory:
-        """Its size, and what is known of the devices."""
-        return RunMemory(self.updates_per_round, self.dispatcher.fleet.memory)
+    def state_dict(self) -> StateDict:
+        """Return all that changes: the state, the fleet, the aggregator, the masks."""
+        state, masks = self.state, self.dispatcher.rules.assignment.masks
+        if not self.simulated:
+            # Real devices get no task twice, so nobody needs to know what was sent.
+            state = replace(
+                state,
+                in_flight=_without_arrays(state.in_flight),
+                late=_without_arrays(state.late),
+            )
+        return {
+            "updates_per_round": self.updates_per_round,
+            "state": state.state_dict(),
+            "fleet": self.fleet.state_dict(),
+            "aggregator": self.aggregator.state_dict(),
+            "masks": {} if masks is None else masks.state_dict(),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Become as the run whose state that is.
+
+        Raises
+        ------
+        ShapeError
+            If the model is another.
+        """
+        begun = self.state
+        self.state = RunState.start_from({}, begun.seed)
+        self.state.load_state_dict(state["state"])
+        shapes, saved = _shapes(begun.initial), _shapes(self.state.initial)
+        if shapes != saved:
+            odd = sorted(dict(shapes.items() ^ saved.items()))
+            raise ShapeError(f"see {odd[0]!r}")
+        self.aggregator.load_state_dict(state["aggregator"])
+        if (masks := self.dispatcher.rules.assignment.masks) is not None:
+            masks.load_state_dict(state["masks"])
+        self.fleet.load_state_dict(state["fleet"])
+        self.state.num_devices = len(self.fleet)
 
     def read(self, order: Order, message: Message) -> wire.Reply:
         """Read the reply to an order.
@@ -179,7 +182,14 @@ class Run:
         ReplyError
             If it does not fit the order.
         """
-        return wire.read_reply(message, self._expected(order))
+        expected = wire.Expected(
+            order.part.shapes,
+            {name: tensor.dtype for name, tensor in self.state.arrays.items()},
+            self.dispatcher.rules.settings.keys,
+            self.max_examples,
+            order.part.extra_names,
+        )
+        return wire.read_reply(message, expected)
 
     def merge(
         self, order: Order, reply: wire.Reply, staleness: int, discount: float = 1.0
@@ -202,22 +212,26 @@ class Run:
         ReplyError
             If it does not fit the global model; the state is as before then.
         """
-        state = self.state
-        arrays, base = reply.arrays, order.base
-        if order.masked:
-            arrays = extract(arrays, order.indices)
-            base = None if base is None else extract(base, order.indices)
+        state, part = self.state, order.part
+
+        def cut(arrays: State) -> State:
+            """Return what was trained of a reply."""
+            return (
+                extract(arrays, only(part.indices, arrays)) if part.masked else arrays
+            )
+
         update = Update(
-            arrays,
-            order.indices,
+            cut(reply.arrays),
+            part.indices,
             staleness,
             reply.num_examples,
-            base,
-            self.dispatcher.fleet.capability(order.device),
+            None if part.arrays is None else cut(part.arrays),
+            self.fleet.capability(order.device),
             order.rank,
             order.num_ranks,
             order.lr_factor,
             discount,
+            {name: cut(arrays) for name, arrays in reply.extra.items()},
         )
         try:
             changed = self.aggregator.merge(state.arrays, update)
@@ -228,16 +242,18 @@ class Run:
             state.waiting.clear()
             if state.averaged is not None:
                 average_(state.averaged, state.arrays, self.averaging, state.version)
-        elif self.aggregator.waits:
+        elif self.aggregator.waits_for > 1:
             state.waiting.append(order)
         state.updates += 1
         state.fastest_updates += order.rank == 0
 
-    def _expected(self, order: Order) -> wire.Expected:
-        """Return what the reply to an order must be like."""
-        return wire.Expected(
-            order.shapes,
-            {name: tensor.dtype for name, tensor in self.state.arrays.items()},
-            self.dispatcher.settings.keys,
-            self.max_examples,
-        )
+
+def _without_arrays(orders: Mapping[str, Order]) -> dict[str, Order]:
+    return {
+        name: replace(order, part=order.part.without_arrays())
+        for name, order in orders.items()
+    }
+
+
+def _shapes(arrays: State) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in arrays.items()}

@@ -1,8 +1,28 @@
 """Global learning-rate schedules, advanced by the fastest device alone."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.profiles import TaskCost
+
+
+class Schedule(Protocol):
+    """How the learning rate changes while a run goes on."""
+
+    def factor(self, fastest_updates: int) -> float:
+        """Return the factor on the initial learning rate, in (0, 1].
+
+        Parameters
+        ----------
+        fastest_updates : int
+            Updates that were merged from the fastest rank.
+        """
+
+
+ScheduleBuilder = Callable[[Sequence[TaskCost]], Schedule]
+"""A schedule from what the first task of each speed rank costs, the fastest first."""
 
 
 @dataclass(frozen=True)

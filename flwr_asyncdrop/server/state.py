@@ -1,83 +1,11 @@
 """All that changes while the server runs, in one serialisable dataclass."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
-from torch import Tensor
-
-from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.submodel.plan import UnitGroup
-from flwr_asyncdrop.submodel.types import Indices, State
-
-
-@dataclass(frozen=True)
-class Order:
-    """A task in flight: who trains which coordinates of which version.
-
-    Attributes
-    ----------
-    number : int
-        Count of dispatches before this one; breaks ties in time.
-    device, node_id : int
-        Index of the device in the fleet and its Flower node.
-    rank, num_ranks : int
-        Place of the device among ``num_ranks`` speed ranks, 0 the fastest, when it
-        was dispatched.
-    round : int
-        Round in which it was dispatched, from 1.
-    indices : dict of str to dict of int to Tensor
-        The kept positions; empty for the full model.
-    shapes : mapping of str to tuple of int
-        Shape of every array that was sent.
-    base_version : int
-        Version of the model that was sent.
-    lr_factor : float
-        What the schedule had made of the learning rate, in (0, 1].
-    dispatched_at : float
-        When it left, in seconds on the loop's clock, as all the times below.
-    due : float
-        When its reply arrives, on the virtual clock; infinity if that is not known
-        (wall clock), or never (`lost`).
-    cost : TaskCost
-        What it asks of the device.
-    masked : bool
-        Whether full-size arrays were sent, with the dropped units zeroed.
-    deadline : float
-        When it is overdue: its slot goes to another device, and it counts as late.
-    gives_up : float
-        When nobody waits for it any more, never before its `deadline`; a task for
-        which both are the same is never late.
-    lost : bool
-        Whether the simulated device will lose the task: then nothing is sent, and it
-        fails when it is given up.
-    kept : mapping of UnitGroup to Tensor
-        The unit numbers of each group that it trains; empty for the full model.
-    base : dict of str to Tensor, optional
-        What was sent, if the aggregator needs it; orders of the full model share it
-        with those of the same version.
-    """
-
-    number: int
-    device: int
-    node_id: int
-    rank: int
-    num_ranks: int
-    round: int
-    indices: Indices
-    shapes: Mapping[str, tuple[int, ...]]
-    base_version: int
-    dispatched_at: float
-    due: float
-    cost: TaskCost
-    lr_factor: float = 1.0
-    masked: bool = False
-    deadline: float = math.inf
-    gives_up: float = math.inf
-    lost: bool = False
-    kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
-    base: State | None = None
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
+from flwr_asyncdrop.submodel import State
 
 
 @dataclass
@@ -97,7 +25,7 @@ class RunState:
     updates : int
         Replies merged.
     dispatched : int
-        Orders issued.
+        Orders dispatched.
     fastest_updates : int
         Updates merged from rank 0, which alone advances the learning rate.
     time : float
@@ -162,8 +90,20 @@ class RunState:
     @classmethod
     def start_from(cls, arrays: State, seed: int) -> Self:
         """Return the state of a run that has not begun; `arrays` are copied."""
-        return cls(
-            seed=seed,
-            arrays={name: tensor.clone() for name, tensor in arrays.items()},
-            initial={name: tensor.clone() for name, tensor in arrays.items()},
-        )
+        return cls(seed=seed, arrays=copy_of(arrays), initial=copy_of(arrays))
+
+    def state_dict(self) -> StateDict:
+        """Return all of it; what changes in place, which is the model, is copied."""
+        averaged = None if self.averaged is None else copy_of(self.averaged)
+        copied = replace(self, arrays=copy_of(self.arrays), averaged=averaged)
+        plain: StateDict = to_plain(copied)
+        return plain
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Become as the one whose state that is."""
+        self.__dict__.update(from_plain(RunState, state).__dict__)
+
+
+def copy_of(arrays: State) -> State:
+    """Return tensors that nobody else changes."""
+    return {name: tensor.clone() for name, tensor in arrays.items()}

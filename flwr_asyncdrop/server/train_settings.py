@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.server.schedule import Schedule
 
 # The adjustment biases the model that it brings about so fast, so it fades with the
 # learning rate.
@@ -20,7 +20,7 @@ class TrainSettings:
     ----------
     config : mapping of str to config values
         The user's train config; what it has of `SCHEDULED` follows the schedule.
-    schedule : StepDecay
+    schedule : Schedule
         The global learning-rate schedule.
     keys : RecordKeys
         Where the records go.
@@ -29,7 +29,7 @@ class TrainSettings:
     """
 
     config: Mapping[str, object]
-    schedule: StepDecay
+    schedule: Schedule
     keys: wire.RecordKeys
     ttl: float
 

@@ -2,10 +2,11 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import asdict
-from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
@@ -13,37 +14,37 @@ from flwr.serverapp.strategy import Result
 from torch import nn
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.algorithms.registry import algorithm
-from flwr_asyncdrop.checkpoint import Checkpoints
-from flwr_asyncdrop.checkpoint.codec import Json
-from flwr_asyncdrop.checkpoint.saving import Saving
-from flwr_asyncdrop.fleet.faults import FaultPolicy, LatePolicy
-from flwr_asyncdrop.fleet.profiles import TaskCost
+from flwr_asyncdrop.aggregation import Aggregator
+from flwr_asyncdrop.algorithms import Algorithm
+from flwr_asyncdrop.checkpoint import Checkpointer
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
+from flwr_asyncdrop.masks import MaskPolicy
+from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.metrics import MetricsFn
-from flwr_asyncdrop.observers.progress import Progress
+from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.observers.results import ResultCollector
 from flwr_asyncdrop.ranges import check_ranges
 from flwr_asyncdrop.server.assignment import (
     Assignment,
     DurationRule,
     ExampleInputs,
-    FullModels,
-    MaskedModels,
-    Submodels,
     compute_share,
 )
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.evaluation import EvaluateFn
-from flwr_asyncdrop.server.run import AggregatorBuilder, FleetBuilder, Run
-from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.server.dispatch import DispatchRules
+from flwr_asyncdrop.server.evaluation import EvaluateFn, Evaluator
+from flwr_asyncdrop.server.run import FleetBuilder, Run
+from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.server.train_settings import TrainSettings
+from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.start import Link, assemble
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
-from flwr_asyncdrop.strategy.units import discover
+from flwr_asyncdrop.strategy.units import discover, first_costs
 from flwr_asyncdrop.submodel import Plan, State
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -56,14 +57,26 @@ class AsyncStrategy(SynchronousRounds):
     returns Flower's ``Result``; a round is as many updates as devices are in flight, so
     that results compare with those of a synchronous strategy round by round.
 
+    An `algorithm` says how updates are merged, what submodels leave out and what
+    clients minimise. Each of the three can be given alone, or in place of the
+    algorithm's: ``AsyncStrategy(net, x, aggregator=Mixing(), masks=RandomMask(0.25))``.
+
     Parameters
     ----------
     model : nn.Module, optional
-        The model whose submodels are trained; needed by every algorithm that drops
-        units, unless there is a `plan`. Only its structure is used: the weights come
-        with `start`.
+        The model whose submodels are trained; needed wherever units are dropped,
+        unless there is a `plan`. Only its structure is used: the weights come with
+        `start`.
     example_inputs : Tensor or tuple, optional
         Inputs that the model runs on, e.g. ``torch.zeros(1, 3, 32, 32)``.
+    algorithm : Algorithm, optional
+        One of `flwr_asyncdrop.algorithms`, or your own.
+    aggregator : Aggregator, optional
+        How updates are merged. Every run begins with a copy of it.
+    masks : MaskPolicy, optional
+        Which units a device's submodel keeps.
+    objective : LocalObjective, optional
+        What clients minimise; what its `config` returns goes into the train config.
     scope : {"all", "internal"}
         ``"internal"`` drops only units that are made and consumed inside a block, as
         the paper does; ``"all"`` also those of residual streams, which saves more.
@@ -77,26 +90,27 @@ class AsyncStrategy(SynchronousRounds):
         Devices that train at any moment.
     fleet : callable, optional
         Builds the profiles of a simulated fleet from the number of nodes, e.g.
-        `speed_levels`. With it the run goes by a virtual clock and depends on the
-        seed alone. Without it devices are real and the wall clock rules.
+        `speed_levels`. With it the run has a virtual clock and depends on the seed
+        alone. Without it devices are real, and so is the clock.
     duration : {"flops", "paper"}
         What a simulated device computes of the full model's work: a submodel's share
         of the FLOPs, or of the units (``1 - drop rate``), as in the paper's tables.
     selection : Selection, optional
         Chooses the next device; `Stratified` by default.
-    schedule : StepDecay
-        Schedule of ``train_config["lr"]``, advanced by the fastest device alone.
-    deadline, late, quarantine_after : float, {"merge", "discount", "drop"}, int
-        How long a task may take, what becomes of a reply that comes after it, and
-        how often a device may fail in a row; see `FaultPolicy`.
-    greet : bool
+    schedule : Schedule or callable
+        Schedule of ``train_config["lr"]``, advanced by the fastest device alone, such
+        as `StepDecay`; or what makes one of the costs of the first tasks.
+    faults : FaultPolicy
+        How long a task may take, what becomes of a late reply, and how often a device
+        may fail in a row.
+    probe : bool
         Whether real devices are asked what they can do, before their first task;
         their ClientApp needs a `CapacityMod`.
     queue_ahead : int
         Tasks that a real device gets beside the one that it trains, if all devices
         are in flight: less idle time, more staleness.
     seed : int
-        Seed of everything random.
+        Random seed.
     max_seconds : float
         Seconds on the run's clock after which it ends, if its last round does not
         come before.
@@ -113,22 +127,30 @@ class AsyncStrategy(SynchronousRounds):
         Most examples that a client can claim; a reply that claims more is refused.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         Flower's ``(list of RecordDict, weighting key) -> MetricRecord``.
+    evaluators : sequence of Evaluator
+        Who else evaluates the global model, beside ``evaluate_fn`` and the clients.
     callbacks : sequence of Callback
-        Told of everything that happens.
-    checkpoints : Checkpoints, optional
-        When and where a run saves itself, and what it goes on from. With it, Ctrl-C
-        and SIGTERM save the run before they do what they always do.
+        Called at every event of the run.
+    checkpointer : Checkpointer, optional
+        When and where a run saves itself, and what it resumes. With it, Ctrl-C and
+        SIGTERM save the run before they do what they always do.
     **hyperparameters
-        Those of `Hyperparameters` that the algorithm uses, e.g. ``drop_rate=0.5``.
+        The fields of `algorithm_type`, e.g. ``drop_rate=0.5``, for strategies that
+        are named after an algorithm.
     """
 
-    algorithm: ClassVar[str]
+    algorithm_type: ClassVar[type[Algorithm] | None] = None
+    """The algorithm of a named strategy."""
 
     def __init__(
         self,
         model: nn.Module | None = None,
         example_inputs: ExampleInputs | None = None,
         *,
+        algorithm: Algorithm | None = None,
+        aggregator: Aggregator | None = None,
+        masks: MaskPolicy | None = None,
+        objective: LocalObjective | None = None,
         scope: Literal["internal", "all"] = "all",
         mode: Literal["sliced", "masked"] = "sliced",
         plan: Plan | None = None,
@@ -136,11 +158,9 @@ class AsyncStrategy(SynchronousRounds):
         fleet: FleetBuilder | None = None,
         duration: DurationRule = "flops",
         selection: Selection | None = None,
-        schedule: StepDecay = StepDecay(),  # noqa: B008  # frozen
-        deadline: float = FaultPolicy.deadline,
-        late: LatePolicy = FaultPolicy.late,
-        quarantine_after: int = FaultPolicy.quarantine_after,
-        greet: bool = False,
+        schedule: Schedule | ScheduleBuilder = StepDecay(),  # noqa: B008  # frozen
+        faults: FaultPolicy = FaultPolicy(),  # noqa: B008  # frozen
+        probe: bool = False,
         queue_ahead: int = 0,
         seed: int = 0,
         max_seconds: float = math.inf,
@@ -151,9 +171,10 @@ class AsyncStrategy(SynchronousRounds):
         max_examples: int = wire.MAX_EXAMPLES,
         train_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         evaluate_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
+        evaluators: Sequence[Evaluator] = (),
         callbacks: Sequence[Callback] = (),
-        checkpoints: Checkpoints | None = None,
-        **hyperparameters: float | str,
+        checkpointer: Checkpointer | None = None,
+        **hyperparameters: Any,
     ) -> None:
         is_share = 0 <= fraction_evaluate <= 1
         is_rule = duration in ("flops", "paper")
@@ -170,38 +191,29 @@ class AsyncStrategy(SynchronousRounds):
             ("duration", duration, is_rule, "'flops' or 'paper'"),
             ("min_available_nodes", min_available_nodes, is_some, "at least 1"),
         )
-        self.tolerance = FaultPolicy(deadline, late, quarantine_after)
-        rules = algorithm(self.algorithm)
-        hyper = rules.hyperparameters(self.algorithm, hyperparameters)
-        self.build_aggregator: AggregatorBuilder = partial(
-            rules.build_aggregator, hyper
-        )
+        self.algorithm = self._algorithm(algorithm, hyperparameters)
+        self.aggregator = aggregator
         self.build_aggregator(in_flight)
-        self._hyperparameters = hyper
-        self._local = rules.local(hyper)
-        self._averaging = hyper.averaging or rules.averaging
-        decays = 0 <= self._averaging < 1
-        check_ranges(("averaging", self._averaging, decays, "in [0, 1)"))
+        self.objective = objective
+        masks = masks or (self.algorithm.masks() if self.algorithm else None)
         self.plan: Plan | None = None
-        self._assignment: Assignment = FullModels()
-        if rules.mask is not None:
-            policy = rules.mask(hyper)
-            if rules.units == "blocks":
+        self.assignment = Assignment()
+        if masks is not None:
+            units = "channels" if self.algorithm is None else self.algorithm.units
+            if units == "blocks":
                 whole = "'all': blocks go as a whole"
                 check_ranges(("scope", scope, scope == "all", whole))
-            self.plan = plan or discover(
-                type(self).__name__, rules.units, model, example_inputs, scope
-            )
-            if mode == "masked":
-                self._assignment = MaskedModels(self.plan, policy)
-            else:
-                compute = compute_share(self.plan, model, example_inputs, duration)
-                self._assignment = Submodels(self.plan, policy, compute)
+            name = type(self).__name__
+            self.plan = plan or discover(name, units, model, example_inputs, scope)
+            compute = compute_share(self.plan, model, example_inputs, duration)
+            masked = mode == "masked"
+            self.assignment = Assignment(self.plan, masks, compute, masked=masked)
         self.in_flight = in_flight
         self.fleet = fleet
         self.selection = selection or Stratified()
         self.schedule = schedule
-        self.greet = greet
+        self.faults = faults
+        self.probe = probe
         self.queue_ahead = queue_ahead
         self.seed = seed
         self.max_seconds = max_seconds
@@ -212,35 +224,37 @@ class AsyncStrategy(SynchronousRounds):
         self.max_examples = max_examples
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
+        self.evaluators = tuple(evaluators)
         self.callbacks = tuple(callbacks)
-        self.checkpoints = checkpoints
+        self.checkpointer = checkpointer
+
+    def build_aggregator(self, in_flight: int) -> Aggregator:
+        """Return a new aggregator for so many devices in flight.
+
+        Raises
+        ------
+        ConfigError
+            If nothing says how updates are merged.
+        """
+        if self.aggregator is not None:
+            return deepcopy(self.aggregator)
+        if self.algorithm is None:
+            raise ConfigError(
+                f"nothing says how {type(self).__name__} merges updates: pass an "
+                "algorithm, or an aggregator"
+            )
+        return self.algorithm.clipped_aggregator(in_flight)
 
     def summary(self) -> None:
         """Log what this strategy does."""
-        logger.info("\t├── Algorithm: %s, seed %d", self.algorithm, self.seed)
+        logger.info("\t├── Algorithm: %s, seed %d", self._label, self.seed)
         clock = "wall" if self.fleet is None else "virtual"
-        logger.info("\t├── In flight: %d, by the %s clock", self.in_flight, clock)
+        logger.info("\t├── In flight: %d, on the %s clock", self.in_flight, clock)
         if self.plan is None:
             logger.info("\t└── Every device trains the full model")
         else:
             groups, units = len(self.plan.groups), self.plan.num_units
             logger.info("\t└── Submodels: %d units in %d groups", units, groups)
-
-    def task_costs(self, initial: State) -> list[TaskCost]:
-        """Return what the first task of each speed rank asks of its device.
-
-        Parameters
-        ----------
-        initial : dict of str to Tensor
-            The initial global model.
-        """
-        state = RunState.start_from(initial, self.seed)
-        costs: list[TaskCost] = []
-        for rank in range(self.in_flight):
-            part = self._assignment.assign(state, rank, self.in_flight)
-            size = sum(tensor.nbytes for tensor in part.arrays.values())
-            costs.append(TaskCost(part.compute, size, size))
-        return costs
 
     def start(
         self,
@@ -283,40 +297,47 @@ class AsyncStrategy(SynchronousRounds):
         RunError
             If no node is there, or if every task fails.
         CheckpointError
-            If the run is to go on from a checkpoint that cannot be used.
+            If the checkpoint to resume cannot be used.
         """
         check_ranges(("num_rounds", num_rounds, num_rounds >= 1, "at least 1"))
         logger.info("Starting %s:", type(self).__name__)
         self.summary()
-        saving = Saving.open(self.checkpoints, self._told(num_rounds))
+        checkpoint = None
+        if self.checkpointer is not None:
+            checkpoint = self.checkpointer.load(self._settings(num_rounds))
         link = Link.over(grid)
-        node_ids = link.nodes.wait_for(self._nodes_needed(saving), timeout)
-        session = self._open(node_ids, initial_arrays, train_config, timeout, saving)
-        limits = StoppingRule(
+        # A simulated fleet keeps its size.
+        keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
+        node_ids = link.nodes.wait_for(max(self.min_available_nodes, keeps), timeout)
+        saved = checkpoint.parts["run"] if checkpoint else None
+        run = self._open(node_ids, initial_arrays, train_config, timeout, saved=saved)
+        stopping = StoppingRule(
             num_rounds,
-            session.updates_per_round,
-            session.slots,
+            run.updates_per_round,
+            run.slots,
             timeout,
             self.evaluate_every,
             self.max_seconds,
         )
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
+        evaluators = self._evaluators(
+            link.mailbox, grid, evaluate_fn, evaluate_config, timeout
+        )
         loop = assemble(
-            session,
+            run,
             link,
-            limits,
-            evaluators=self._evaluators(
-                link.mailbox, grid, evaluate_fn, evaluate_config, timeout
-            ),
-            callbacks=[collector, Progress(limits.num_updates), *self.callbacks],
-            saving=saving,
-            greets=self.greet,
+            stopping,
+            evaluators=[*evaluators, *self.evaluators],
+            callbacks=[collector, ProgressLog(stopping.num_updates), *self.callbacks],
+            checkpointer=self.checkpointer,
+            checkpoint=checkpoint,
+            probes=self.probe,
         )
         try:
-            with saving.guard(link.signals):
+            with nullcontext() if self.checkpointer is None else link.signals:
                 loop.run()
         finally:
-            self._session = None
+            self._run = None
         return collector.result
 
     def _open(
@@ -325,45 +346,84 @@ class AsyncStrategy(SynchronousRounds):
         arrays: ArrayRecord,
         config: ConfigRecord | None,
         timeout: float,
-        saving: Saving = Saving(),  # noqa: B008  # frozen
+        *,
+        saved: StateDict | None = None,
+        queue_ahead: int | None = None,
     ) -> Run:
         """Put the run together on the nodes that are connected."""
-        begun = RunState.start_from(wire.from_record(arrays), self.seed)
-        self._session = Run.open(
-            saving.state(begun),
-            node_ids,
-            in_flight=self.in_flight,
-            build_fleet=self.fleet,
-            selection=self.selection,
-            assignment=self._assignment,
-            build_aggregator=self.build_aggregator,
-            averaging=self._averaging,
-            max_examples=self.max_examples,
-            tolerance=self.tolerance,
-            keeps_base=self.checkpoints is not None and self.fleet is not None,
-            memory=saving.session(),
-            queue_ahead=self.queue_ahead,
-            settings=TrainSettings(
-                config={**(config or {}), **self._local},
-                schedule=self.schedule,
-                keys=self.keys,
-                ttl=timeout if self.fleet is None else max(timeout, DEFAULT_TTL),
-            ),
+        initial = wire.from_record(arrays)
+        simulated, algorithm = self.fleet is not None, self.algorithm
+        settings = TrainSettings(
+            config=self._train_config(config),
+            schedule=self._schedule(initial),
+            keys=self.keys,
+            ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
-        return self._session
+        self._run = Run.open(
+            RunState.start_from(initial, self.seed),
+            node_ids,
+            DispatchRules(
+                self.selection,
+                self.assignment,
+                settings,
+                self.faults,
+                self.queue_ahead if queue_ahead is None else queue_ahead,
+                keeps_base=self.checkpointer is not None and simulated,
+            ),
+            in_flight=self.in_flight,
+            build_aggregator=self.build_aggregator,
+            build_fleet=self.fleet,
+            averaging=algorithm.averaging if algorithm else 0.0,
+            max_examples=self.max_examples,
+            saved=saved,
+        )
+        return self._run
 
-    def _told(self, num_rounds: int) -> dict[str, Json]:
-        """Return what a run is told, which must not change when it goes on."""
-        hyper = asdict(self._hyperparameters)
+    def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
+        """Return a train config with what the local objective adds to it."""
+        objective = self.objective
+        if objective is None and self.algorithm is not None:
+            objective = self.algorithm.objective()
+        return {**(config or {}), **(objective.config() if objective else {})}
+
+    def _schedule(self, initial: State) -> Schedule:
+        if not callable(self.schedule):
+            return self.schedule
+        costs = first_costs(self.assignment, initial, self.seed, self.in_flight)
+        return self.schedule(costs)
+
+    def _algorithm(
+        self, algorithm: Algorithm | None, hyperparameters: dict[str, Any]
+    ) -> Algorithm | None:
+        """Return the algorithm, of the strategy's own type if it has one."""
+        kind = self.algorithm_type
+        if kind is None or algorithm is not None:
+            if hyperparameters:
+                raise ConfigError(
+                    f"{type(self).__name__} takes no {min(hyperparameters)!r}: set it "
+                    "on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)"
+                )
+            return algorithm
+        if unknown := hyperparameters.keys() - asdict(kind()).keys():
+            raise ConfigError(
+                f"{type(self).__name__} has no {min(unknown)!r}: leave it out; its "
+                f"hyperparameters are {', '.join(asdict(kind()))}"
+            )
+        return kind(**hyperparameters)
+
+    @property
+    def _label(self) -> str:
+        if self.algorithm is not None:
+            return self.algorithm.label()
+        return type(self.aggregator).__name__
+
+    def _settings(self, num_rounds: int) -> dict[str, Any]:
+        """Return the settings that a resumed run must share."""
+        hyper = {} if self.algorithm is None else asdict(self.algorithm)
         return {
-            "algo": self.algorithm,
+            "algo": self._label,
             "num-rounds": num_rounds,
             "in-flight": self.in_flight,
             "seed": self.seed,
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
-
-    def _nodes_needed(self, saving: Saving) -> int:
-        """Return for how many nodes to wait: a simulated fleet keeps its size."""
-        keeps = 0 if self.fleet is None else saving.devices
-        return max(self.min_available_nodes, keeps)

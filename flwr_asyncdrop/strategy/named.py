@@ -1,7 +1,6 @@
 """The strategies: one for every algorithm, each a name over `AsyncStrategy`."""
 
-from types import MappingProxyType
-
+from flwr_asyncdrop import algorithms
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 
 
@@ -11,13 +10,13 @@ class SyncFedAvg(AsyncStrategy):
     As many devices as can be in flight train at once, and all wait for the slowest.
     """
 
-    algorithm = "fedavg"
+    algorithm_type = algorithms.FedAvg
 
 
 class AsyncFedAvg(AsyncStrategy):
     """Asynchronous FedAvg: full models, mixed on arrival (Alg. 1 of the paper)."""
 
-    algorithm = "async-fedavg"
+    algorithm_type = algorithms.AsyncFedAvg
 
 
 class AsyncWeighted(AsyncStrategy):
@@ -28,7 +27,7 @@ class AsyncWeighted(AsyncStrategy):
     al., 2019).
     """
 
-    algorithm = "async-weighted"
+    algorithm_type = algorithms.AsyncWeighted
 
 
 class AsyncFedProx(AsyncStrategy):
@@ -38,7 +37,7 @@ class AsyncFedProx(AsyncStrategy):
     ``FedProx`` puts it, and add ``mu / 2 ||w - w_dispatched||^2`` to their loss.
     """
 
-    algorithm = "async-fedprox"
+    algorithm_type = algorithms.AsyncFedProx
 
 
 class AsyncFjord(AsyncStrategy):
@@ -47,7 +46,7 @@ class AsyncFjord(AsyncStrategy):
     The faster a device, the more of the first units of every layer it trains.
     """
 
-    algorithm = "async-fjord"
+    algorithm_type = algorithms.AsyncFjord
 
 
 class FedBuff(AsyncStrategy):
@@ -57,7 +56,7 @@ class FedBuff(AsyncStrategy):
     ``1 / sqrt(1 + staleness)``; nobody waits.
     """
 
-    algorithm = "fedbuff"
+    algorithm_type = algorithms.FedBuff
 
 
 class FedBuffWait(AsyncStrategy):
@@ -66,13 +65,13 @@ class FedBuffWait(AsyncStrategy):
     A device that has delivered gets its next task when its update has been merged.
     """
 
-    algorithm = "fedbuff-wait"
+    algorithm_type = algorithms.FedBuffWait
 
 
 class AsyncDrop(AsyncStrategy):
     """AsyncDrop: random submodels, mixed on arrival (Alg. 2 of the paper)."""
 
-    algorithm = "asyncdrop"
+    algorithm_type = algorithms.AsyncDrop
 
 
 class HeteroAsyncDrop(AsyncStrategy):
@@ -82,7 +81,7 @@ class HeteroAsyncDrop(AsyncStrategy):
     initial weights, so that all units converge at one rate.
     """
 
-    algorithm = "hetero-asyncdrop"
+    algorithm_type = algorithms.HeteroAsyncDrop
 
 
 class LayerwiseAsyncDrop(AsyncStrategy):
@@ -91,7 +90,7 @@ class LayerwiseAsyncDrop(AsyncStrategy):
     A submodel has fewer blocks, each of its full width: the block's input passes on.
     """
 
-    algorithm = "layerwise-asyncdrop"
+    algorithm_type = algorithms.LayerwiseAsyncDrop
 
 
 class AsyncDropPlus(AsyncStrategy):
@@ -104,25 +103,4 @@ class AsyncDropPlus(AsyncStrategy):
     ``"logit-adjustment"`` in the train config.
     """
 
-    algorithm = "asyncdrop-plus"
-
-
-STRATEGIES = MappingProxyType(
-    {
-        cls.algorithm: cls
-        for cls in (
-            SyncFedAvg,
-            AsyncFedAvg,
-            AsyncWeighted,
-            AsyncFedProx,
-            AsyncFjord,
-            FedBuff,
-            FedBuffWait,
-            AsyncDrop,
-            HeteroAsyncDrop,
-            LayerwiseAsyncDrop,
-            AsyncDropPlus,
-        )
-    }
-)
-"""The strategies by the name of their algorithm."""
+    algorithm_type = algorithms.AsyncDropPlus

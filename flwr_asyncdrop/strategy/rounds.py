@@ -1,4 +1,4 @@
-"""One synchronous round of a session."""
+"""One synchronous round of a run."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.seeding import numpy_generator
+from flwr_asyncdrop.server.order import Timing
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.train_settings import task_config
 from flwr_asyncdrop.submodel import State
@@ -17,63 +18,67 @@ from flwr_asyncdrop.submodel import State
 logger = logging.getLogger("flwr.asyncdrop")
 
 
-def resume(
-    session: Run,
+def proceed(
+    run: Run,
     arrays: State,
     config: Mapping[str, object],
     node_ids: Iterable[int],
 ) -> None:
-    """Go on to another synchronous round, with what the caller has by now."""
-    session.state.arrays = arrays
-    dispatcher = session.dispatcher
-    dispatcher.settings = replace(dispatcher.settings, config=config)
-    dispatcher.fleet.refresh(node_ids)
+    """Proceed to another round, with what the caller has by now."""
+    run.state.arrays = arrays
+    rules = run.dispatcher.rules
+    settings = replace(rules.settings, config=config)
+    run.dispatcher.rules = replace(rules, settings=settings)
+    run.fleet.refresh(node_ids)
 
 
-def train_messages(session: Run, server_round: int) -> list[Message]:
-    """Dispatch one task to as many devices as a round has updates."""
+def train_messages(run: Run, server_round: int) -> list[Message]:
+    """Dispatch one task to as many devices as a round has updates.
+
+    Flower's rounds know no time: all that are connected are there, and reliable.
+    """
     messages: list[Message] = []
-    session.state.in_flight.clear()
-    session.state.waiting.clear()
-    for _ in range(session.updates_per_round):
-        task = session.dispatcher.next_task(session.state, server_round)
+    state = run.state
+    state.in_flight.clear()
+    state.waiting.clear()
+    for _ in range(run.updates_per_round):
+        taken = [order.device for order in state.orders]
+        idle = np.setdiff1d(run.fleet.connected(), taken)
+        task = run.dispatcher.task_among(state, server_round, idle)
         if task is None:
             break
         order, message = task
-        session.state.in_flight[str(order.node_id)] = order
-        session.state.dispatched += 1
+        timeless = replace(order, timing=Timing(state.time))
+        state.in_flight[f"order-{order.number}"] = timeless
+        state.dispatched += 1
         messages.append(message)
     return messages
 
 
-def merge_all(session: Run, replies: Iterable[Message]) -> list[wire.Reply]:
+def merge_all(run: Run, replies: Iterable[Message]) -> list[wire.Reply]:
     """Merge the replies of one synchronous round in the order of dispatch.
 
-    Returns
-    -------
-    list of Reply
-        Those that were merged; the others are logged.
+    Returns those that were merged; the others are logged.
     """
-    state = session.state
-    by_node = {str(reply.metadata.src_node_id): reply for reply in replies}
+    by_node = {reply.metadata.src_node_id: reply for reply in replies}
     merged: list[wire.Reply] = []
-    for node, order in state.in_flight.items():
-        if node not in by_node:
+    for order in run.state.in_flight.values():
+        if order.node_id not in by_node:
             logger.warning("device %d did not reply", order.device)
             continue
         try:
-            reply = session.read(order, by_node[node])
-            session.merge(order, reply, staleness=0)
+            reply = run.read(order, by_node[order.node_id])
+            run.merge(order, reply, staleness=0)
         except ReplyError as error:
             logger.warning("device %d: %s", order.device, error)
             continue
         merged.append(reply)
-    state.in_flight.clear()
+    run.state.in_flight.clear()
     return merged
 
 
 def evaluation_messages(
-    session: Run,
+    run: Run,
     server_round: int,
     arrays: ArrayRecord,
     config: ConfigRecord,
@@ -83,26 +88,14 @@ def evaluation_messages(
 ) -> list[Message]:
     """Ask a random share of the nodes to evaluate the global model.
 
-    Parameters
-    ----------
-    session : Run
-        The run; its seed and the round choose the nodes.
-    server_round : int
-        The round.
-    arrays : ArrayRecord
-        The global model.
-    config : ConfigRecord
-        Sent along.
-    fraction : float
-        The share, in (0, 1]; it is rounded up.
-    node_ids : sequence of int
-        The nodes that are connected.
+    The share, `fraction` in (0, 1], is rounded up; the seed of the run and the round
+    choose the nodes.
     """
-    fleet = session.dispatcher.fleet
+    fleet, settings = run.fleet, run.dispatcher.rules.settings
     fleet.refresh(node_ids)
-    devices = fleet.idle(())
+    devices = fleet.connected()
     count = min(len(devices), int(np.ceil(fraction * len(devices))))
-    generator = numpy_generator(session.state.seed, "evaluate", server_round)
+    generator = numpy_generator(run.state.seed, "evaluate", server_round)
     chosen = np.sort(generator.choice(devices, count, replace=False))
     return [
         wire.make_task(
@@ -110,8 +103,8 @@ def evaluation_messages(
             config,
             task_config(fleet, int(device), server_round, seed=0),
             node_id=fleet.node_ids[device],
-            keys=session.dispatcher.settings.keys,
-            ttl=session.dispatcher.settings.ttl,
+            keys=settings.keys,
+            ttl=settings.ttl,
             message_type=MessageType.EVALUATE,
         )
         for device in chosen

@@ -6,11 +6,11 @@ from typing import Self
 
 from flwr.serverapp import Grid
 
-from flwr_asyncdrop.checkpoint.keeper import Keeper
-from flwr_asyncdrop.checkpoint.saving import Saving
-from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.checkpoint import Checkpoint, Checkpointer
+from flwr_asyncdrop.server.callbacks import Callback, stateful_parts
 from flwr_asyncdrop.server.clock import Clock, VirtualClock, WallClock
 from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
@@ -18,6 +18,7 @@ from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.stopping import StoppingRule
+from flwr_asyncdrop.state_dict import Stateful
 
 
 @dataclass(frozen=True)
@@ -50,59 +51,56 @@ class Link:
 
 
 def assemble(
-    session: Run,
+    run: Run,
     link: Link,
-    limits: StoppingRule,
+    stopping: StoppingRule,
     *,
     evaluators: Sequence[Evaluator],
     callbacks: Sequence[Callback],
-    saving: Saving,
-    greets: bool = False,
+    checkpointer: Checkpointer | None = None,
+    checkpoint: Checkpoint | None = None,
+    probes: bool = False,
 ) -> AsyncLoop:
-    """Build the loop of a run.
+    """Build the loop of a run, and restore it if there is a checkpoint.
 
     Parameters
     ----------
-    session : Run
-        The state of the run, and those who change it.
-    link : Link
-        The way to the nodes.
-    limits : StoppingRule
-        When to end.
-    evaluators : sequence of Evaluator
-        Run after every round.
     callbacks : sequence of Callback
-        Told of everything, in this order. A checkpoint knows them by their place.
-    saving : Saving
-        Whether the run saves itself. If it goes on, all of these do so with it.
-    greets : bool
+        Called at every event, in this order.
+    probes : bool
         Whether real devices are asked what they can do, before their first task.
 
     Raises
     ------
     CheckpointError
-        If the checkpoint that it goes on from does not fit.
+        If the checkpoint does not fit.
     """
-    under_way = None
-    if saving.checkpoints is not None:
-        keeper = Keeper(saving.checkpoints, session, evaluators, callbacks)
-        if saving.checkpoint is not None:
-            under_way = keeper.restore(saving.checkpoint)
-        # The first: it saves what the others are at before they end.
-        callbacks = [keeper, *callbacks]
+    if checkpointer is not None:
+        # The first: it saves what the others have pending before they end.
+        callbacks = [checkpointer, *callbacks]
+    evaluations = Evaluations(evaluators, callbacks, stopping)
+    if checkpointer is not None:
+        parts: dict[str, Stateful] = {
+            "run": run,
+            "evaluations": evaluations,
+            **stateful_parts(callbacks),
+        }
+        if checkpoint is not None:
+            checkpoint.restore(parts)
+        checkpointer.attach(parts, run.updates_per_round)
     clock: Clock = (
-        VirtualClock(link.mailbox, limits.patience)
-        if session.simulated
+        VirtualClock(link.mailbox, stopping.patience)
+        if run.simulated
         else WallClock(link.mailbox)
     )
     return AsyncLoop(
-        session,
+        run,
         mailbox=link.mailbox,
         clock=clock,
-        limits=limits,
-        evaluators=evaluators,
+        stopping=stopping,
+        evaluations=evaluations,
         callbacks=callbacks,
         nodes=link.nodes,
-        greeter=CapabilityProbe(link.mailbox, session.dispatcher.fleet, enabled=greets),
-        under_way=under_way,
+        probe=CapabilityProbe(link.mailbox, run.fleet, enabled=probes),
+        resumed=checkpoint is not None,
     )

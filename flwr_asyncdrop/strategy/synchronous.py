@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.app import (
     DEFAULT_TTL,
@@ -45,7 +45,7 @@ class SynchronousRounds(Strategy):
     max_examples: int
     train_metrics_aggr_fn: MetricsFn
     evaluate_metrics_aggr_fn: MetricsFn
-    _session: Run | None = None
+    _run: Run | None = None
 
     @abstractmethod
     def _open(
@@ -54,30 +54,35 @@ class SynchronousRounds(Strategy):
         arrays: ArrayRecord,
         config: ConfigRecord | None,
         timeout: float,
+        *,
+        queue_ahead: int | None = None,
     ) -> Run:
         """Put the run together on the nodes that are connected."""
+
+    @abstractmethod
+    def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
+        """Return a train config with what the local objective adds to it."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Begin one synchronous round: a submodel for as many devices as in flight."""
         nodes = Nodes(grid)
-        if self._session is None or server_round == 1:
+        if self._run is None or server_round == 1:
             node_ids = nodes.wait_for(self.min_available_nodes, DEFAULT_TTL)
-            self._session = self._open(node_ids, arrays, config, DEFAULT_TTL)
+            self._run = self._open(node_ids, arrays, config, DEFAULT_TTL, queue_ahead=0)
         else:
-            rounds.resume(
-                self._session, wire.from_record(arrays), dict(config), nodes.ids()
-            )
-        return rounds.train_messages(self._session, server_round)
+            state = wire.from_record(arrays)
+            rounds.proceed(self._run, state, self._train_config(config), nodes.ids())
+        return rounds.train_messages(self._run, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """End it: merge every reply, in the order of dispatch."""
-        if self._session is None:
+        if self._run is None:
             raise ConfigError("aggregate_train comes after configure_train")
-        merged = rounds.merge_all(self._session, replies)
+        merged = rounds.merge_all(self._run, replies)
         if not merged:
             return None, None
         metrics = aggregate_metrics(
@@ -85,18 +90,18 @@ class SynchronousRounds(Strategy):
             [reply.metrics for reply in merged],
             self.keys.num_examples,
         )
-        return wire.to_record(self._session.state.arrays), metrics
+        return wire.to_record(self._run.state.arrays), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask `fraction_evaluate` of the nodes to evaluate the global model."""
-        if self._session is None:
+        if self._run is None:
             raise ConfigError("configure_evaluate comes after configure_train")
         if self.fraction_evaluate == 0:
             return []
         return rounds.evaluation_messages(
-            self._session,
+            self._run,
             server_round,
             arrays,
             config,

@@ -1,12 +1,16 @@
-"""Finds what a strategy's submodels leave out."""
+"""Finds what a strategy's submodels leave out, and what they cost."""
 
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Literal
 
 from torch import nn
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.server.assignment import ExampleInputs
-from flwr_asyncdrop.submodel import Plan, plan_blocks, plan_submodels
+from flwr_asyncdrop.fleet.profiles import TaskCost
+from flwr_asyncdrop.server.assignment import Assignment, ExampleInputs
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.submodel import Plan, State, plan_blocks, plan_submodels
 
 
 def discover(
@@ -16,20 +20,9 @@ def discover(
     example_inputs: ExampleInputs | None,
     scope: Literal["internal", "all"],
 ) -> Plan:
-    """Return the units of a model.
+    """Return the units of a model, or its residual blocks.
 
-    Parameters
-    ----------
-    strategy : str
-        Name of the strategy's class, for messages.
-    units : {"channels", "blocks"}
-        What its masks leave out.
-    model : nn.Module or None
-        The model; None if the strategy was given none.
-    example_inputs : Tensor, tuple or None
-        Inputs that the model runs on.
-    scope : {"all", "internal"}
-        Which of the channels; blocks go as a whole.
+    `strategy` is the name of its class, for messages.
 
     Raises
     ------
@@ -46,3 +39,18 @@ def discover(
     if units == "blocks":
         return plan_blocks(model, example_inputs)
     return plan_submodels(model, example_inputs, scope=scope)
+
+
+def first_costs(
+    assignment: Assignment, initial: State, seed: int, num_ranks: int
+) -> Sequence[TaskCost]:
+    """Return what the first task of each speed rank asks of its device."""
+    # A policy may change whenever it is asked, and the run has not begun.
+    assignment = assignment.with_masks(deepcopy(assignment.masks))
+    state = RunState.start_from(initial, seed)
+    costs = []
+    for rank in range(num_ranks):
+        part = assignment.part(state, rank, num_ranks)
+        size = sum(tensor.nbytes for tensor in (part.arrays or {}).values())
+        costs.append(TaskCost(part.compute, size, size))
+    return costs

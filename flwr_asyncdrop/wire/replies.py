@@ -1,7 +1,7 @@
 """What a reply must look like to be merged."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -36,12 +36,16 @@ class Expected:
         Where the records are.
     max_examples : int
         Most examples that it can claim.
+    extra : mapping of str to sequence of str
+        The records that were sent beside the model, and the names of their tensors,
+        which have the shapes and dtypes of the model's.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, torch.dtype]
     keys: RecordKeys = field(default_factory=RecordKeys)
     max_examples: int = MAX_EXAMPLES
+    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Reply:
         Size of the arrays on the wire.
     report : DeviceReport, optional
         What the device says of itself, if it says anything.
+    extra : mapping of str to dict of str to Tensor
+        The records that came back beside the model.
     """
 
     arrays: State
@@ -67,6 +73,7 @@ class Reply:
     metrics: RecordDict
     num_bytes: int
     report: DeviceReport | None = None
+    extra: Mapping[str, State] = field(default_factory=dict)
 
 
 def read_reply(message: Message, expected: Expected) -> Reply:
@@ -86,21 +93,28 @@ def read_reply(message: Message, expected: Expected) -> Reply:
         must be; one line with the mend, and a kind for counting.
     """
     content = _content(message)
-    arrays = _single_arrays(content)
-    _check_names(arrays, expected.shapes)
+    records = _array_records(content, expected)
     metrics, num_examples = _read_metrics(
         content, expected.keys.num_examples, expected.max_examples
     )
-    state = {
-        name: read_sound_array(name, arrays[name], shape, expected.dtypes[name])
-        for name, shape in expected.shapes.items()
-    }
+    arrays, *extra = (
+        {
+            name: read_sound_array(
+                name, record[name], expected.shapes[name], expected.dtypes[name]
+            )
+            for name in names
+        }
+        for record, names in zip(
+            records, (expected.shapes, *expected.extra.values()), strict=True
+        )
+    )
     return Reply(
-        arrays=state,
+        arrays=arrays,
         num_examples=num_examples,
         metrics=metrics,
-        num_bytes=array_bytes(arrays),
+        num_bytes=sum(map(array_bytes, records)),
         report=read_report(message),
+        extra=dict(zip(expected.extra, extra, strict=True)),
     )
 
 
@@ -148,20 +162,34 @@ def _content(message: Message) -> RecordDict:
     return message.content
 
 
-def _single_arrays(content: RecordDict) -> ArrayRecord:
-    records = list(content.array_records.values())
+def _array_records(content: RecordDict, expected: Expected) -> list[ArrayRecord]:
+    """Return the model's record, and then those beside it, in the order sent."""
+    records = dict(content.array_records)
+    extra = {name: records.pop(name, None) for name in expected.extra}
     if len(records) != 1:
         raise ReplyError(
             "records",
             f"the reply carries {len(records)} ArrayRecords: return exactly one, with "
             "the trained state_dict",
         )
-    return records[0]
+    (arrays,) = records.values()
+    _check_names(arrays, expected.shapes)
+    found = [arrays]
+    for name, record in extra.items():
+        if record is None:
+            raise ReplyError(
+                "records",
+                f"the reply lacks the record {name!r} that came with the task: return "
+                "what the algorithm's local objective gives",
+            )
+        _check_names(record, expected.extra[name])
+        found.append(record)
+    return found
 
 
-def _check_names(arrays: ArrayRecord, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    if arrays.keys() != shapes.keys():
-        odd = sorted(arrays.keys() ^ shapes.keys())
+def _check_names(arrays: ArrayRecord, names: Collection[str]) -> None:
+    if arrays.keys() != set(names):
+        odd = sorted(arrays.keys() ^ set(names))
         raise ReplyError(
             "names",
             f"the reply's arrays differ from those sent in {_short(odd[0])}"

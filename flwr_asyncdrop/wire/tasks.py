@@ -12,6 +12,8 @@ from flwr.app import (
     RecordDict,
 )
 
+from flwr_asyncdrop.exceptions import ConfigError
+
 SEED = "asyncdrop-seed"
 PARTITION_ID = "partition-id"
 NUM_PARTITIONS = "num-partitions"
@@ -73,6 +75,7 @@ def make_task(
     keys: RecordKeys,
     ttl: float = DEFAULT_TTL,
     message_type: str = MessageType.TRAIN,
+    extra: Mapping[str, ArrayRecord] | None = None,
 ) -> Message:
     """Build the message that asks a node to train, or to evaluate, a model.
 
@@ -92,9 +95,22 @@ def make_task(
         Seconds after which Flower gives the message and its reply up.
     message_type : str
         Flower's ``MessageType.TRAIN`` or ``MessageType.EVALUATE``.
+    extra : mapping of str to ArrayRecord, optional
+        What goes beside the model, by record.
+
+    Raises
+    ------
+    ConfigError
+        If a record beside the model has the key of another.
     """
+    extra = extra or {}
+    if taken := {keys.arrays, keys.config} & extra.keys():
+        raise ConfigError(
+            f"the record {min(taken)!r} that an aggregator sends along has the key of "
+            "another record: name it otherwise"
+        )
     record = ConfigRecord({**config, **dict(task.entries())})  # type: ignore[dict-item]  # the values come out of a ConfigRecord
-    content = RecordDict({keys.arrays: arrays, keys.config: record})
+    content = RecordDict({keys.arrays: arrays, **extra, keys.config: record})
     return Message(
         content=content,
         dst_node_id=node_id,

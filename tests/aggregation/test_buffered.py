@@ -10,6 +10,7 @@ from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract
 from tests.aggregation.two_layers import PLAN, random_state
+from tests.masks.choosing import choose
 
 
 def mean(normaliser):
@@ -31,7 +32,7 @@ def keep(*positions):
 def random_update(seed, rate=0.5, staleness=0, examples=1):
     generator = torch.Generator().manual_seed(seed)
     policy = RandomMask(rate)
-    indices = PLAN.indices(policy.assign(PLAN.groups, None, 0, 1, generator))
+    indices = PLAN.indices(choose(policy, PLAN.groups, None, 0, 1, generator))
     base, local = (extract(random_state(seed + n), indices) for n in (1000, 2000))
     return Update(local, indices, staleness, examples, base)
 

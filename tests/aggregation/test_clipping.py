@@ -94,15 +94,17 @@ def test_no_change_is_longer_and_none_turns(pairs, norm):
 
 
 class TestClipped:
-    def test_waits_and_remembers_as_the_other_does(self):
+    def test_waits_and_saves_as_the_other_does(self):
         other = Buffered(2, waits=True)
         clipped = Clipped(other, 1.0)
         assert clipped.needs_base
-        assert clipped.waits
-        assert not Clipped(Mixing(), 1.0).waits
-        assert clipped.memory is other.memory
-        clipped.memory = replacement = Buffered(2).memory
-        assert other.memory is replacement
+        assert clipped.waits_for == 2
+        assert Clipped(Mixing(), 1.0).waits_for == 1
+        other.merge({"w": torch.zeros(1)}, update({"w": [1.0]}, {"w": [0.0]}))
+        assert clipped.state_dict() == other.state_dict()
+        fresh = Clipped(Buffered(2), 1.0)
+        fresh.load_state_dict(clipped.state_dict())
+        assert len(fresh.state_dict()["changes"]) == 1
 
     def test_an_update_of_another_shape_changes_nothing(self):
         state = {"w": torch.tensor([2.0])}

@@ -10,11 +10,12 @@ from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.masks import FullMask, RandomMask
 from flwr_asyncdrop.submodel import extract
 from tests.aggregation.two_layers import PLAN, random_state
+from tests.masks.choosing import choose
 
 
 def indices_of(policy):
     generator = torch.Generator().manual_seed(0)
-    return PLAN.indices(policy.assign(PLAN.groups, None, 0, 1, generator))
+    return PLAN.indices(choose(policy, PLAN.groups, None, 0, 1, generator))
 
 
 def copy_of(state):

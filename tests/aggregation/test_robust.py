@@ -21,6 +21,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract
 from tests.aggregation.two_layers import PLAN, random_state
+from tests.masks.choosing import choose
 
 MEDIAN = combiner("median", 5)
 TRIMMED = combiner("trimmed-mean", 5)
@@ -186,7 +187,7 @@ def test_nothing_trimmed_is_the_mean_over_those_that_trained(seed, rate):
         buffer = Buffered(4, combine=combine)
         for number in range(4):
             generator = torch.Generator().manual_seed(seed + number)
-            keep = RandomMask(rate).assign(PLAN.groups, None, 0, 1, generator)
+            keep = choose(RandomMask(rate), PLAN.groups, None, 0, 1, generator)
             indices = PLAN.indices(keep)
             base, local = (
                 extract(random_state(seed + number + n), indices) for n in (50, 70)

@@ -13,6 +13,7 @@ from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError, DataError
 from flwr_asyncdrop.flower_internals.identity import assume_identity
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract, plan_submodels
+from tests.masks.choosing import choose
 from tests.runs import KEYS
 
 assume_identity(run_id=1)
@@ -31,7 +32,7 @@ def narrow_state():
     inputs = load_data(CONFIG).example_inputs()
     plan = plan_submodels(initial_model(CONFIG), inputs)
     generator = torch.Generator().manual_seed(0)
-    keep = RandomMask(0.5).assign(plan.groups, None, 0, 1, generator)
+    keep = choose(RandomMask(0.5), plan.groups, None, 0, 1, generator)
     return extract(full_state(), plan.indices(keep))
 
 
@@ -117,7 +118,7 @@ def test_tasks_leave_nothing_behind():
 
 def test_dropout_draws_from_the_task_and_leaves_nothing_behind(monkeypatch):
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
-    monkeypatch.setattr("flwr_asyncdrop.client_app.initial_model", lambda _: model)
+    monkeypatch.setattr("flwr_asyncdrop.app.client.initial_model", lambda _: model)
     state = {"2.weight": torch.zeros(10, 64), "2.bias": torch.zeros(10)}
     before = torch.get_rng_state()
     first = arrays(call(state))
@@ -215,7 +216,7 @@ def test_text_is_trained_and_evaluated_as_images_are(reviews_root, precision):
     state = initial_model(config).state_dict()
     plan = plan_submodels(initial_model(config), load_data(config).example_inputs())
     generator = torch.Generator().manual_seed(0)
-    keep = RandomMask(0.5).assign(plan.groups, None, 0, 1, generator)
+    keep = choose(RandomMask(0.5), plan.groups, None, 0, 1, generator)
     sent = extract(state, plan.indices(keep))
     reply = call(sent, run_config=settings, partition=0, devices=1)
     trained = wire.from_record(reply.content["arrays"])

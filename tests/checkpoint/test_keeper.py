@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 import torch
 from flwr.app import MetricRecord, RecordDict
+from flwr_asyncdrop.algorithms.hyperparameters import Hyperparameters
 
 from flwr_asyncdrop.aggregation import Update
 from flwr_asyncdrop.aggregation.buffered import Collected
 from flwr_asyncdrop.aggregation.latest_per_group import Latest
-from flwr_asyncdrop.algorithms.hyperparameters import Hyperparameters
 from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.checkpoint import keeper, newest
 from flwr_asyncdrop.checkpoint.codec import decode, encode
@@ -25,8 +25,9 @@ from flwr_asyncdrop.observers.history import HistoryMemory
 from flwr_asyncdrop.observers.results import ResultsMemory
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import UnderWay
+from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.run import RunMemory
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.checkpoint.small_runs import run
 

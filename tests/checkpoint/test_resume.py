@@ -14,10 +14,10 @@ from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, RunError
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.strategy.named import STRATEGIES
 from tests.checkpoint.small_runs import client, copy_of, lines, run
 from tests.grids import HandlerGrid
 from tests.runs import failing, record
+from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
@@ -108,8 +108,8 @@ class TestVirtualClock:
             state = newest(path).part("state", RunState)
             sent = {}
             for order in state.orders:
-                base = sent.setdefault(order.base_version, order.base)
-                assert order.base["0.weight"] is base["0.weight"]
+                base = sent.setdefault(order.base_version, order.part.arrays)
+                assert order.part.arrays["0.weight"] is base["0.weight"]
             together += len(state.orders) - len(sent)
         assert together > 0
 
@@ -214,7 +214,7 @@ class TestWallClock:
     def test_it_does_not_keep_what_nobody_sends_again(self, tmp_path):
         run(tmp_path, "fedbuff", **self.WALL)
         state = newest(checkpoints(tmp_path)[1]).part("state", RunState)
-        assert all(order.base is None for order in state.in_flight.values())
+        assert all(order.part.arrays is None for order in state.in_flight.values())
 
     def test_it_keeps_its_size_whoever_is_connected(self, tmp_path):
         with pytest.raises(KeyboardInterrupt):

@@ -6,13 +6,14 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract, plan_submodels
 from flwr_asyncdrop.wire import to_record
+from tests.masks.choosing import choose
 from tests.runs import mlp
 
 
 def part_of(model, rate=0.5):
     plan = plan_submodels(model, torch.zeros(1, 4))
-    keep = RandomMask(rate).assign(
-        plan.groups, None, 0, 1, torch.Generator().manual_seed(0)
+    keep = choose(
+        RandomMask(rate), plan.groups, None, 0, 1, torch.Generator().manual_seed(0)
     )
     return extract(model.state_dict(), plan.indices(keep))
 

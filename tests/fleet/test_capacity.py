@@ -75,23 +75,25 @@ class TestLeg:
 class TestCapacity:
     def test_a_submodels_time_counts_for_the_full_model(self):
         capacity = Capacity()
-        capacity.hear(DeviceReport(3.0), Trip(0.0, 9.0, TaskCost(0.5, 0, 0)))
+        capacity.update_from_report(
+            DeviceReport(3.0), Trip(0.0, 9.0, TaskCost(0.5, 0, 0))
+        )
         assert capacity.train_seconds == 6.0
         assert capacity.task_seconds(MB) == 6.0
 
     def test_it_follows_a_device_that_throttles(self):
         capacity, trip = Capacity(), Trip(0.0, 9.0, TaskCost(1.0, 0, 0))
         for seconds in (1.0, 1.0, 2.0, 2.0, 2.0):
-            capacity.hear(DeviceReport(seconds), trip)
+            capacity.update_from_report(DeviceReport(seconds), trip)
         assert capacity.train_seconds == pytest.approx(2 - 0.7**3)
 
     def test_transfers_are_part_of_a_task(self):
         # Greeted at 0: 1 s down, 1 s up. The task's 4 MB take 2 s down, 4 s up.
         capacity = Capacity()
         greeting = Trip(0.0, 2.0, TaskCost(1.0, 0, 0))
-        capacity.hear(DeviceReport(10.0, 1.0, 1.0), greeting)
+        capacity.update_from_report(DeviceReport(10.0, 1.0, 1.0), greeting)
         task = Trip(10.0, 27.0, TaskCost(1.0, 4 * MB, 4 * MB))
-        capacity.hear(DeviceReport(10.0, 12.0 + 1.0, 22.0), task)
+        capacity.update_from_report(DeviceReport(10.0, 12.0 + 1.0, 22.0), task)
         assert capacity.bytes_per_second_down == 2 * MB
         assert capacity.bytes_per_second_up == 1 * MB
         assert capacity.task_seconds(8 * MB) == 10.0 + 4.0 + 8.0
@@ -99,14 +101,14 @@ class TestCapacity:
     def test_what_is_declared_overrides(self):
         capacity = Capacity()
         report = DeviceReport(1.0, memory=50.0, capacity=2.0, bandwidth=float(MB))
-        capacity.hear(report, Trip(0.0, 9.0, TaskCost(1.0, 0, 0)))
+        capacity.update_from_report(report, Trip(0.0, 9.0, TaskCost(1.0, 0, 0)))
         assert capacity.declared == 2.0
         assert capacity.task_seconds(3 * MB) == 1.0 + 3.0 + 3.0
         assert capacity.most_bytes == 10.0
 
     def test_nothing_is_known_of_a_device_that_says_nothing(self):
         capacity = Capacity()
-        capacity.hear(DeviceReport(), Trip(0.0, 9.0, TaskCost(1.0, 0, 0)))
+        capacity.update_from_report(DeviceReport(), Trip(0.0, 9.0, TaskCost(1.0, 0, 0)))
         assert capacity == Capacity()
         assert capacity.most_bytes == math.inf
 
@@ -119,7 +121,7 @@ class TestRanks:
         for device, report in enumerate(reports):
             if report is not None:
                 trip = Trip(0.0, 30.0, TaskCost(1.0, 0, 0))
-                fleet.hear(device, report, trip)
+                fleet.update_from_report(device, report, trip)
         return fleet
 
     def test_local_steps_decide_and_not_what_flower_takes(self):
@@ -159,6 +161,8 @@ class TestRanks:
     def test_simulated_devices_keep_their_profiles(self):
         fleet = Fleet(2, [DeviceProfile(1.0), DeviceProfile(2.0)])
         fleet.refresh([1, 2])
-        fleet.hear(0, DeviceReport(99.0), Trip(0.0, 1.0, TaskCost(1.0, 0, 0)))
+        fleet.update_from_report(
+            0, DeviceReport(99.0), Trip(0.0, 1.0, TaskCost(1.0, 0, 0))
+        )
         assert fleet.ranks.tolist() == [0, 1]
         assert fleet.capacities == {}

@@ -38,10 +38,10 @@ def test_nodes_join_leave_and_return_as_the_same_device():
     assert fleet.node_ids == [10, 30]
     fleet.refresh([30, 20])
     assert fleet.node_ids == [10, 30, 20]
-    assert fleet.idle(()).tolist() == [1, 2]
+    assert fleet.idle((), 0.0).tolist() == [1, 2]
     fleet.refresh([10, 20, 30])
     assert fleet.node_ids == [10, 30, 20]
-    assert fleet.idle({1}).tolist() == [0, 2]
+    assert fleet.idle({1}, 0.0).tolist() == [0, 2]
 
 
 def test_a_simulated_fleet_ignores_nodes_beyond_its_profiles():
@@ -52,12 +52,12 @@ def test_a_simulated_fleet_ignores_nodes_beyond_its_profiles():
 
 def test_nodes_that_join_a_simulated_fleet_play_the_devices_whose_nodes_have_gone():
     fleet = fleet_of([1, 2, 3], num_ranks=3)
-    fleet.blame(1)
-    fleet.released_at[1] = 50.0
+    fleet.record_failure(1)
+    fleet.quarantined_until[1] = 50.0
     fleet.refresh([100, 7, 9, 8])
     assert fleet.node_ids == [100, 7, 8]
     assert fleet.idle((), 0.0).tolist() == [0, 1, 2]
-    assert fleet.blame(1) == 1
+    assert fleet.record_failure(1) == 1
 
 
 def test_ranks_are_those_of_the_devices_that_are_connected():
@@ -73,25 +73,31 @@ def test_ranks_are_those_of_the_devices_that_are_connected():
 class TestQuarantine:
     def test_a_device_in_quarantine_is_not_idle_until_its_release(self):
         fleet = fleet_of([1, 2, 3], num_ranks=3)
-        fleet.released_at[1] = 9.0
+        fleet.quarantined_until[1] = 9.0
         assert fleet.idle((), 8.9).tolist() == [0, 2]
         assert fleet.idle((), 9.0).tolist() == [0, 1, 2]
-        assert fleet.idle(()).tolist() == [0, 1, 2]
+        assert fleet.connected().tolist() == [0, 1, 2]
         assert fleet.next_return({0, 2}, 3.0) == 9.0
         assert fleet.next_return({0, 1, 2}, 3.0) == np.inf
 
     def test_one_that_is_away_at_its_release_comes_after_it(self):
         fleet = comers_and_goers()
-        fleet.released_at[0] = 5.0  # it is there from 0 to 4 s and from 10 to 14 s
+        fleet.quarantined_until[0] = (
+            5.0  # it is there from 0 to 4 s and from 10 to 14 s
+        )
         assert fleet.next_return({1, 2}, 1.0) == 10.0
 
     def test_failures_are_counted_in_a_row(self):
         fleet = fleet_of([1, 2], num_ranks=2)
-        assert [fleet.blame(0), fleet.blame(1), fleet.blame(0)] == [1, 1, 2]
-        fleet.released_at[0] = 9.0
-        fleet.forgive(0)
+        assert [
+            fleet.record_failure(0),
+            fleet.record_failure(1),
+            fleet.record_failure(0),
+        ] == [1, 1, 2]
+        fleet.quarantined_until[0] = 9.0
+        fleet.clear_failures(0)
         assert fleet.idle((), 0.0).tolist() == [0, 1]
-        assert [fleet.blame(0), fleet.blame(1)] == [1, 2]
+        assert [fleet.record_failure(0), fleet.record_failure(1)] == [1, 2]
 
 
 class TestExpectedDuration:
@@ -136,7 +142,7 @@ def test_a_device_is_idle_only_while_it_is_there():
         13.0: [0, 1, 2],
     }
     assert fleet.idle({2}, 8.0).tolist() == []
-    assert fleet.idle({2}).tolist() == [0, 1]
+    assert fleet.connected().tolist() == [0, 1, 2]
 
 
 def test_the_next_return_is_that_of_a_free_and_connected_device():

@@ -27,6 +27,7 @@ from flwr_asyncdrop.submodel import extract
 from flwr_asyncdrop.wire.npy import read_array
 from tests.aggregation.two_layers import PLAN, random_state
 from tests.fuzz import hostile
+from tests.masks.choosing import choose
 
 # More of them: ASYNCDROP_FUZZ=5000 python -m pytest tests/fuzz
 EXAMPLES = int(os.environ.get("ASYNCDROP_FUZZ", "40"))
@@ -50,7 +51,7 @@ AGGREGATORS = {
     "clipped": lambda: Clipped(Mixing(), 1.0),
 }
 MASK = PLAN.indices(
-    RandomMask(0.5).assign(PLAN.groups, None, 0, 1, torch.Generator().manual_seed(0))
+    choose(RandomMask(0.5), PLAN.groups, None, 0, 1, torch.Generator().manual_seed(0))
 )
 EXTRA = {"bn.running_var": torch.ones(6), "bn.num_batches_tracked": torch.tensor(3)}
 HIDDEN = {"bn.running_var": {0: MASK["in.bias"][0]}}

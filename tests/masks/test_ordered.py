@@ -6,13 +6,14 @@ import torch
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import GradedRate, OrderedMask, RandomMask
 from flwr_asyncdrop.submodel import UnitGroup
+from tests.masks.choosing import choose
 
 GROUPS = (UnitGroup("a", 16, "internal"), UnitGroup("b", 5, "internal"))
 
 
 def widths(mask, ranks=8):
     generator = torch.Generator().manual_seed(0)
-    kept = [mask.assign(GROUPS, None, rank, ranks, generator) for rank in range(ranks)]
+    kept = [choose(mask, GROUPS, None, rank, ranks, generator) for rank in range(ranks)]
     for keep in kept:
         assert all(k.tolist() == list(range(len(k))) for k in keep), "not the first"
     return [tuple(len(k) for k in keep) for keep in kept]
@@ -49,7 +50,7 @@ def test_a_spread_of_a_third_by_hand():
 
 def test_random_masks_can_have_the_same_widths():
     mask, generator = RandomMask(0.25, spread=1.0), torch.Generator().manual_seed(0)
-    kept = [mask.assign(GROUPS, None, rank, 8, generator) for rank in range(8)]
+    kept = [choose(mask, GROUPS, None, rank, 8, generator) for rank in range(8)]
     assert [tuple(len(k) for k in keep) for keep in kept] == widths(OrderedMask(0.25))
     assert any(keep[0].tolist() != list(range(len(keep[0]))) for keep in kept)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import DropRate, FullMask, RandomMask, SmartPartition
 from flwr_asyncdrop.submodel import UnitGroup
+from tests.masks.choosing import choose
 
 RATES = st.floats(0.0, 0.99)
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
@@ -30,14 +31,19 @@ def random_scores(groups, seed=0):
 
 def assign(policy, sizes, rank=0, num_ranks=1, seed=0):
     groups = groups_of(*sizes)
-    scores = random_scores(groups) if policy.needs_scores else None
-    return policy.assign(groups, scores, rank, num_ranks, seeded(seed))
+    scores = random_scores(groups)
+    return choose(policy, groups, scores, rank, num_ranks, seeded(seed))
 
 
 def dropped(policy, scores, rank, num_ranks):
     """Return which units of one group a device drops."""
-    [kept] = policy.assign(
-        groups_of(len(scores)), [torch.tensor(scores)], rank, num_ranks, seeded()
+    [kept] = choose(
+        policy,
+        groups_of(len(scores)),
+        [torch.tensor(scores)],
+        rank,
+        num_ranks,
+        seeded(),
     )
     return sorted(set(range(len(scores))) - set(kept.tolist()))
 
@@ -81,7 +87,8 @@ class TestFullMask:
         assert [units.tolist() for units in keep] == [[0, 1, 2], [0]]
 
     def test_wants_no_scores(self):
-        assert not FullMask.needs_scores
+        keep = choose(FullMask(), groups_of(2), None)  # with scores it would raise
+        assert len(keep) == 1
 
 
 class TestRandomMask:
@@ -101,7 +108,7 @@ class TestRandomMask:
         generator = seeded()
         counts = torch.zeros(8)
         for _ in range(2000):
-            [kept] = RandomMask(0.25).assign(groups_of(8), None, 0, 1, generator)
+            [kept] = choose(RandomMask(0.25), groups_of(8), None, 0, 1, generator)
             counts[kept] += 1
         # 0.75 expected; five standard errors of a share of 2000 draws are 0.048.
         assert (counts / 2000 - 0.75).abs().max() < 0.05
@@ -163,7 +170,7 @@ class TestSmartPartition:
 
     def test_each_group_has_an_order_of_its_own(self):
         scores = [torch.tensor([1.0, 2.0]), torch.tensor([2.0, 1.0])]
-        keep = SmartPartition(0.5).assign(groups_of(2, 2), scores, 0, 1, seeded())
+        keep = choose(SmartPartition(0.5), groups_of(2, 2), scores, 0, 1, seeded())
         assert [units.tolist() for units in keep] == [[0], [1]]
 
     def test_leaves_nothing_to_chance(self):
@@ -171,8 +178,8 @@ class TestSmartPartition:
         assert torch.equal(one, other)
 
     def test_without_scores(self):
-        with pytest.raises(ConfigError, match="unit_scores"):
-            SmartPartition(0.5).assign(groups_of(4), None, 0, 1, seeded())
+        with pytest.raises(ConfigError, match="compute_scores"):
+            choose(SmartPartition(0.5), groups_of(4), None, 0, 1, seeded())
 
 
 @pytest.mark.parametrize(

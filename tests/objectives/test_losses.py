@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flwr_asyncdrop.objectives import LogitAdjustedLoss, Proximal
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.objectives import LogitAdjustedLoss, Proximal
 
 
 def network():

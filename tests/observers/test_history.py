@@ -8,7 +8,8 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import UnitGroup
 from flwr_asyncdrop.wire import Reply
 

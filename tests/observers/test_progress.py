@@ -9,7 +9,8 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.progress import Progress
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
 
 ORDER = Order(
@@ -76,7 +77,7 @@ def test_lines_say_it_all(lines):
     run = Run(num_updates=480)
     run.progress.on_fleet(run.fleet)
     run.fleet.refresh(range(24))
-    run.fleet.released_at = {3: 600.0, 4: 300.0}
+    run.fleet.quarantined_until = {3: 600.0, 4: 300.0}
     run.state.updates = 126
     run.evaluate("server", loss=0.3, accuracy=0.9126)
     run.now += 0.1

@@ -2,7 +2,7 @@ import torch
 
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
-from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.submodel import UnitGroup
 
 HIDDEN = UnitGroup("hidden", 3, "internal")

@@ -3,12 +3,7 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.masks import RandomMask, SmartPartition
-from flwr_asyncdrop.server.assignment import (
-    FullModels,
-    MaskedModels,
-    Submodels,
-    compute_share,
-)
+from flwr_asyncdrop.server.assignment import Assignment, compute_share
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import extract, plan_blocks, plan_submodels
 from tests.runs import mlp, residual_mlp
@@ -23,7 +18,11 @@ def run_state(seed=0):
 
 
 def submodels(policy):
-    return Submodels(PLAN, policy, compute_share(PLAN, mlp(), INPUTS))
+    return Assignment(PLAN, policy, compute_share(PLAN, mlp(), INPUTS))
+
+
+def masked_models(policy):
+    return Assignment(PLAN, policy, masked=True)
 
 
 def shapes_of(arrays):
@@ -32,7 +31,7 @@ def shapes_of(arrays):
 
 def test_full_models_are_the_whole_global_model():
     state = run_state()
-    part = FullModels().assign(state, 0, 8)
+    part = Assignment().part(state, 0, 8)
     assert part.indices == {}
     assert part.compute == 1.0
     assert part.shapes == shapes_of(state.arrays)
@@ -42,7 +41,7 @@ def test_full_models_are_the_whole_global_model():
 def test_a_submodel_is_really_smaller_and_costs_less():
     # 0.5 of 6 and of 5 units is 3 and 2: 3 and 3 are left.
     state = run_state()
-    part = submodels(RandomMask(0.5)).assign(state, 0, 8)
+    part = submodels(RandomMask(0.5)).part(state, 0, 8)
     assert part.shapes == shapes_of(part.arrays)
     assert part.shapes["0.weight"] == (3, 4)
     assert part.shapes["2.weight"] == (3, 3)
@@ -52,24 +51,24 @@ def test_a_submodel_is_really_smaller_and_costs_less():
     assert torch.equal(part.arrays["0.bias"], state.arrays["0.bias"][rows])
 
 
-@pytest.mark.parametrize("assignment", [submodels, lambda p: MaskedModels(PLAN, p)])
+@pytest.mark.parametrize("assignment", [submodels, masked_models])
 def test_a_part_says_which_units_it_has(assignment):
-    part = assignment(RandomMask(0.5)).assign(run_state(), 0, 8)
+    part = assignment(RandomMask(0.5)).part(run_state(), 0, 8)
     first, second = (part.kept[group] for group in PLAN.groups)
     assert torch.equal(part.indices["0.weight"][0], first)
     assert torch.equal(part.indices["4.weight"][1], second)
-    assert FullModels().assign(run_state(), 0, 8).kept == {}
+    assert Assignment().part(run_state(), 0, 8).kept == {}
 
 
 def test_dropping_nothing_costs_what_the_full_model_costs():
     for policy in (RandomMask(0.0), SmartPartition(0.0)):
-        part = submodels(policy).assign(run_state(), 0, 8)
+        part = submodels(policy).part(run_state(), 0, 8)
         assert (part.indices, part.compute) == ({}, 1.0)
 
 
 def test_the_global_model_may_change_while_a_submodel_is_away():
     state = run_state()
-    part = submodels(RandomMask(0.5)).assign(state, 0, 8)
+    part = submodels(RandomMask(0.5)).part(state, 0, 8)
     before = {name: tensor.clone() for name, tensor in part.arrays.items()}
     for tensor in state.arrays.values():
         tensor.zero_()
@@ -77,7 +76,7 @@ def test_the_global_model_may_change_while_a_submodel_is_away():
 
 
 def kept(assignment, state, rank=0):
-    indices = assignment.assign(state, rank, 3).indices
+    indices = assignment.part(state, rank, 3).indices
     return [indices[name][0].tolist() for name in ("0.bias", "2.bias")]
 
 
@@ -114,11 +113,11 @@ def test_flops_are_counted_once_per_width():
         counted.append(shapes["0.weight"][0])
         return 0.5
 
-    assignment = Submodels(PLAN, RandomMask(0.5), share)
+    assignment = Assignment(PLAN, RandomMask(0.5), share)
     state = run_state()
     for number in range(5):
         state.dispatched = number
-        assert assignment.assign(state, 0, 8).compute == 0.5
+        assert assignment.part(state, 0, 8).compute == 0.5
     assert counted == [3]
 
 
@@ -126,7 +125,7 @@ def test_without_a_module_the_share_of_the_weights_stands_in():
     biases = 6 + 5 + 3
     share = compute_share(PLAN, None, None)
     assert share((), PLAN.shapes) == 1.0
-    halved = submodels(RandomMask(0.5)).assign(run_state(), 0, 8).shapes
+    halved = submodels(RandomMask(0.5)).part(run_state(), 0, 8).shapes
     assert share((), halved) == (12 + 9 + 9 + 3 + 3 + 3) / (FULL + biases)
 
 
@@ -134,8 +133,8 @@ def test_without_a_module_the_share_of_the_weights_stands_in():
 def test_by_the_papers_rule_a_submodel_costs_the_share_of_its_units(rate, kept):
     # int(0.2 * 6) + int(0.2 * 5) = 2 and int(0.4 * 6) + int(0.4 * 5) = 4 of 11 go.
     share = compute_share(PLAN, mlp(), INPUTS, "paper")
-    assignment = Submodels(PLAN, RandomMask(rate), share)
-    assert assignment.assign(run_state(), 0, 8).compute == kept / 11
+    assignment = Assignment(PLAN, RandomMask(rate), share)
+    assert assignment.part(run_state(), 0, 8).compute == kept / 11
 
 
 class Widths(nn.Module):
@@ -162,12 +161,12 @@ class Inside(nn.Module):
 def test_blocks_of_other_sizes_have_other_costs():
     net = nn.Sequential(Widths(), nn.Linear(4, 1))
     plan = plan_blocks(net, INPUTS)
-    assignment = Submodels(plan, RandomMask(0.5), compute_share(plan, net, INPUTS))
+    assignment = Assignment(plan, RandomMask(0.5), compute_share(plan, net, INPUTS))
     state = RunState.start_from(net.state_dict(), 0)
     found = {}
     for number in range(10):
         state.dispatched = number
-        part = assignment.assign(state, 0, 8)
+        part = assignment.part(state, 0, 8)
         (gone,) = {
             name.split(".")[1] for name, shape in part.shapes.items() if 0 in shape
         }
@@ -187,8 +186,8 @@ def test_without_a_module_empty_blocks_weigh_nothing():
 @pytest.mark.parametrize("policy", [RandomMask(0.5), SmartPartition(0.5)])
 def test_a_masked_model_is_the_submodel_at_full_size(policy):
     state = run_state()
-    sliced = submodels(policy).assign(state, 1, 3)
-    masked = MaskedModels(PLAN, policy).assign(state, 1, 3)
+    sliced = submodels(policy).part(state, 1, 3)
+    masked = masked_models(policy).part(state, 1, 3)
     assert masked.masked
     assert masked.compute == 1.0
     assert masked.shapes == shapes_of(masked.arrays) == shapes_of(state.arrays)

@@ -13,8 +13,8 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.fleet.selection import Stratified
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
-from flwr_asyncdrop.server.assignment import Part
-from flwr_asyncdrop.server.dispatch import Dispatcher
+from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
+from flwr_asyncdrop.server.order import Part
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainSettings
@@ -27,27 +27,31 @@ class Half:
     def __init__(self):
         self.asked = []
 
-    def assign(self, state, rank, num_ranks, most_bytes=math.inf):
+    masks = None
+
+    def part(self, state, rank, num_ranks, **_):
         self.asked.append((rank, num_ranks))
         indices = {"w": {0: torch.arange(2)}}
         return Part({"w": state.arrays["w"][:2]}, indices, {"w": (2,)}, compute=0.25)
 
 
-def dispatcher(profiles=None, nodes=(30, 10), assignment=None, ttl=60, **tolerance):
+def dispatcher(profiles=None, nodes=(30, 10), assignment=None, ttl=60, **faults):
     fleet = Fleet(len(nodes), profiles)
     fleet.refresh(nodes)
     settings = TrainSettings({"lr": 0.5}, StepDecay((3,), 0.1), KEYS, ttl)
-    return Dispatcher(
-        fleet,
-        Stratified(),
-        assignment or Half(),
-        settings,
-        tolerance=FaultPolicy(**tolerance),
+    rules = DispatchRules(
+        Stratified(), assignment or Half(), settings, FaultPolicy(**faults)
     )
+    return Dispatcher(fleet, rules)
 
 
 def run_state():
     return RunState.start_from({"w": torch.arange(4.0)}, seed=5)
+
+
+def at(time, state):
+    state.time = time
+    return state
 
 
 VIRTUAL = [DeviceProfile(2.0, 100.0, 100.0), DeviceProfile(4.0)]
@@ -61,9 +65,9 @@ def test_an_order_says_all_about_its_task():
     assert (order.number, order.round, order.base_version) == (6, 3, 4)
     assert (order.device, order.node_id) == (0, 10)
     assert (order.rank, order.num_ranks) == (0, 2)
-    assert order.dispatched_at == 12.5
-    assert order.shapes == {"w": (2,)}
-    assert order.indices["w"][0].tolist() == [0, 1]
+    assert order.timing.dispatched_at == 12.5
+    assert order.part.shapes == {"w": (2,)}
+    assert order.part.indices["w"][0].tolist() == [0, 1]
     assert (order.cost.compute, order.cost.bytes_down) == (0.25, size)
     assert wire.from_record(message.content["arrays"])["w"].tolist() == [0, 1]
     assert (message.metadata.dst_node_id, message.metadata.ttl) == (10, 60)
@@ -83,11 +87,14 @@ def test_a_simulated_device_is_told_who_it_is_and_a_real_one_is_not():
 def test_a_simulated_task_arrives_after_compute_and_transfer():
     state = run_state()
     state.time = 10.0
-    order, _ = dispatcher(VIRTUAL).next_task(state, 1, time=10.0)
+    order, _ = dispatcher(VIRTUAL).next_task(at(10.0, state), 1)
     duration = 2.0 * 0.25 + 2 * order.cost.bytes_down / 100.0
-    assert order.due == 10.0 + duration
+    assert order.timing.due == 10.0 + duration
     # Three times as long as it should take, and twice that.
-    assert (order.deadline, order.gives_up) == (10 + 3 * duration, 10 + 6 * duration)
+    assert (order.timing.deadline, order.timing.gives_up) == (
+        10 + 3 * duration,
+        10 + 6 * duration,
+    )
 
 
 def test_jitter_is_drawn_from_the_seed_of_the_run_and_the_number_of_the_order():
@@ -95,7 +102,7 @@ def test_jitter_is_drawn_from_the_seed_of_the_run_and_the_number_of_the_order():
 
     def order(number, state=state):
         state.dispatched = number
-        return sender.next_task(state, 1, time=0.0)[0]
+        return sender.next_task(at(0.0, state), 1)[0].timing
 
     noise = [numpy_generator(5, "jitter", n).standard_normal() for n in (0, 1)]
     # 2 s with a quarter of the compute.
@@ -113,8 +120,12 @@ class TestDeadlinesOfRealDevices:
                 sender.fleet.observe(device, seconds, compute=1.0)
         state = run_state()
         state.time = 100.0
-        order, message = sender.next_task(state, 1, time=100.0)
-        return order.deadline - 100, order.gives_up - 100, message.metadata.ttl
+        order, message = sender.next_task(at(100.0, state), 1)
+        return (
+            order.timing.deadline - 100,
+            order.timing.gives_up - 100,
+            message.metadata.ttl,
+        )
 
     def test_a_device_that_nobody_knows_has_the_timeout(self):
         assert self.order(dispatcher(ttl=3600)) == (3600, 3600, 3600)
@@ -138,13 +149,13 @@ class TestDeadlinesOfRealDevices:
     def test_a_task_that_was_given_up_makes_the_next_deadline_a_later_one(self):
         sender = dispatcher(ttl=3600)
         assert self.order(sender, seconds=80.0)[0] == 60.0
-        order, _ = sender.next_task(run_state(), 1, time=0.0)
+        order, _ = sender.next_task(at(0.0, run_state()), 1)
         sender.took_longer(order, 120.0)  # 480 s for the full model: 80 + 0.3 * 400
         assert sender.fleet.expected(order.device, order.cost) == 200.0 / 4
 
     def test_of_a_device_that_nobody_knows_it_says_nothing(self):
         sender = dispatcher(ttl=3600)
-        order, _ = sender.next_task(run_state(), 1, time=0.0)
+        order, _ = sender.next_task(at(0.0, run_state()), 1)
         sender.took_longer(order, 3600.0)
         assert sender.fleet.expected(order.device, order.cost) is None
 
@@ -157,14 +168,14 @@ class TestDeadlinesOfRealDevices:
 def test_too_many_failures_in_a_row_bring_quarantine(profiles, released):
     sender, state = dispatcher(profiles, quarantine_after=2), run_state()
     state.time = 7.0
-    order, _ = sender.next_task(state, 1, time=7.0)
+    order, _ = sender.next_task(at(7.0, state), 1)
     for _ in range(3):
         sender.failed(state, order)
-    assert sender.fleet.released_at == {order.device: released}
+    assert sender.fleet.quarantined_until == {order.device: released}
     sender.succeeded(order, Trip(6.0, 7.0, order.cost), report=None)
-    assert sender.fleet.released_at == {}
+    assert sender.fleet.quarantined_until == {}
     sender.failed(state, order)
-    assert sender.fleet.released_at == {}
+    assert sender.fleet.quarantined_until == {}
 
 
 def test_a_share_of_the_orders_gets_lost_wherever_time_is_simulated():
@@ -172,32 +183,35 @@ def test_a_share_of_the_orders_gets_lost_wherever_time_is_simulated():
     lost = 0
     for number in range(400):
         state.dispatched = number
-        assert not sender.next_task(state, 1)[0].lost
-        lost += sender.next_task(state, 1, time=0.0)[0].lost
+        lost += sender.next_task(at(0.0, state), 1)[0].timing.lost
     assert 70 <= lost <= 130  # 100 are expected, with a deviation of 9
-    assert not dispatcher().next_task(state, 1, time=0.0)[0].lost
+    assert not dispatcher().next_task(at(0.0, state), 1)[0].timing.lost
 
 
 @pytest.mark.parametrize(("deadline", "shows_at"), [(3.0, 1.5), (0.0, 0.5)])
 def test_a_lost_order_never_arrives_and_shows_when_it_is_overdue(deadline, shows_at):
     # 2 s with a quarter of the compute; without deadlines, when it would arrive.
     sender = dispatcher([DeviceProfile(2.0, dropout=0.99)] * 2, deadline=deadline)
-    order, _ = sender.next_task(run_state(), 1, time=0.0)
-    assert order.lost
-    assert (order.due, order.deadline, order.gives_up) == (math.inf, shows_at, shows_at)
+    order, _ = sender.next_task(at(0.0, run_state()), 1)
+    assert order.timing.lost
+    assert (order.timing.due, order.timing.deadline, order.timing.gives_up) == (
+        math.inf,
+        shows_at,
+        shows_at,
+    )
 
 
 def test_a_late_order_keeps_its_device_and_gives_its_rank_to_another():
     sender = dispatcher([DeviceProfile(s) for s in (1, 1, 2, 2)], nodes=range(1, 5))
     sender.fleet.num_ranks = 2
     state = run_state()
-    first, _ = sender.next_task(state, 1, time=0.0)
+    first, _ = sender.next_task(at(0.0, state), 1)
     assert first.rank == 0
     state.late["m0"] = first
-    second, _ = sender.next_task(state, 1, time=0.0)
+    second, _ = sender.next_task(at(0.0, state), 1)
     assert (second.rank, first.device != second.device) == (0, True)
     state.in_flight["m1"] = second
-    assert sender.next_task(state, 1, time=0.0)[0].rank == 1
+    assert sender.next_task(at(0.0, state), 1)[0].rank == 1
 
 
 def test_an_order_is_sent_again_as_it_was():
@@ -206,21 +220,22 @@ def test_an_order_is_sent_again_as_it_was():
     order, message = sender.next_task(state, 1)
     state.fastest_updates = 3  # the schedule has gone on
     state.arrays["w"] += 1
-    kept = replace(order, base={"w": torch.tensor([0.0, 1.0])})
+    arrays = {"w": torch.tensor([0.0, 1.0])}
+    kept = replace(order, part=replace(order.part, arrays=arrays))
     again = sender.message(state, kept)
     assert again.content == message.content
     assert again.metadata.ttl == message.metadata.ttl
-    with pytest.raises(ConfigError, match="keeps its base"):
+    with pytest.raises(ConfigError, match="keeps what was sent"):
         sender.message(state, order)
 
 
 def test_who_is_not_there_gets_no_task():
     away = DeviceProfile(1.0, availability=Availability(10.0, ((6.0, 10.0),)))
     sender, state = dispatcher([away, DeviceProfile(2.0)]), run_state()
-    assert sender.next_task(state, 1, time=0.0)[0].device == 1
-    assert sender.next_task(state, 1, time=6.0)[0].device == 0
-    state.in_flight["m"] = sender.next_task(state, 1, time=0.0)[0]
-    assert sender.next_task(state, 1, time=0.0) is None
+    assert sender.next_task(at(0.0, state), 1)[0].device == 1
+    assert sender.next_task(at(6.0, state), 1)[0].device == 0
+    state.in_flight["m"] = sender.next_task(at(0.0, state), 1)[0]
+    assert sender.next_task(at(0.0, state), 1) is None
     assert sender.next_return(state) == 6.0
 
 

@@ -144,7 +144,7 @@ class TestWallClock:
         assert nodes[:4] == [2, 2, 3, 2]
         fourth = run.recorder.orders[3]
         assert fourth.node_id == 2
-        assert fourth.dispatched_at == run.recorder.times[0]
+        assert fourth.timing.dispatched_at == run.recorder.times[0]
         assert run.recorder.times[0] == pytest.approx(1.0, abs=0.3)
 
     def test_ranks_follow_the_measured_speed(self):
@@ -201,7 +201,7 @@ class TestWallClock:
 
         grid = HandlerGrid(train, node_ids=[1], delay=lambda m: 1.0)
         run = Run(grid, in_flight=3, rounds=9).go()
-        assert run.session.updates_per_round == 1
+        assert run.run.updates_per_round == 1
         assert {merged.order.node_id for merged in run.recorder.merged} == {1, 2, 3}
 
     def test_a_lost_task_shows_at_once_which_nodes_are_left(self):
@@ -300,21 +300,21 @@ class TestDeadlines:
             return slow if (node, tasks[node]) == (1, 2) else 4.0
 
         grid = HandlerGrid(plus_one, node_ids=[1, 2, 3], delay=delay)
-        run = Run(grid, rounds=rounds, tolerance=FaultPolicy(late=late)).go()
+        run = Run(grid, rounds=rounds, faults=FaultPolicy(late=late)).go()
         orders = [order for order in run.recorder.orders if order.node_id == 1]
         return run, orders[1]
 
     def test_the_slot_of_an_overdue_task_is_taken_by_another_device_at_once(self):
         run, slow = self.run(slow=45.0)
-        overdue = pytest.approx(slow.dispatched_at + 30, abs=0.3)
-        sent = [o for o in run.recorder.orders if o.dispatched_at == overdue]
+        overdue = pytest.approx(slow.timing.dispatched_at + 30, abs=0.3)
+        sent = [o for o in run.recorder.orders if o.timing.dispatched_at == overdue]
         assert {order.node_id for order in sent} <= {2, 3}
         assert len(sent) >= 1
 
     def test_its_device_gets_nothing_until_it_has_replied(self):
         run, slow = self.run(slow=45.0)
-        sent = [o.dispatched_at for o in run.recorder.orders if o.node_id == 1]
-        assert sent[2] >= slow.dispatched_at + 45
+        sent = [o.timing.dispatched_at for o in run.recorder.orders if o.node_id == 1]
+        assert sent[2] >= slow.timing.dispatched_at + 45
 
     @pytest.mark.parametrize(("late", "rate"), [("merge", 0.5), ("discount", 0.25)])
     def test_a_late_reply_is_merged_or_merged_by_half(self, late, rate):
@@ -343,13 +343,13 @@ class TestDeadlines:
         run, slow = self.run(slow=75.0, rounds=30)
         assert run.state.failures == {"no-reply": 1}
         when = next(time for time, _, kind in run.recorder.ends if kind == "no-reply")
-        assert when == pytest.approx(slow.dispatched_at + 60, abs=0.3)
+        assert when == pytest.approx(slow.timing.dispatched_at + 60, abs=0.3)
         assert run.recorder.failures == [(0, "no-reply", "no reply within 60 s")]
         assert slow.number not in [m.order.number for m in run.recorder.merged]
         # Given up, the device is free again, at a later deadline.
         third = [order for order in run.recorder.orders if order.node_id == 1][2]
-        assert third.dispatched_at >= when
-        assert third.deadline - third.dispatched_at > 30
+        assert third.timing.dispatched_at >= when
+        assert third.timing.deadline - third.timing.dispatched_at > 30
 
     def test_the_run_ends_though_a_late_order_is_still_out(self):
         run, slow = self.run(slow=55.0, rounds=6)
@@ -366,7 +366,10 @@ def test_a_device_that_joins_is_found_while_another_hangs():
     grid = HandlerGrid(train, node_ids=[1], delay=lambda m: 1.0)
     run = Run(grid, in_flight=2, rounds=3).go()
     joined = run.recorder.orders[1]
-    assert (joined.node_id, joined.dispatched_at) == (2, pytest.approx(5.0, abs=0.3))
+    assert (joined.node_id, joined.timing.dispatched_at) == (
+        2,
+        pytest.approx(5.0, abs=0.3),
+    )
     assert run.state.updates == 3
 
 
@@ -400,8 +403,8 @@ class TestFailures:
             return failing(message, "CUDA\nout") if bad else plus_one(message)
 
         grid = HandlerGrid(train, node_ids=[1, 2])
-        tolerance = FaultPolicy(quarantine_after=0)
-        run = Run(grid, seconds=(1.0, 1.0), tolerance=tolerance).go()
+        faults = FaultPolicy(quarantine_after=0)
+        run = Run(grid, seconds=(1.0, 1.0), faults=faults).go()
         # It fails at 1 to 6 s; device 1 works at 1 to 5 s and, as the last task is not
         # given to the device that has just failed, at 7 s.
         assert run.recorder.times == [1, 2, 3, 4, 5, 7]
@@ -461,20 +464,20 @@ class TestFailures:
 
         grid = HandlerGrid(train, node_ids=[1, 2])
         run = Run(grid, seconds=(1.0, 1.0), rounds=12).go()
-        sent = [o.dispatched_at for o in run.recorder.orders if o.device == 0]
+        sent = [o.timing.dispatched_at for o in run.recorder.orders if o.device == 0]
         # It fails after a second each: three times, then after pauses of 1, 2 and 4 s.
         # Then it is healed.
         assert sent[:6] == [0, 1, 2, 4, 7, 12]
         assert sent[6:] == list(range(13, 13 + len(sent) - 6))
         assert run.state.failures == {"client-error": 5}
-        fleet = run.session.dispatcher.fleet
-        assert (fleet.failures_in_a_row, fleet.released_at) == ({}, {})
+        fleet = run.run.fleet
+        assert (fleet.failures_in_a_row, fleet.quarantined_until) == ({}, {})
 
     def test_with_all_devices_in_quarantine_the_clock_goes_to_the_first_release(self):
         outcomes = iter([failing] * 2 + [plus_one] * 9)
         grid = HandlerGrid(lambda m: next(outcomes)(m), node_ids=[1])
-        tolerance = FaultPolicy(quarantine_after=1)
-        run = Run(grid, seconds=(4.0,), in_flight=1, rounds=2, tolerance=tolerance).go()
+        faults = FaultPolicy(quarantine_after=1)
+        run = Run(grid, seconds=(4.0,), in_flight=1, rounds=2, faults=faults).go()
         # Failures at 4 and, released at 8, at 12; released at 20.
         assert run.recorder.times == [24.0, 28.0]
 
@@ -483,9 +486,9 @@ class TestFailures:
         grid = HandlerGrid(
             lambda m: next(outcomes)(m), node_ids=[1], delay=lambda m: 1.0
         )
-        tolerance = FaultPolicy(quarantine_after=1)
-        run = Run(grid, in_flight=1, rounds=1, tolerance=tolerance).go()
-        sent = [order.dispatched_at for order in run.recorder.orders]
+        faults = FaultPolicy(quarantine_after=1)
+        run = Run(grid, in_flight=1, rounds=1, faults=faults).go()
+        sent = [order.timing.dispatched_at for order in run.recorder.orders]
         assert sent == pytest.approx([0, 11, 32], abs=0.6)
 
     def test_nothing_but_failures_after_some_updates_end_the_run_in_order(self, caplog):
@@ -581,7 +584,7 @@ def test_whatever_happens_the_books_are_right(
     else:
         state = run.state
         assert state.updates == state.version == len(run.recorder.merged)
-        assert state.updates == 3 * run.session.updates_per_round
+        assert state.updates == 3 * run.run.updates_per_round
         assert not state.in_flight
         assert (
             state.dispatched == len(seen) == state.updates + len(run.recorder.failures)

@@ -1,7 +1,5 @@
 """Real devices are asked what they can do before their first task."""
 
-import math
-
 import pytest
 import torch
 from flwr.app import Message, RecordDict
@@ -9,7 +7,7 @@ from flwr.app import Message, RecordDict
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import CapacityError, RunError
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.server.assignment import FullModels, MaskedModels, Submodels
+from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import plan_submodels
 from tests.grids import HandlerGrid
@@ -39,7 +37,7 @@ def tasks(grid):
 def test_the_first_tasks_go_by_what_the_devices_answer():
     reports = {node: wire.DeviceReport(seconds) for node, seconds in ((1, 9), (2, 3))}
     grid = HandlerGrid(device(reports), node_ids=reports)
-    run = Run(grid, in_flight=2, greets=True).go()
+    run = Run(grid, in_flight=2, probes=True).go()
     assert [m.metadata.dst_node_id for m in grid.pushed[:2]] == [1, 2]
     assert all(wire.is_probe(message) for message in grid.pushed[:2])
     first = run.recorder.orders[:2]
@@ -50,7 +48,7 @@ def test_the_first_tasks_go_by_what_the_devices_answer():
 def test_a_device_that_does_not_know_greetings_trains_all_the_same():
     reports = {1: None, 2: wire.DeviceReport(3.0)}
     grid = HandlerGrid(device(reports), node_ids=reports)
-    run = Run(grid, in_flight=2, greets=True).go()
+    run = Run(grid, in_flight=2, probes=True).go()
     assert {order.node_id for order in run.recorder.orders} == {1, 2}
     assert run.state.failures == {}
 
@@ -64,9 +62,9 @@ def test_a_device_that_never_answers_is_waited_for_a_minute():
         node_ids=[1, 2],
         delay=lambda m: 0.0 if wire.is_probe(m) else 30.0,
     )
-    run = Run(grid, in_flight=2, greets=True, rounds=4).go()
+    run = Run(grid, in_flight=2, probes=True, rounds=4).go()
     first = next(order for order in run.recorder.orders if order.node_id == 1)
-    assert 60 <= first.dispatched_at < 66
+    assert 60 <= first.timing.dispatched_at < 66
 
 
 def test_one_that_joins_is_greeted_too():
@@ -80,14 +78,14 @@ def test_one_that_joins_is_greeted_too():
         return handler(message)
 
     grid.handler = grow
-    run = Run(grid, in_flight=2, greets=True, rounds=12).go()
+    run = Run(grid, in_flight=2, probes=True, rounds=12).go()
     greeted = [m.metadata.dst_node_id for m in grid.pushed if wire.is_probe(m)]
     assert greeted == [1, 3]
     assert {order.node_id for order in run.recorder.orders} == {1, 3}
 
 
-def test_nobody_is_greeted_unless_it_is_asked_for_nor_if_simulated():
-    for options in ({}, {"greets": True, "seconds": (1.0, 2.0, 3.0)}):
+def test_nobody_is_probed_unless_it_is_asked_for_nor_if_simulated():
+    for options in ({}, {"probes": True, "seconds": (1.0, 2.0, 3.0)}):
         grid = HandlerGrid(plus_one)
         Run(grid, **options).go()
         assert len(tasks(grid)) == len(grid.pushed)
@@ -118,39 +116,41 @@ class TestMemory:
 
     def submodels(self):
         plan = plan_submodels(mlp(), torch.zeros(1, 4))
-        return Submodels(plan, RandomMask(0.25), lambda keep, shapes: 1.0)
+        return Assignment(plan, RandomMask(0.25))
 
     def test_a_submodel_is_as_small_as_the_device_needs(self):
-        part = self.submodels().assign(self.STATE, 0, 2, most_bytes=self.FULL / 3)
+        part = self.submodels().part(self.STATE, 0, 2, most_bytes=self.FULL / 3)
         size = sum(tensor.nbytes for tensor in part.arrays.values())
         assert self.FULL / 5 < size <= self.FULL / 3
         assert {n: tuple(t.shape) for n, t in part.arrays.items()} == part.shapes
 
     def test_one_that_fits_is_what_it_was_without_a_bound(self):
-        free = self.submodels().assign(self.STATE, 0, 2)
-        bounded = self.submodels().assign(self.STATE, 0, 2, most_bytes=self.FULL)
+        free = self.submodels().part(self.STATE, 0, 2)
+        bounded = self.submodels().part(self.STATE, 0, 2, most_bytes=self.FULL)
         assert free.shapes == bounded.shapes
         assert all(torch.equal(free.arrays[n], bounded.arrays[n]) for n in free.arrays)
 
     @pytest.mark.parametrize("masked", [False, True])
     def test_full_size_models_do_not_get_smaller(self, masked):
         plan = plan_submodels(mlp(), torch.zeros(1, 4))
-        whole = MaskedModels(plan, RandomMask(0.5)) if masked else FullModels()
-        whole.assign(self.STATE, 0, 2, most_bytes=self.FULL)
+        masks = RandomMask(0.5) if masked else None
+        whole = Assignment(plan, masks, masked=masked)
+        whole.part(self.STATE, 0, 2, most_bytes=self.FULL)
         with pytest.raises(CapacityError, match="choose an algorithm with submodels"):
-            whole.assign(self.STATE, 0, 2, most_bytes=self.FULL - 1)
+            whole.part(self.STATE, 0, 2, most_bytes=self.FULL - 1)
 
     def test_a_device_without_the_memory_gets_no_tasks(self, caplog):
         arrays = {"w": torch.zeros(2)}  # 8 bytes, and five times that to train
         reports = {1: wire.DeviceReport(1.0, memory=39), 2: wire.DeviceReport(1.0)}
         grid = HandlerGrid(device(reports), node_ids=reports)
-        run = Run(grid, arrays=arrays, in_flight=2, greets=True).go()
+        run = Run(grid, arrays=arrays, in_flight=2, probes=True).go()
         assert {order.node_id for order in run.recorder.orders} == {2}
-        assert run.session.dispatcher.fleet.released_at == {0: math.inf}
+        assert run.run.fleet.too_small == {0}
+        assert run.run.fleet.quarantined(run.state.time) == 0
         assert caplog.text.count("device 0 gets no tasks: the full model") == 1
 
     def test_a_run_without_any_device_that_can_ends(self):
         reports = {1: wire.DeviceReport(1.0, memory=39)}
         grid = HandlerGrid(device(reports), node_ids=reports)
         with pytest.raises(RunError, match="no device was there"):
-            Run(grid, in_flight=1, greets=True).go()
+            Run(grid, in_flight=1, probes=True).go()

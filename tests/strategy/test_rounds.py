@@ -6,7 +6,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.strategy.rounds import (
     evaluation_messages,
     merge_all,
-    resume,
+    proceed,
     train_messages,
 )
 from tests.grids import HandlerGrid
@@ -43,7 +43,7 @@ def test_a_round_begins_with_no_device_busy():
 
 def test_a_round_goes_on_with_what_the_caller_has():
     opened = session(nodes=2, config={"lr": 0.5})
-    resume(opened, {"w": torch.full((2,), 7.0)}, {"lr": 0.25}, [2, 9])
+    proceed(opened, {"w": torch.full((2,), 7.0)}, {"lr": 0.25}, [2, 9])
     messages = train_messages(opened, 2)
     assert {message.metadata.dst_node_id for message in messages} == {2, 9}
     assert {message.content["config"]["lr"] for message in messages} == {0.25}

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 import torch
+import torch.nn.functional as F
 from flwr.app import (
     ConfigRecord,
     Message,
@@ -34,9 +35,9 @@ from flwr_asyncdrop.exceptions import (
     UnsupportedModelError,
 )
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, speed_levels
+from flwr_asyncdrop.objectives import LocalSteps, LocalTask
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history
 from flwr_asyncdrop.seeding import derive_seed, torch_generator
-from flwr_asyncdrop.strategy.named import STRATEGIES
 from flwr_asyncdrop.submodel import merge_
 from tests.grids import HandlerGrid
 from tests.runs import (
@@ -48,6 +49,7 @@ from tests.runs import (
     record,
     residual_mlp,
 )
+from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
@@ -68,7 +70,8 @@ def samples(device):
 def train_locally(model, device, seed):
     x, y = samples(device)
     generator = torch_generator(seed, "order")
-    return SGD.train(model, lambda at: (x[at], y[at]), len(y), generator)
+    local = LocalSteps(LocalTask(model, F.cross_entropy))
+    return SGD.train(model, local, lambda at: (x[at], y[at]), len(y), generator)
 
 
 def client(message, net=mlp):
@@ -325,7 +328,7 @@ class TestSynchronousHooks:
         expected = {name: tensor.clone() for name, tensor in initial.items()}
         for order, reply in zip(orders, replies, strict=True):
             update = wire.from_record(reply.content["arrays"])
-            merge_(expected, update, order.indices, 0.25)
+            merge_(expected, update, order.part.indices, 0.25)
         assert weights(arrays) == {n: t.tolist() for n, t in expected.items()}
         losses = [reply.content["metrics"]["loss"] for reply in replies]
         assert metrics["loss"] == pytest.approx(sum(losses) / 3)

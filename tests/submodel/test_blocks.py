@@ -20,6 +20,7 @@ from flwr_asyncdrop.submodel import (
     silenced,
     step_flops,
 )
+from tests.masks.choosing import choose
 
 IMAGES = torch.zeros(2, 3, 6, 6)
 BN = ("weight", "bias", "running_mean", "running_var")
@@ -388,7 +389,7 @@ class TestScores:
         plan = plan_blocks(model, torch.zeros(1, 6))
         scores = (torch.tensor([3.0, 9.0, 1.0, 7.0, 5.0]),)  # order 1 3 4 0 2
         kept = [
-            SmartPartition(0.4).assign(plan.groups, scores, r, 3, torch.Generator())
+            choose(SmartPartition(0.4), plan.groups, scores, r, 3, torch.Generator())
             for r in range(3)
         ]
         assert [k[0].tolist() for k in kept] == [[0, 2, 4], [0, 1, 2], [1, 2, 3]]

@@ -7,6 +7,7 @@ from flwr_asyncdrop.app.models.width import scaled
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from tests.masks.choosing import choose
 
 IMAGE_MODELS = tuple(name for name in MODEL_NAMES if name not in TEXT_MODELS)
 DIGITS = (1, 8, 8)
@@ -103,7 +104,7 @@ class TestEveryModel:
         model, x = build(name).eval(), inputs_for(name, 64)
         plan = plan_submodels(model, x[:1])
         generator = torch.Generator().manual_seed(0)
-        keep = RandomMask(0.125).assign(plan.groups, None, 0, 1, generator)
+        keep = choose(RandomMask(0.125), plan.groups, None, 0, 1, generator)
         small = load_submodel(model, extract(model.state_dict(), plan.indices(keep)))
         assert num_parameters(small) < num_parameters(model)
         with torch.no_grad():
@@ -172,7 +173,7 @@ def test_unknown_name():
     ("input_shape", "num_classes"), [((28, 28), 10), ((1, 0, 28), 10), (CIFAR, 0)]
 )
 def test_impossible_sizes(input_shape, num_classes):
-    with pytest.raises(ConfigError, match=r"not input_shape=.* and num_classes="):
+    with pytest.raises(ConfigError, match=r"not input_shape=.* and num_outputs="):
         build_model("mlp", input_shape, num_classes, seed=0)
 
 

@@ -448,11 +448,11 @@ def test_it_can_be_read_at_any_moment():
         while not all(read.done() for read in reads):
             number += 1
             run.state.in_flight[f"m{number}"] = replace(ORDER, rank=number % 8)
-            run.fleet.released_at[number % 50] = 1e9
+            run.fleet.quarantined_until[number % 50] = 1e9
             run.fleet.failures_in_a_row[number % 50] = 1
             if number % 3:
                 run.state.in_flight.pop(next(iter(run.state.in_flight)))
-                run.fleet.released_at.pop((number * 7) % 50, None)
+                run.fleet.quarantined_until.pop((number * 7) % 50, None)
                 run.fleet.failures_in_a_row.pop((number * 7) % 50, None)
         assert all(read.result().samples for read in reads)
 

@@ -43,7 +43,7 @@ def test_who_is_connected_and_who_is_left_alone():
     fleet = Fleet(2)
     fleet.refresh([10, 20, 30])
     fleet.refresh([10, 30])
-    fleet.released_at = {0: 5.0, 1: 9.0}
+    fleet.quarantined_until = {0: 5.0, 1: 9.0}
     state = RunState.start_from({}, seed=0)
     counts = []
     for state.time in (0.0, 5.0, 9.0):

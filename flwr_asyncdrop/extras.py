@@ -1,0 +1,33 @@
+"""Packages that only some uses need: each comes with an extra of this package."""
+
+from importlib import import_module
+from types import ModuleType
+
+from flwr_asyncdrop.exceptions import MissingExtraError
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import a package that an extra brings.
+
+    Parameters
+    ----------
+    module : str
+        Its name, as in an import.
+    extra : str
+        The extra, e.g. ``"report"``.
+
+    Raises
+    ------
+    MissingExtraError
+        If it is not installed; the one line names the extra.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name not in (module, package):
+            raise
+        raise MissingExtraError(
+            f"{package} is not installed: pip install 'flwr-asyncdrop[{extra}]'",
+            name=package,
+        ) from error

@@ -1,0 +1,154 @@
+"""The package and its command line start without what only some uses need."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flwr_asyncdrop
+from flwr_asyncdrop.exceptions import AsyncDropError, MissingExtraError
+from flwr_asyncdrop.extras import require
+
+INIT = Path(flwr_asyncdrop.__file__)
+HEAVY = ("torch", "ray", "matplotlib", "sklearn", "PIL", "torchvision")
+
+MEASURE = """
+import json, resource, sys
+{code}
+used = resource.getrusage(resource.RUSAGE_SELF)
+seconds = used.ru_utime + used.ru_stime
+print(json.dumps([seconds, [name for name in sys.modules if "." not in name]]))
+"""
+HELP = """
+import contextlib, io
+from flwr_asyncdrop.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+    main(["--help"])
+assert "simulate" in text.getvalue()
+"""
+
+
+def measured(code: str) -> tuple[float, set[str]]:
+    """Return the least CPU seconds of three processes, and what was imported."""
+    command = [sys.executable, "-c", MEASURE.format(code=code)]
+    runs = [
+        json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        for _ in range(3)
+    ]
+    return min(seconds for seconds, _ in runs), set(runs[0][1])
+
+
+def test_the_package_imports_nothing_heavy():
+    seconds, modules = measured("import flwr_asyncdrop")
+    assert modules.isdisjoint({*HEAVY, "rich", "flwr"})
+    assert seconds <= 0.6
+
+
+def test_help_imports_nothing_heavy():
+    seconds, modules = measured(HELP)
+    assert modules.isdisjoint({*HEAVY, "rich"})
+    assert seconds <= 0.3
+
+
+def test_every_public_name_is_there_and_is_listed():
+    assert set(flwr_asyncdrop.__all__) <= set(dir(flwr_asyncdrop))
+    for name in flwr_asyncdrop.__all__:
+        assert getattr(flwr_asyncdrop, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        flwr_asyncdrop.nothing  # noqa: B018
+
+
+def test_editors_see_each_name_where_it_is_imported_from():
+    tree = ast.parse(INIT.read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    homes = {
+        name: flwr_asyncdrop._HOMES.get(name, flwr_asyncdrop._NAMED)
+        for name in flwr_asyncdrop.__all__
+    }
+    assert seen == homes
+
+
+class TestExtras:
+    def test_what_is_there_is_imported(self):
+        assert require("json", "report") is json
+
+    def test_what_is_missing_names_its_extra_in_one_line(self):
+        with pytest.raises(MissingExtraError) as caught:
+            require("no_such_package.part", "report")
+        assert isinstance(caught.value, AsyncDropError)
+        assert isinstance(caught.value, ImportError)
+        assert str(caught.value) == (
+            "no_such_package is not installed: pip install 'flwr-asyncdrop[report]'"
+        )
+
+    def test_what_a_package_itself_misses_is_its_own_error(self, tmp_path, monkeypatch):
+        (tmp_path / "half_installed.py").write_text("import no_such_package\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(ModuleNotFoundError) as caught:
+            require("half_installed", "report")
+        assert not isinstance(caught.value, MissingExtraError)
+
+
+BLOCKED = """
+import sys
+sys.modules[{module!r}] = None
+from flwr_asyncdrop.exceptions import AsyncDropError
+try:
+    {code}
+except AsyncDropError as error:
+    print(error)
+"""
+REPORT = "from pathlib import Path; from flwr_asyncdrop.report import {0}; {0}"
+USES = {
+    "matplotlib-run": ("matplotlib", "report", "draw_run(Path(), Path())"),
+    "matplotlib-report": ("matplotlib", "report", "write_report([], Path())"),
+    "jinja2": ("jinja2", "report", "write_report([], Path())"),
+    "rich": ("rich", "report", "comparison_table([])"),
+    "sklearn": ("sklearn", "data", ""),
+    "prometheus": ("prometheus_client", "monitoring", ""),
+}
+CODE = {
+    "sklearn": "from flwr_asyncdrop.app.data import load_dataset; "
+    "load_dataset('digits', None, download=False)",
+    "prometheus": "from flwr_asyncdrop.observers.prometheus import PrometheusMetrics; "
+    "PrometheusMetrics(9464)",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_misses_an_extra_says_which(use):
+    module, extra, call = USES[use]
+    code = CODE.get(use) or (
+        f"from pathlib import Path; import flwr_asyncdrop.report as r; r.{call}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED.format(module=module, code=code)],
+        capture_output=True,
+        text=True,
+    )
+    (line,) = done.stdout.splitlines() or [done.stderr]
+    assert f"{module} is not installed" in line
+    assert f"pip install 'flwr-asyncdrop[{extra}]'" in line
+
+
+WITHOUT_RAY = """
+import sys
+sys.modules["ray"] = None
+from flwr_asyncdrop import LocalGrid
+from benchmarks.noop import make_client_app, run_strategy
+with LocalGrid(make_client_app, num_nodes=8, workers=0) as grid:
+    run_strategy(grid, 8)
+"""
+
+
+def test_local_grid_runs_without_ray():
+    subprocess.run([sys.executable, "-c", WITHOUT_RAY], check=True, timeout=120)
