@@ -7,13 +7,12 @@ serves. LocalGrid stands in for the engine and does the same. Seen in flwr 1.34 
 import importlib
 
 from flwr.app import Message
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.constant import SUPERLINK_NODE_ID as SUPERLINK_NODE_ID
+from flwr.common.constant import ErrorCode as ErrorCode
 
 # Every release types Grid with Run, so its module has the name wherever Run is
 # defined. The module does not export it, so mypy must look away.
-from flwr.serverapp.grid.grid import Run  # type: ignore[attr-defined]
-
-__all__ = ["SUPERLINK_NODE_ID", "ErrorCode", "Run", "assume_identity", "stamp"]
+from flwr.serverapp.grid.grid import Run as Run  # type: ignore[attr-defined]
 
 
 def assume_identity(run_id: int) -> None:
