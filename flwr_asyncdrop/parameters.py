@@ -3,12 +3,17 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.references import is_reference
 
 T = TypeVar("T")
+
+Affects = Literal["results", "length", "nothing"]
+"""What another value changes: a run's results, where it ends, or neither."""
 
 _DETAILS = "flwr-asyncdrop"
 
@@ -31,6 +36,15 @@ class Range:
     text: str
     choices: tuple[str, ...] = ()
 
+    def check(self, name: str, value: object) -> None:
+        """Raise ConfigError, with the name, if a value is not one of them."""
+        try:
+            valid = self.holds(value)
+        except TypeError:
+            valid = False
+        if not valid:
+            raise ConfigError(f"{name}={value!r} must be {self.text}")
+
 
 @dataclass(frozen=True)
 class Details:
@@ -43,12 +57,15 @@ class Details:
     range : Range
         The values that it takes.
     section : str
-        Heading under which ``--help`` and pyproject list it.
+        Heading under which ``--help`` and pyproject list it, and the fields after it.
+    affects : {"results", "length", "nothing"}
+        What another value changes.
     """
 
     help: str
     range: Range
     section: str = ""
+    affects: Affects = "results"
 
 
 ANY = Range(lambda _: True, "any value")
@@ -57,6 +74,12 @@ ANY = Range(lambda _: True, "any value")
 def one_of(*choices: str) -> Range:
     """Return the range of these names."""
     return Range(lambda v: v in choices, f"one of {', '.join(choices)}", choices)
+
+
+def one_of_or_reference(*choices: str) -> Range:
+    """Return the range of these names, and of all ``"package.module:attribute"``."""
+    text = f"one of {', '.join(choices)}, or package.module:attribute"
+    return Range(lambda v: v in choices or is_reference(v), text, choices)
 
 
 def at_least(bound: float) -> Range:
@@ -86,16 +109,18 @@ def parameter(
     help: str = "",  # noqa: A002  # argparse's word for it
     range: Range = ANY,  # noqa: A002
     section: str = "",
+    affects: Affects = "results",
 ) -> T:
     """Return a dataclass field with what it means.
 
     A subclass that only changes the default passes nothing else: `details` takes the
     rest from its parents.
     """
-    metadata = {_DETAILS: Details(help, range, section)} if help else {}
+    metadata = {_DETAILS: Details(help, range, section, affects)} if help else {}
     return field(default=default, metadata=metadata)
 
 
+@lru_cache
 def details(kind: type) -> Mapping[str, tuple[Field[Any], Details]]:
     """Return the fields of a dataclass in their order, each with its details.
 
@@ -115,13 +140,8 @@ def details(kind: type) -> Mapping[str, tuple[Field[Any], Details]]:
 
 def check_parameters(instance: object) -> None:
     """Raise ConfigError if a field of a dataclass is out of its range."""
-    for name, (entry, known) in details(type(instance)).items():
+    kind: Any = type(instance)
+    for name, (entry, known) in details(kind).items():
         value = getattr(instance, name)
-        if value is None and entry.default is None:
-            continue
-        try:
-            valid = known.range.holds(value)
-        except TypeError:
-            valid = False
-        if not valid:
-            raise ConfigError(f"{name}={value!r} must be {known.range.text}")
+        if value is not None or entry.default is not None:
+            known.range.check(name, value)

@@ -88,5 +88,5 @@ class Algorithm(ABC):
 
     @classmethod
     def label(cls) -> str:
-        """Return its name, for people and files."""
-        return cls.name or cls.__name__
+        """Return its name, for people and files; a subclass does not inherit it."""
+        return vars(cls).get("name", "") or cls.__name__

@@ -99,7 +99,7 @@ class Collecting(ServerStepped):
 
     buffer_size: int | None = parameter(
         None,
-        "updates that are collected before the server steps",
+        "updates collected before the server steps; left out: half of in-flight",
         at_least(1),
     )
 

@@ -2,39 +2,48 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from flwr_asyncdrop.algorithms.registry import ALGORITHMS
-from flwr_asyncdrop.cli.ablations import ABLATIONS
+from flwr_asyncdrop.algorithms import ALGORITHMS
+from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.display import make_console, make_display
-from flwr_asyncdrop.cli.events import Progress
-from flwr_asyncdrop.cli.flags import Value, add_flags, given
-from flwr_asyncdrop.cli.lists import names, seeds, values
-from flwr_asyncdrop.cli.options import add_task, at_least
-from flwr_asyncdrop.cli.pool import RunPool, Started, cores, share_out
-from flwr_asyncdrop.cli.presets import TASKS
+from flwr_asyncdrop.cli.events import Failed, RunProgress, Started
+from flwr_asyncdrop.cli.flags import (
+    add_flags,
+    add_task,
+    algos_from_outside,
+    at_least,
+    given,
+    names,
+    seeds,
+    values,
+)
+from flwr_asyncdrop.cli.pool import RunPool, cores, share_out
+from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
 from flwr_asyncdrop.cli.report import print_table
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete, resumed
 from flwr_asyncdrop.cli.variants import build_variants
-from flwr_asyncdrop.cli.worker import Failed
 
 _FAILED = 1
+# What the command sets in another way, and a port, which runs cannot share.
+_WITHOUT = ("algo", "seed", "out-dir", "resume", "metrics-port", "metrics-address")
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "compare",
-        help="algorithms and seeds side by side",
-        usage="%(prog)s [--task TASK] [--algos NAME,...] [--seeds INT,...] --out DIR "
-        "[--KEY VALUE ...]",
-        description="Compare algorithms on a simulated fleet. A comparison that was "
-        "interrupted goes on where it was: the same command does what is missing, and "
-        "goes on with half a run from its last checkpoint.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Describe the command."""
+    parser.usage = (
+        "%(prog)s [--task TASK] [--algos NAME,...] [--seeds INT,...] --out DIR "
+        "[--KEY VALUE ...]"
     )
+    parser.description = (
+        "Compare algorithms on a simulated fleet. The same command resumes a comparison "
+        "that was interrupted: it does what is missing, and resumes half a run from its "
+        "last checkpoint."
+    )
+    algos = algos_from_outside("--algos", words)
     add_task(parser)
     parser.add_argument(
         "--algos",
@@ -52,7 +61,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument(
         "--vary",
-        type=values,
+        type=partial(values, algos=algos),
         action="append",
         default=[],
         metavar="KEY=VALUE,...",
@@ -80,15 +89,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="DIR",
         help="folder of the comparison: a run goes to DIR/ALGORITHM/seed-N",
     )
-    # Its runs go on side by side: they cannot share a port.
-    apart = "metrics-port", "metrics-address"
-    add_flags(parser, without=("algo", "seed", "out-dir", "resume", *apart))
-    parser.set_defaults(command=_main)
+    add_flags(parser, algos=algos, without=_WITHOUT)
 
 
-def _main(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Do the runs that are missing, and print the table."""
     algorithms, vary = _what(arguments)
-    variants = build_variants(algorithms, TASKS[arguments.task], given(arguments), vary)
+    variants = build_variants(
+        algorithms, PRESETS[arguments.task], given(arguments), vary
+    )
     out = arguments.out.expanduser().absolute()
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
     console = make_console()
@@ -115,21 +124,7 @@ def _what(
 
 
 def compare(runs: Sequence[RunSpec], jobs: int, console: Console) -> int:
-    """Do the runs that are missing, and show how far they are.
-
-    Parameters
-    ----------
-    runs : sequence of RunSpec
-        What is compared.
-    jobs : int
-        Cores to use.
-    console : Console
-        Where to show it.
-
-    Returns
-    -------
-    int
-        Runs that failed.
+    """Do the runs that are missing on so many cores; return how many failed.
 
     Raises
     ------
@@ -148,13 +143,13 @@ def compare(runs: Sequence[RunSpec], jobs: int, console: Console) -> int:
                     match event:
                         case Started():
                             display.start(run)
-                        case Progress():
+                        case RunProgress():
                             display.advance(run, event)
                         case _:
                             display.end(run, event)
                             failed += isinstance(event, Failed)
         except KeyboardInterrupt:
-            display.say("interrupted: the same command goes on with what is missing")
+            display.say("interrupted: the same command resumes with what is missing")
             raise
     if failed:
         display.say(

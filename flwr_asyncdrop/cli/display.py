@@ -1,7 +1,9 @@
 """How far the runs are: bars on a terminal, a line now and then elsewhere."""
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from rich.console import Console
@@ -9,15 +11,14 @@ from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    Progress,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.progress import Progress as Bars
 
-from flwr_asyncdrop.cli.events import Progress
+from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
-from flwr_asyncdrop.cli.worker import Ended, Failed
 
 _WIDTH_OF_FILES = 120
 
@@ -32,7 +33,7 @@ class LineDisplay:
     num_runs, num_complete : int
         Runs there will be, and those that are there already.
     seconds : float
-        Least real seconds between two lines of a run that goes on.
+        Least real seconds between two lines of a run.
     timer : callable
         Source of monotonic seconds.
     """
@@ -65,7 +66,7 @@ class LineDisplay:
         self._started[run.name] = self._last[run.name] = self._timer()
         self.say(f"started  {run.name}")
 
-    def advance(self, run: RunSpec, progress: Progress) -> None:
+    def advance(self, run: RunSpec, progress: RunProgress) -> None:
         """Show how far a run is."""
         now = self._timer()
         if now - self._last[run.name] >= self._seconds:
@@ -79,7 +80,7 @@ class LineDisplay:
         if isinstance(how, Failed):
             self.say(f"FAILED   {run.name} {count}: {how.reason}")
             if (log := run.folder / LOG).exists():
-                self.say(f"         the whole story: {log}")
+                self.say(f"         its log: {log}")
         else:
             seconds = self._timer() - self._started[run.name]
             so_far = _so_far(run, how.progress)
@@ -91,13 +92,13 @@ class LineDisplay:
 
 
 class BarDisplay(LineDisplay):
-    """Shows a bar for every run that goes on, and one for all; as `LineDisplay`."""
+    """Shows a bar for every run under way, and one for all; as `LineDisplay`."""
 
     def __init__(
         self, console: Console, num_runs: int = 1, num_complete: int = 0
     ) -> None:
         super().__init__(console, num_runs, num_complete)
-        self._bars = Bars(
+        self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -127,7 +128,7 @@ class BarDisplay(LineDisplay):
             escape(run.name), total=run.num_updates, progress=""
         )
 
-    def advance(self, run: RunSpec, progress: Progress) -> None:
+    def advance(self, run: RunSpec, progress: RunProgress) -> None:
         """Move the run's bar."""
         self._bars.update(
             self._bar_of[run.name], completed=progress.updates, progress=str(progress)
@@ -155,5 +156,29 @@ def make_display(
     return kind(console, num_runs, num_complete)
 
 
-def _so_far(run: RunSpec, progress: Progress) -> str:
+def _so_far(run: RunSpec, progress: RunProgress) -> str:
     return f"{progress.updates}/{run.num_updates} updates, {progress}"
+
+
+class _Lines(logging.Handler):
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+@contextmanager
+def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
+    """Let Flower's logger say its warnings here, and nothing else anywhere.
+
+    Its own handler writes to the terminal, between the lines of a display.
+    """
+    logger = logging.getLogger("flwr")
+    handlers = logger.handlers[:]
+    logger.handlers[:] = [_Lines(say)]
+    try:
+        yield
+    finally:
+        logger.handlers[:] = handlers

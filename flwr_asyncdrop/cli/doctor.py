@@ -15,14 +15,11 @@ _FAILED = 1
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "doctor",
-        help="what this machine lacks, and what to do about it",
-        description="Look at versions, GPU, data sets, disk, memory, ports and "
-        "Flower's variables. The exit status is 1 if there is a problem.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Look at versions, GPU, data sets, disk, memory, ports and "
+        "Flower's variables. The exit status is 1 if there is a problem."
     )
     parser.add_argument(
         "--data-dir",
@@ -37,10 +34,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="DIR",
         help="where the files of runs are to go (default: ./runs)",
     )
-    parser.set_defaults(command=_main)
 
 
-def _main(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was found."""
     findings = list(examine(arguments.out, arguments.data_dir))
     print_findings(make_console(), findings)
     return _FAILED if any(each.level == "problem" for each in findings) else 0

@@ -1,8 +1,9 @@
-"""What a run says of itself while it goes on."""
+"""What a run says of itself, and how it ends."""
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf
 
 from flwr_asyncdrop.readable import headline
@@ -11,7 +12,7 @@ from flwr_asyncdrop.server.state import RunState
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run is.
 
     Attributes
@@ -40,6 +41,42 @@ class Progress:
         return ", ".join(parts)
 
 
+@dataclass(frozen=True)
+class Started:
+    """A process has taken the run."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run has ended well, with its last progress."""
+
+    progress: RunProgress
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The run has failed, for a reason of one line; its log has all of it."""
+
+    reason: str
+
+
+Event = Started | RunProgress | Ended | Failed
+
+
+def to_line(event: RunProgress | Failed) -> str:
+    """Return a line of JSON, for another process."""
+    return json.dumps({type(event).__name__: asdict(event)})
+
+
+def from_line(line: str) -> RunProgress | Failed:
+    """Return what `to_line` was given."""
+    ((kind, fields),) = json.loads(line).items()
+    if kind == Failed.__name__:
+        return Failed(**fields)
+    metric = fields.pop("metric")
+    return RunProgress(**fields, metric=metric and tuple(metric))
+
+
 class Reporter(Callback):
     """Says how far the run is, a few times a second at most.
 
@@ -55,7 +92,7 @@ class Reporter(Callback):
 
     def __init__(
         self,
-        say: Callable[[Progress], None],
+        say: Callable[[RunProgress], None],
         *,
         seconds: float = 0.2,
         timer: Callable[[], float] = time.monotonic,
@@ -82,6 +119,6 @@ class Reporter(Callback):
         """Say it for the last time."""
         self._say(self._progress(state))
 
-    def _progress(self, state: RunState) -> Progress:
+    def _progress(self, state: RunState) -> RunProgress:
         lost = sum(state.failures.values())
-        return Progress(state.updates, state.time, self._metric, lost)
+        return RunProgress(state.updates, state.time, self._metric, lost)

@@ -1,93 +1,163 @@
-"""Every run-config key as a flag of the same name."""
+"""Every run-config key as a flag of the same name, and the types of other flags."""
 
 import argparse
-from collections.abc import Collection, Mapping
-from dataclasses import fields
+import re
+from collections.abc import Callable, Collection, Sequence
 from types import MappingProxyType
 
-from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.cli.descriptions import DESCRIPTIONS
+from flwr_asyncdrop.app.config import Key, RunConfig, Value, key_table
+from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.references import is_reference
 
-Value = bool | int | float | str
+TASK_DEFAULTS = MappingProxyType({"task": "digits", "devices": 104})
+"""What the flags of `add_task` are if they are not given."""
 
-DEFAULTS: Mapping[str, Value] = MappingProxyType(
-    {field.name.replace("_", "-"): field.default for field in fields(RunConfig)}  # type: ignore[misc]  # all have one
-)
-"""Every run-config key with its default."""
+_PREFIX = "key:"
+_OWN_FLAG = {"algo": "--algos", "seed": "--seeds", "out-dir": "--out"}
 
-_TRUTHS = MappingProxyType({"true": True, "false": False})
+
+def add_task(parser: argparse.ArgumentParser) -> None:
+    """Add ``--task`` and ``--devices``."""
+    parser.add_argument(
+        "--task",
+        choices=tuple(PRESETS),
+        default=TASK_DEFAULTS["task"],
+        metavar="TASK",
+        help="preset of the keys below, which override it: "
+        f"{', '.join(PRESETS)} (default: {TASK_DEFAULTS['task']})",
+    )
+    parser.add_argument(
+        "--devices",
+        type=at_least(1),
+        default=TASK_DEFAULTS["devices"],
+        metavar="INT",
+        help=f"size of the simulated fleet (default: {TASK_DEFAULTS['devices']})",
+    )
 
 
 def add_flags(
-    parser: argparse.ArgumentParser, *, without: Collection[str] = ()
+    parser: argparse.ArgumentParser,
+    *,
+    algos: Sequence[str] = (),
+    without: Collection[str] = (),
 ) -> None:
-    """Give a parser one flag for every run-config key.
+    """Give a parser one flag for every run-config key, in their sections.
 
-    Their values are checked by `RunConfig`, not here, so that a value is refused with
-    the same words wherever it comes from.
+    `RunConfig` checks the values, so that one is refused with the same words wherever
+    it comes from.
 
     Parameters
     ----------
     parser : ArgumentParser
-        Gets the flags, in the sections of pyproject's ``[tool.flwr.app.config]``.
+        Gets the flags.
+    algos : sequence of str
+        Algorithms from outside, whose own hyperparameters are flags too.
     without : collection of str
         Keys that the command sets in another way.
     """
-    for section, descriptions in DESCRIPTIONS.items():
-        group = parser.add_argument_group(section)
-        for key, description in descriptions.items():
-            if key not in without:
-                _add_flag(group, key, description)
+    groups: dict[str, argparse._ArgumentGroup] = {}  # it has no public name
+    for name, key in key_table(*algos).items():
+        section = key.details.section
+        if section not in groups:
+            groups[section] = parser.add_argument_group(section)
+        if name not in without:
+            try:
+                _add_flag(groups[section], key)
+            except argparse.ArgumentError as error:
+                raise ConfigError(f"{', '.join(algos)}: {error}") from None
 
 
-def _add_flag(
-    group: argparse._ArgumentGroup,  # argparse has no public name for it
-    key: str,
-    description: str,
-) -> None:
-    default = DEFAULTS[key]
-    text = f"{description} (default: {default!r})".replace("%", "%%")
-    names = ("--out-dir", "--out") if key == "out-dir" else (f"--{key}",)
-    if isinstance(default, bool):
-        group.add_argument(
-            *names,
-            help=text,
-            default=argparse.SUPPRESS,
-            action=argparse.BooleanOptionalAction,
-        )
-    else:
-        group.add_argument(
-            *names,
-            help=text,
-            default=argparse.SUPPRESS,
-            type=type(default),
-            metavar=type(default).__name__.upper(),
-        )
+def _add_flag(group: argparse._ArgumentGroup, key: Key) -> None:
+    group.add_argument(
+        *(("--out-dir", "--out") if key.name == "out-dir" else (f"--{key.name}",)),
+        dest=_PREFIX + key.name,
+        default=argparse.SUPPRESS,
+        help=key.help.replace("%", "%%"),
+        **(
+            {"action": argparse.BooleanOptionalAction}
+            if key.kind is bool
+            else {"type": _reader(key), "metavar": key.kind.__name__.upper()}
+        ),
+    )
+
+
+def _reader(key: Key) -> Callable[[str], Value]:
+    def read(text: str) -> Value:
+        try:
+            return key.read(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Value]:
     """Return the run-config keys, and only those, that were given as flags."""
-    named = vars(arguments)
     return {
-        key: named[name] for key in DEFAULTS if (name := key.replace("-", "_")) in named
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(arguments).items()
+        if name.startswith(_PREFIX)
     }
 
 
-def value_of(key: str, text: str) -> Value:
-    """Read the value of a run-config key from text.
+def algos_from_outside(flag: str, words: Sequence[str]) -> list[str]:
+    """Return the ``package.module:Class`` that a flag lists, before all is parsed."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(flag, dest="algos", nargs="?", default="", const="", type=names)
+    listed = parser.parse_known_args(words)[0].algos
+    return [name for name in listed if is_reference(name)]
 
-    Raises
-    ------
-    ConfigError
-        If there is no such key, or it does not take such a value.
-    """
-    if key not in DEFAULTS:
-        # Which knows how to say it.
-        RunConfig.parse({key: text})
-    kind = type(DEFAULTS[key])
+
+def at_least(bound: int) -> Callable[[str], int]:
+    """Return the argparse type of an integer of at least `bound`."""
+
+    def integer(text: str) -> int:
+        number = int(text)
+        if number < bound:
+            raise argparse.ArgumentTypeError(f"{number} must be at least {bound}")
+        return number
+
+    return integer
+
+
+def names(text: str) -> list[str]:
+    """Read ``a,b,c``."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def seeds(text: str) -> list[int]:
+    """Read seeds and ranges of seeds: ``0,1,5`` or ``0-2,5``."""
+    found: list[int] = []
+    for part in names(text):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None:
+            raise argparse.ArgumentTypeError(
+                f"{part!r} is neither a seed nor a range of seeds such as 0-2"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise argparse.ArgumentTypeError(f"the range {part} is empty")
+        found.extend(range(first, last + 1))
+    if not found:
+        raise argparse.ArgumentTypeError("at least one seed is needed")
+    return found
+
+
+def values(text: str, algos: Sequence[str] = ()) -> tuple[str, list[Value]]:
+    """Read a run-config key and its values: ``drop-rate=0.25,0.5``."""
+    key, _, listed = text.partition("=")
+    parts = names(listed)
+    if not parts:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a key and its values, e.g. drop-rate=0.25,0.5"
+        )
+    if key in _OWN_FLAG:
+        raise argparse.ArgumentTypeError(f"{key} varies by {_OWN_FLAG[key]}")
+    known = key_table(*algos)
     try:
-        return _TRUTHS[text] if kind is bool else kind(text)
-    except (KeyError, ValueError):
-        wanted = "true or false" if kind is bool else f"a number ({kind.__name__})"
-        raise ConfigError(f"{key}={text!r} must be {wanted}") from None
+        if key not in known:
+            RunConfig.parse({key: listed})  # which knows how to say it
+        return key, [known[key].read(part) for part in parts]
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The command ``asyncdrop``."""
+"""The command ``asyncdrop``. A command's module is imported when it is chosen."""
 
 import argparse
 import signal
@@ -6,16 +6,27 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from types import FrameType
 
-from flwr_asyncdrop.cli import compare, doctor, report, simulate, supernode
 from flwr_asyncdrop.exceptions import AsyncDropError
 
 _FAILED, _INTERRUPTED = 1, 130
 
+_COMMANDS = {
+    "simulate": "one run of one algorithm",
+    "compare": "algorithms and seeds side by side",
+    "report": "table, figures and a page of what was compared",
+    "doctor": "check the setup and suggest fixes",
+    "supernode": "Flower's SuperNode, which answers sooner",
+}
+# What `compare` starts for each of its runs.
+_HIDDEN = ("worker",)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """RunSpec a command.
+    """Run a command.
 
     Parameters
     ----------
@@ -28,27 +39,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 if something went wrong, 130 after Ctrl-C. After SIGTERM
         it is 143, and the process ends by ``SystemExit``.
     """
-    parser = argparse.ArgumentParser(
-        prog="asyncdrop",
-        description="Asynchronous federated learning on simulated and real fleets.",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (simulate, compare, report, doctor, supernode):
-        command.add_parser(commands)
-    parsed, rest = parser.parse_known_args(arguments)
-    parsed.rest = rest
-    if rest and not getattr(parsed, "passes_on", False):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] not in (*_COMMANDS, *_HIDDEN):
+        _explain(words)
     try:
         with _orderly_termination():
-            status: int = parsed.command(parsed)
+            return _run(*words)
     except AsyncDropError as error:
         sys.stderr.write(f"asyncdrop: {error}\n")
         return _FAILED
     except KeyboardInterrupt:
         sys.stderr.write("asyncdrop: interrupted\n")
         return _INTERRUPTED
+
+
+def _run(name: str, *words: str) -> int:
+    # An algorithm, a data set or a model can lie there.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    command = import_module(f"flwr_asyncdrop.cli.{name}")
+    parser = argparse.ArgumentParser(prog=f"asyncdrop {name}", allow_abbrev=False)
+    command.add_arguments(parser, words)
+    parsed, rest = parser.parse_known_args(words)
+    if rest and not getattr(command, "PASSES_ON", False):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    parsed.rest = rest
+    status: int = command.run(parsed)
     return status
+
+
+def _explain(words: Sequence[str]) -> None:
+    """Print the help, or what is wrong, and exit."""
+    parser = argparse.ArgumentParser(
+        prog="asyncdrop",
+        description="Asynchronous federated learning on simulated and real fleets.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, text in _COMMANDS.items():
+        commands.add_parser(name, help=text)
+    parser.parse_args(words)
 
 
 @contextmanager

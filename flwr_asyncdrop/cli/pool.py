@@ -1,30 +1,27 @@
 """Runs side by side, each in a process of its own."""
 
-import multiprocessing
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing import connection
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Self
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+from typing import IO, Self
 
-from flwr_asyncdrop.cli import worker
-from flwr_asyncdrop.cli.events import Progress
-from flwr_asyncdrop.cli.runs import RunSpec
-from flwr_asyncdrop.cli.worker import Ended, Failed
+from flwr_asyncdrop.cli.events import (
+    Ended,
+    Event,
+    Failed,
+    RunProgress,
+    Started,
+    from_line,
+)
+from flwr_asyncdrop.cli.runs import LOG, RunSpec
 
-
-@dataclass(frozen=True)
-class Started:
-    """A process has taken the run."""
-
-
-Answer = Progress | Ended | Failed
-Event = Started | Answer
-Work = Callable[["Connection[Answer, RunSpec]", int], None]
+_COMMAND = (sys.executable, "-m", "flwr_asyncdrop", "worker")
+_KILLED = -9
 
 
 def cores() -> int:
@@ -50,19 +47,10 @@ def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
     return side_by_side, each if each > 1 else 0
 
 
-@dataclass(eq=False)
-class _Process:
-    """A process with a channel to it, and the run that it has."""
-
-    process: BaseProcess
-    channel: "Connection[RunSpec, Answer]"
-    run: RunSpec | None = None
-
-
 class RunPool:
-    """Processes that take run after run; a context manager.
+    """A process for each run, some side by side; a context manager.
 
-    A process that dies costs the run that it had, and is replaced.
+    A process that dies costs its run.
 
     Parameters
     ----------
@@ -70,23 +58,21 @@ class RunPool:
         Runs side by side.
     workers : int
         Worker processes of each run; 0 trains in the run's own process.
-    work : callable
-        What a process does; a function of a module.
+    command : sequence of str
+        What does a run. It gets the run as JSON, `workers`, and the descriptor to
+        which it writes its events as lines of JSON.
     """
 
-    def __init__(self, size: int, workers: int, work: Work = worker.work) -> None:
+    def __init__(
+        self, size: int, workers: int, command: Sequence[str] = _COMMAND
+    ) -> None:
         self._workers = workers
-        self._work = work
-        self._context = multiprocessing.get_context("forkserver")
-        # Imported once, and not once a process.
-        self._context.set_forkserver_preload([worker.__name__])
-        self._processes: list[_Process] = []
-        try:
-            for _ in range(size):
-                self._start()
-        except BaseException:
-            self.close()
-            raise
+        self._command = command
+        self._threads = ThreadPoolExecutor(max(size, 1))
+        self._events: SimpleQueue[tuple[RunSpec, Event]] = SimpleQueue()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._lock = Lock()
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -95,56 +81,75 @@ class RunPool:
         self.close()
 
     def close(self) -> None:
-        """End all processes, also those that have a run."""
-        for entry in self._processes:
-            entry.process.terminate()
-        for entry in self._processes:
-            entry.process.join()
-            entry.channel.close()
-        self._processes.clear()
+        """End all processes, also those that have a run, and wait for them."""
+        with self._lock:
+            self._closed = True
+            for process in self._processes:
+                process.terminate()
+        self._threads.shutdown(cancel_futures=True)
 
     def do(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Event]]:
         """Do all runs; yield what happens to which as it happens.
 
         The last event of a run is `Ended` or `Failed`.
         """
-        waiting = deque(runs)
-        while True:
-            for entry in self._processes:
-                if entry.run is None and waiting:
-                    entry.run = waiting.popleft()
-                    # One that died meanwhile says so when it is asked for news.
-                    with suppress(BrokenPipeError, ConnectionResetError):
-                        entry.channel.send(entry.run)
-                    yield entry.run, Started()
-            busy = [entry for entry in self._processes if entry.run is not None]
-            if not busy:
-                return
-            ready = connection.wait([entry.channel for entry in busy])
-            for entry in busy:
-                if entry.channel in ready and entry.run is not None:
-                    run, event = entry.run, self._next_event(entry)
-                    if isinstance(event, Ended | Failed):
-                        entry.run = None
-                    yield run, event
+        for run in runs:
+            self._threads.submit(self._do, run)
+        remaining = len(runs)
+        while remaining:
+            run, event = self._events.get()
+            yield run, event
+            remaining -= isinstance(event, Ended | Failed)
 
-    def _next_event(self, entry: _Process) -> Answer:
+    def _do(self, run: RunSpec) -> None:
         try:
-            return entry.channel.recv()
-        except (EOFError, ConnectionResetError):
-            entry.process.join()
-            code = entry.process.exitcode
-            entry.channel.close()
-            self._processes.remove(entry)
-            self._start()
-            return Failed(f"its process died with exit code {code} (out of memory?)")
+            end = self._follow(run)
+        except Exception as error:
+            end = Failed(f"{type(error).__name__}: {error}")
+        self._events.put((run, end))
 
-    def _start(self) -> None:
-        near, far = self._context.Pipe()
-        process = self._context.Process(
-            target=self._work, args=(far, self._workers), name="asyncdrop run"
-        )
-        process.start()
-        # The channel ends with the process only if nobody else holds its far end.
-        far.close()
-        self._processes.append(_Process(process, near))
+    def _follow(self, run: RunSpec) -> Ended | Failed:
+        """Start the process of a run, pass its progress on, and return its end."""
+        run.folder.mkdir(parents=True, exist_ok=True)
+        log = run.folder / LOG
+        process, channel = self._start(run, log)
+        last = RunProgress()
+        with channel:
+            for line in channel:
+                event = from_line(line)
+                if isinstance(event, Failed):
+                    process.wait()
+                    return event
+                last = event
+                self._events.put((run, event))
+        code = process.wait()
+        return Ended(last) if code == 0 else Failed(_how_it_died(code, log))
+
+    def _start(
+        self, run: RunSpec, log: Path
+    ) -> tuple[subprocess.Popen[bytes], IO[str]]:
+        """Return the process of a run, and what it says of itself."""
+        reading, writing = os.pipe()
+        words = run.to_json(), str(self._workers), str(writing)
+        with self._lock, log.open("wb") as output:
+            if self._closed:
+                raise InterruptedError("the comparison was ended")
+            process = subprocess.Popen(
+                [*self._command, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[writing],
+            )
+            self._processes.append(process)
+        os.close(writing)  # so that the channel ends with the process
+        self._events.put((run, Started()))
+        return process, os.fdopen(reading)
+
+
+def _how_it_died(code: int, log: Path) -> str:
+    """Return the exit code of a process, and the last line of its log."""
+    hint = " (out of memory?)" if code == _KILLED else ""
+    lines = log.read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"its process died with exit code {code}{hint}{last and f': {last}'}"

@@ -1,23 +1,22 @@
-"""The tasks by name: what is trained, on what, and for how long."""
+"""The tasks and the paper's ablations by name."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.cli.flags import Value
+from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.fleet import speed_levels
 
 
 @dataclass(frozen=True)
-class Task:
-    """A preset of run-config keys.
+class Preset:
+    """What is trained, on what, and for how long.
 
     Attributes
     ----------
     settings : mapping of str to value
-        RunSpec-config keys; all others keep their defaults.
+        Run-config keys; all others keep their defaults.
     epochs : int or None
         The run is so long that the fastest devices finish as many epochs; None if
         ``num-rounds`` says how long it is.
@@ -53,17 +52,17 @@ def _paper(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
     return {**_PAPER, "model": model, "dataset": dataset, **named}
 
 
-TASKS: Mapping[str, Task] = MappingProxyType(
+PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         # The main job: the defaults of every key
-        "digits": Task({}),
+        "digits": Preset({}),
         # The paper's five tasks
-        "mlp-fashion-mnist": Task(
+        "mlp-fashion-mnist": Preset(
             _paper("mlp", "fashion-mnist"), epochs=160, samples=60_000
         ),
         # The paper does not say how IMDB's labels are dealt: with two shards, most
         # levels would have a single class. Plain SGD hardly trains this LSTM
-        "lstm-imdb": Task(
+        "lstm-imdb": Preset(
             _paper(
                 "lstm",
                 "imdb",
@@ -77,17 +76,17 @@ TASKS: Mapping[str, Task] = MappingProxyType(
             epochs=80,
             samples=25_000,
         ),
-        "resnet34-cifar10": Task(
+        "resnet34-cifar10": Preset(
             _paper("resnet34", "cifar10"), epochs=320, samples=50_000
         ),
-        "resnet34-cifar100": Task(
+        "resnet34-cifar100": Preset(
             _paper("resnet34", "cifar100"), epochs=320, samples=50_000
         ),
-        "resnet34-fashion-mnist": Task(
+        "resnet34-fashion-mnist": Preset(
             _paper("resnet34", "fashion-mnist"), epochs=160, samples=60_000
         ),
         # A ResNet at a scale that a CPU can train
-        "resnet-cifar10-small": Task(
+        "resnet-cifar10-small": Preset(
             _paper(
                 "resnet10",
                 "cifar10",
@@ -103,6 +102,26 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True)
+class Ablation:
+    """What an ablation compares: algorithms, and keys with the values they take."""
+
+    algorithms: tuple[str, ...]
+    vary: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+
+
+ABLATIONS: Mapping[str, Ablation] = MappingProxyType(
+    {
+        "drop-rate": Ablation(
+            ("hetero-asyncdrop",), {"drop-rate": (0.0, 0.125, 0.25, 0.5)}
+        ),
+        "local-steps": Ablation(("hetero-asyncdrop",), {"local-steps": (25, 50, 100)}),
+        "smart-vs-random": Ablation(("asyncdrop", "hetero-asyncdrop")),
+        "filter-vs-layer": Ablation(("hetero-asyncdrop", "layerwise-asyncdrop")),
+    }
+)
+
+
 def num_rounds(config: RunConfig, epochs: int, samples: int) -> int:
     """Return the rounds in which the fastest devices finish their epochs.
 
@@ -110,15 +129,6 @@ def num_rounds(config: RunConfig, epochs: int, samples: int) -> int:
     In the time in which a device of the fastest level does one update, those of all
     levels do, on average, the mean of the levels' speeds relative to the fastest; and
     a round is as many updates as devices in flight.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Says how many samples an update takes, and how fast the levels are.
-    epochs : int
-        Passes of the fastest devices over their samples.
-    samples : int
-        Size of the training set.
     """
     held = samples / config.levels / 2
     updates = math.ceil(epochs * held / (config.local_steps * config.batch_size))

@@ -1,6 +1,7 @@
 """``asyncdrop report``: what the runs of some folders came to."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -9,14 +10,11 @@ from flwr_asyncdrop.cli.display import make_console
 from flwr_asyncdrop.report import comparison_table, write_report
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "report",
-        help="table, figures and a page of what was compared",
-        description="Report on the runs of a comparison: the table, and a page that "
-        "has it with all figures.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Report on the runs of a comparison: the table, and a page that "
+        "has it with all figures."
     )
     parser.add_argument(
         "folders",
@@ -45,10 +43,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="LABEL",
         help="what the overheads are relative to (default: hetero-asyncdrop)",
     )
-    parser.set_defaults(command=_main)
 
 
-def _main(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table, and write the page."""
     out = arguments.out or arguments.folders[0] / "report"
     target, reference = arguments.target, arguments.reference
     console = make_console()

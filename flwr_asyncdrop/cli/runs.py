@@ -1,12 +1,13 @@
 """The runs of a comparison, and which of them are already there."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
-from flwr_asyncdrop.app.config import IRRELEVANT, RunConfig
+from flwr_asyncdrop.app.config import IRRELEVANT, LEFT_OUT, RunConfig, Value, key_table
 from flwr_asyncdrop.checkpoint import newest
-from flwr_asyncdrop.cli.flags import DEFAULTS, Value
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.observers.history import read_history
@@ -14,8 +15,6 @@ from flwr_asyncdrop.report.runlog import RunLog
 
 HISTORY = "history.jsonl"
 LOG = "run.log"
-
-_MISSING = "nothing"
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,16 @@ class RunSpec:
     folder: Path
     settings: dict[str, Value]
     devices: int
+
+    def to_json(self) -> str:
+        """Return it in a form for other processes."""
+        return json.dumps({**asdict(self), "folder": str(self.folder)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return what `to_json` was called on."""
+        fields = json.loads(text)
+        return cls(**{**fields, "folder": Path(fields["folder"])})
 
     @property
     def config(self) -> RunConfig:
@@ -102,7 +111,7 @@ def is_complete(run: RunSpec) -> bool:
 
 
 def resumed(run: RunSpec) -> RunSpec:
-    """Return a run as it goes on from its last checkpoint, if it has one.
+    """Return a run as it resumes from its last checkpoint, if it has one.
 
     It begins again if that is damaged, or of another configuration.
     """
@@ -116,14 +125,30 @@ def resumed(run: RunSpec) -> RunSpec:
     return replace(run, settings={**run.settings, "resume": str(checkpoint.path)})
 
 
-def _differences(recorded: dict[str, object], run: RunSpec) -> list[str]:
-    wanted = {"devices": run.devices, **run.config.settings}
+def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
+    # A key that is younger than the history had its default.
+    before = _effective({**RunConfig().settings, **recorded}, run.config)
+    now = _effective({"devices": run.devices, **run.config.settings}, run.config)
     return [
-        f"{key} {was!r}, now {value!r}"
-        for key, value in wanted.items()
+        f"{key} {before.get(key)!r}, now {value!r}"
+        for key, value in now.items()
         if key not in IRRELEVANT
-        # A key that is younger than the history had its default.
-        and (was := recorded.get(key, DEFAULTS.get(key, _MISSING))) != value
+        and before.get(key) != value
         # Of a trace, the history has only the file's name.
-        and not (key == "trace" and Path(str(was)).name == Path(str(value)).name)
+        and not (
+            key == "trace" and Path(str(before[key])).name == Path(str(value)).name
+        )
     ]
+
+
+def _effective(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
+    """Return settings with the algorithm's own value for what is left out."""
+    found, algorithm = dict(settings), type(config.algorithm).label()
+    for name, key in key_table(config.algo).items():
+        if key.own is None:
+            continue
+        if algorithm not in key.own:
+            found.pop(name, None)
+        elif found.get(name, LEFT_OUT) == LEFT_OUT:
+            found[name] = key.own[algorithm]
+    return found

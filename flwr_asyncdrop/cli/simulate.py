@@ -1,39 +1,43 @@
-"""``asyncdrop simulate``: one run, on this machine, by the virtual clock."""
+"""``asyncdrop simulate``: one run, on this machine, on the virtual clock."""
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.checkpoint import newest, run_folder
-from flwr_asyncdrop.cli.display import make_console, make_display
-from flwr_asyncdrop.cli.events import Progress
-from flwr_asyncdrop.cli.execute import execute
-from flwr_asyncdrop.cli.flags import Value, add_flags, given
-from flwr_asyncdrop.cli.logs import warnings_to
-from flwr_asyncdrop.cli.options import DEFAULTS, add_task, at_least
-from flwr_asyncdrop.cli.presets import TASKS
+from flwr_asyncdrop.cli.display import make_console, make_display, warnings_to
+from flwr_asyncdrop.cli.events import Ended, RunProgress
+from flwr_asyncdrop.cli.flags import (
+    TASK_DEFAULTS,
+    add_flags,
+    add_task,
+    algos_from_outside,
+    at_least,
+    given,
+)
+from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.runs import HISTORY, RunSpec
-from flwr_asyncdrop.cli.variants import task_settings
-from flwr_asyncdrop.cli.worker import Ended
+from flwr_asyncdrop.cli.variants import preset_settings
+from flwr_asyncdrop.cli.worker import execute
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report import summarise
-from flwr_asyncdrop.server_app import output_dir
+from flwr_asyncdrop.app.server import output_dir
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "simulate",
-        help="one run of one algorithm",
-        usage="%(prog)s [--task TASK] [--KEY VALUE ...]\n"
-        "       %(prog)s --resume DIR [--workers INT]",
-        description="Train with one algorithm on a simulated fleet, or go on with a "
-        "run that was interrupted: its folder says how it was.",
-        allow_abbrev=False,
+def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Describe the command."""
+    parser.usage = (
+        "%(prog)s [--task TASK] [--KEY VALUE ...]\n"
+        "       %(prog)s --resume DIR [--workers INT]"
+    )
+    parser.description = (
+        "Train with one algorithm on a simulated fleet, or resume a run that was "
+        "interrupted: its settings are read from its folder."
     )
     add_task(parser)
     parser.add_argument(
@@ -41,24 +45,24 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=at_least(0),
         default=0,
         metavar="INT",
-        help="worker processes: they make it faster, and nothing else different "
-        "(default: 0, train in this process)",
+        help="number of worker processes; affects speed only (default: 0, train in "
+        "this process)",
     )
-    add_flags(parser)
-    parser.set_defaults(command=_main)
+    add_flags(parser, algos=algos_from_outside("--algo", words))
 
 
-def _main(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Do the run."""
     settings, devices = _what(arguments)
     config = RunConfig.parse(settings)
     folder = output_dir(config)
-    run = RunSpec(
-        f"{config.algo} seed {config.seed}",
+    spec = RunSpec(
+        f"{config.algorithm.label()} seed {config.seed}",
         folder,
         {**settings, "out-dir": str(folder)},
         devices,
     )
-    simulate(run, arguments.workers, make_console())
+    simulate(spec, arguments.workers, make_console())
     return 0
 
 
@@ -68,43 +72,33 @@ def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
     Raises
     ------
     ConfigError
-        If a run that goes on is told what only a new one can be.
+        If a resumed run is given what only a new one can be.
     """
-    told = given(arguments)
-    if "resume" not in told:
-        return task_settings(TASKS[arguments.task], told), arguments.devices
-    for name, default in DEFAULTS.items():
+    settings = given(arguments)
+    if "resume" not in settings:
+        return preset_settings(PRESETS[arguments.task], settings), arguments.devices
+    for name, default in TASK_DEFAULTS.items():
         if getattr(arguments, name) != default:
             raise ConfigError(
-                f"--{name} makes no difference to --resume, which goes on with the run "
-                "as it was: leave it out"
+                f"--{name} makes no difference to --resume, which reads the run's "
+                "settings from its folder: leave it out"
             )
-    checkpoint = newest(Path(str(told["resume"])).expanduser().absolute())
+    checkpoint = newest(Path(str(settings["resume"])).expanduser().absolute())
     where = {
         "resume": str(checkpoint.path),
         # It may have been moved since.
         "out-dir": str(run_folder(checkpoint.path)),
     }
-    return {**checkpoint.settings, **told, **where}, checkpoint.devices
+    return {**checkpoint.settings, **settings, **where}, checkpoint.devices
 
 
 def simulate(run: RunSpec, workers: int, console: Console) -> None:
-    """RunSpec; show how far it is, what it came to, and where its files are.
-
-    Parameters
-    ----------
-    run : RunSpec
-        What is run.
-    workers : int
-        Worker processes.
-    console : Console
-        Where to show it.
-    """
-    last = Progress()
+    """Do a run; show how far it is, what it came to, and where its files are."""
+    last = RunProgress()
     with make_display(console) as display, warnings_to(display.say):
         display.start(run)
 
-        def say(progress: Progress) -> None:
+        def say(progress: RunProgress) -> None:
             nonlocal last
             last = progress
             display.advance(run, progress)
@@ -118,6 +112,6 @@ def simulate(run: RunSpec, workers: int, console: Console) -> None:
 
 
 def _command(run: RunSpec, workers: int) -> str:
-    """Return what makes the run go on if it is interrupted."""
+    """Return the command that resumes the run if it is interrupted."""
     command = f"asyncdrop simulate --resume {shlex.quote(str(run.folder))}"
     return f"{command} --workers {workers}" if workers else command

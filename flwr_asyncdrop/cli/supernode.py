@@ -1,32 +1,26 @@
 """``asyncdrop supernode``: Flower's SuperNode with a short way from task to reply."""
 
 import argparse
+from collections.abc import Sequence
 from typing import NoReturn
 
-from flwr_asyncdrop.device.command import (
-    DESCRIPTION,
-    USAGE,
-    add_arguments,
-    become_node,
-)
+from flwr_asyncdrop.device import command
 from flwr_asyncdrop.exceptions import ConfigError
 
-
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
-    parser = commands.add_parser(
-        "supernode",
-        help="Flower's SuperNode, which answers sooner",
-        description=DESCRIPTION,
-        usage=USAGE.format("asyncdrop supernode"),
-        allow_abbrev=False,
-    )
-    add_arguments(parser)
-    parser.set_defaults(command=_main, passes_on=True)
+PASSES_ON = True
+"""Whether the command takes arguments that it does not know."""
 
 
-def _main(arguments: argparse.Namespace) -> NoReturn:
+def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    """Describe the command."""
+    parser.description = command.DESCRIPTION
+    parser.usage = command.USAGE.format("asyncdrop supernode")
+    command.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> NoReturn:
+    """Become the SuperNode."""
     try:
-        become_node(arguments, arguments.rest)
+        command.become_node(arguments, arguments.rest)
     except (ValueError, LookupError) as error:
         raise ConfigError(str(error)) from error

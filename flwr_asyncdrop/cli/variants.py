@@ -4,12 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from flwr_asyncdrop.algorithms.hyperparameters import HYPERPARAMETERS
-from flwr_asyncdrop.algorithms.registry import algorithm
-from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.cli.flags import Value
-from flwr_asyncdrop.cli.presets import Task, num_rounds
+from flwr_asyncdrop.algorithms import Algorithm, algorithm
+from flwr_asyncdrop.app.config import RunConfig, Value, key_table
+from flwr_asyncdrop.cli.presets import Preset, num_rounds
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import details
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Variant:
 
 def build_variants(
     algorithms: Iterable[str],
-    task: Task,
+    preset: Preset,
     explicit: Mapping[str, Value],
     vary: Mapping[str, Sequence[Value]],
 ) -> list[Variant]:
@@ -43,33 +42,27 @@ def build_variants(
     ----------
     algorithms : iterable of str
         Their names.
-    task : Task
-        The preset.
+    preset : Preset
+        What is trained.
     explicit : mapping of str to value
-        RunSpec-config keys that override the preset's.
+        Run-config keys that override the preset's.
     vary : mapping of str to sequence of value
-        RunSpec-config keys and the values that each takes.
-
-    Returns
-    -------
-    list of Variant
-        In the order of the algorithms, then of the values.
+        Run-config keys and the values that each takes.
 
     Raises
     ------
     ConfigError
         If a key means nothing to any of the algorithms.
     """
-    names = list(algorithms)
+    meaningless = {name: _meaningless(name, algorithms) for name in algorithms}
     for key in (*explicit, *vary):
-        if all(key in _meaningless(name) for name in names):
+        if all(key in ignored for ignored in meaningless.values()):
             raise ConfigError(
-                f"{key} means nothing to {', '.join(names)}: leave it out, or add an "
-                "algorithm to which it does"
+                f"{key} means nothing to {', '.join(meaningless)}: leave it out, or "
+                "add an algorithm to which it does"
             )
     variants = []
-    for name in names:
-        ignored = _meaningless(name)
+    for name, ignored in meaningless.items():
         own = {key: value for key, value in explicit.items() if key not in ignored}
         axes = [
             [(key, value) for value in values]
@@ -77,21 +70,18 @@ def build_variants(
             if key not in ignored
         ]
         for values in product(*axes):
-            label = ",".join([name, *(f"{key}={_named(v)}" for key, v in values)])
-            settings = task_settings(task, {**own, **dict(values), "algo": name})
+            parts = [algorithm(name).label(), *(f"{k}={_shown(v)}" for k, v in values)]
+            # It is the name of a folder too.
+            label = ",".join(parts).replace("/", "_").replace(":", ".")
+            settings = preset_settings(preset, {**own, **dict(values), "algo": name})
             variants.append(Variant(label, settings))
     return variants
 
 
-def task_settings(task: Task, explicit: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the run-config of a task.
+def preset_settings(preset: Preset, explicit: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the run-config of a preset, with keys that override it.
 
-    Parameters
-    ----------
-    task : Task
-        The preset; what means nothing to the algorithm is left out of it.
-    explicit : mapping of str to value
-        RunSpec-config keys that override the preset's.
+    What the preset has and means nothing to the algorithm is left out.
 
     Raises
     ------
@@ -99,24 +89,26 @@ def task_settings(task: Task, explicit: Mapping[str, Value]) -> dict[str, Value]
         If they contradict each other.
     """
     ignored = _meaningless(str(explicit.get("algo", RunConfig.algo)))
-    preset = {key: v for key, v in task.settings.items() if key not in ignored}
-    settings = {**preset, **explicit}
+    own = {key: value for key, value in preset.settings.items() if key not in ignored}
+    settings = {**own, **explicit}
     config = RunConfig.parse(settings)
-    if task.epochs and task.samples and "num-rounds" not in settings:
-        settings["num-rounds"] = num_rounds(config, task.epochs, task.samples)
+    if preset.epochs and preset.samples and "num-rounds" not in settings:
+        settings["num-rounds"] = num_rounds(config, preset.epochs, preset.samples)
     return settings
 
 
-def _meaningless(name: str) -> frozenset[str]:
-    """Return the run-config keys that an algorithm has no use for."""
-    rules = algorithm(name)
-    ignored = {key.replace("_", "-") for key in set(HYPERPARAMETERS) - rules.uses}
-    if rules.mask is None or rules.units == "blocks":
+def _meaningless(name: str, beside: Iterable[str] = ()) -> frozenset[str]:
+    """Return the run-config keys, of all algorithms, that one has no use for."""
+    kind = algorithm(name)
+    ignored = {
+        key.name
+        for key in key_table(name, *beside).values()
+        if key.own is not None and key.field not in details(kind)
+    }
+    if kind.masks is Algorithm.masks or kind.units == "blocks":
         ignored.add("scope")
     return frozenset(ignored)
 
 
-def _named(value: Value) -> str:
-    """Return a value as it is in a label, which is the name of a folder too."""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return text.replace("/", "_")
+def _shown(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,98 +1,81 @@
-"""A process that takes run after run, and so loads each data set once."""
+"""One run on a LocalGrid: in this process, or as the process of a comparison's run."""
 
+import argparse
 import os
 import signal
-import sys
 import traceback
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from flwr_asyncdrop.cli.events import Progress
-from flwr_asyncdrop.cli.execute import execute
-from flwr_asyncdrop.cli.runs import LOG, RunSpec
+from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress, to_line
+from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.exceptions import AsyncDropError
+from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.simulation import LocalGrid
 
-_STDOUT, _STDERR = 1, 2
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The run has ended well.
-
-    Attributes
-    ----------
-    progress : Progress
-        The last there was.
-    """
-
-    progress: Progress
+_CLIENT_APP = "flwr_asyncdrop.client_app:app"
+_FAILED = 1
 
 
-@dataclass(frozen=True)
-class Failed:
-    """The run could not go on.
-
-    Attributes
-    ----------
-    reason : str
-        One line; the whole story is in the run's log.
-    """
-
-    reason: str
-
-
-def work(
-    channel: "Connection[Progress | Ended | Failed, RunSpec]", workers: int
+def execute(
+    run: RunSpec,
+    workers: int,
+    say: Callable[[RunProgress], None],
+    resume_command: str,
 ) -> None:
-    """Answer each run with its progress, and then with how it ended.
+    """Do a run to its end, and write its files.
 
     Parameters
     ----------
-    channel : Connection
-        Where runs come from, and answers go to; the end of the one is that of the
-        other.
+    run : RunSpec
+        What is run.
     workers : int
-        Worker processes of each run.
+        Worker processes; with 0 the devices train in this process. Affects speed only.
+    say : callable
+        Told how far it is.
+    resume_command : str
+        What resumes it if it is interrupted, for people.
+
+    Raises
+    ------
+    AsyncDropError
+        If the run cannot continue.
     """
-    # Ctrl-C goes to the whole process group; the parent decides what it means.
+    config = run.config
+    with LocalGrid(
+        _CLIENT_APP,
+        num_nodes=run.devices,
+        workers=workers,
+        run_config=run.settings,
+        threads_per_worker=config.threads,
+    ) as grid:
+        run_experiment(grid, config, [Reporter(say)], resume_command)
+
+
+def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
+    """Describe the command."""
+    parser.add_argument("run", type=RunSpec.from_json)
+    parser.add_argument("workers", type=int)
+    parser.add_argument("channel", type=int, help="descriptor for lines of JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do a run for `RunPool`."""
+    # Ctrl-C goes to the whole process group; the comparison decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        while True:
-            channel.send(_answer(channel, channel.recv(), workers))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
+    with os.fdopen(arguments.channel, "w") as channel:
 
+        def say(event: RunProgress | Failed) -> None:
+            channel.write(f"{to_line(event)}\n")
+            channel.flush()
 
-def _answer(
-    channel: "Connection[Progress | Ended | Failed, RunSpec]",
-    run: RunSpec,
-    workers: int,
-) -> Ended | Failed:
-    last = Progress()
-
-    def say(progress: Progress) -> None:
-        nonlocal last
-        last = progress
-        channel.send(progress)
-
-    try:
-        _write_output_to(run.folder / LOG)
-        execute(run, workers, say, "the same asyncdrop compare")
-    except (BrokenPipeError, ConnectionResetError):
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        known = isinstance(error, AsyncDropError)
-        return Failed(str(error) if known else f"{type(error).__name__}: {error}")
-    return Ended(last)
-
-
-def _write_output_to(path: Path) -> None:
-    """Let all that this process prints, in whatever language, go to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with path.open("wb") as log:
-        os.dup2(log.fileno(), _STDOUT)
-        os.dup2(log.fileno(), _STDERR)
+        try:
+            command = "the same asyncdrop compare"
+            execute(arguments.run, arguments.workers, say, command)
+        except BrokenPipeError:
+            raise  # the comparison is gone
+        except Exception as error:
+            traceback.print_exc()
+            known = isinstance(error, AsyncDropError)
+            say(Failed(str(error) if known else f"{type(error).__name__}: {error}"))
+            return _FAILED
+    return 0

@@ -1,5 +1,19 @@
 """The run-config of ``flwr run``: its keys, and what they may be."""
 
-from flwr_asyncdrop.app.config.run_config import INCIDENTAL, IRRELEVANT, RunConfig
+from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, Value
+from flwr_asyncdrop.app.config.run_config import (
+    INCIDENTAL,
+    IRRELEVANT,
+    RunConfig,
+    key_table,
+)
 
-__all__ = ["INCIDENTAL", "IRRELEVANT", "RunConfig"]
+__all__ = [
+    "INCIDENTAL",
+    "IRRELEVANT",
+    "LEFT_OUT",
+    "Key",
+    "RunConfig",
+    "Value",
+    "key_table",
+]

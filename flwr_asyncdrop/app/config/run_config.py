@@ -1,111 +1,247 @@
 """The run-config of ``flwr run``, parsed once at the edge."""
 
 import difflib
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
-from flwr_asyncdrop.algorithms.hyperparameters import HYPERPARAMETERS, Hyperparameters
-from flwr_asyncdrop.algorithms.registry import ALGORITHMS
-from flwr_asyncdrop.app.config.rules import CONTRADICTIONS, RULES, changed
+from flwr_asyncdrop.algorithms import ALGORITHMS, Algorithm, algorithm
+from flwr_asyncdrop.app.config.contradictions import contradictions
+from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, hyperparameter_keys, keys_of
+from flwr_asyncdrop.app.data import DATASET_NAMES
+from flwr_asyncdrop.app.models import MODEL_NAMES
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet.faults import FaultPolicy, LatePolicy
+from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy, LatePolicy
+from flwr_asyncdrop.parameters import (
+    Range,
+    at_least,
+    details,
+    in_interval,
+    more_than,
+    one_of,
+    one_of_or_reference,
+    parameter,
+)
+from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.wire import MAX_EXAMPLES
 
-INCIDENTAL = frozenset(
-    {
-        "data-dir",
-        "download",
-        "out-dir",
-        "checkpoint-every",
-        "keep-checkpoints",
-        "resume",
-        "metrics-port",
-        "metrics-address",
-    }
-)
-"""The keys that make no other run, wherever and however it is run."""
+_SECTION_OF_HYPERPARAMETERS = 'Of the algorithm ("" = its own default)'
 
-IRRELEVANT = INCIDENTAL | {"timeout", "max-seconds"}
-"""Those that may be others when a run goes on: they end it, and that is all."""
+
+def _are_fractions(text: str) -> bool:
+    try:
+        numbers = [float(part) for part in text.split(",") if part]
+    except ValueError:
+        return False
+    return numbers == sorted(numbers) and all(0 < number < 1 for number in numbers)
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run is told; ``[tool.flwr.app.config]`` in pyproject documents each key.
+    """The settings of a run: its fields are the table of all keys, once.
 
-    A field ``drop_rate`` is the key ``drop-rate``.
+    A field ``num_rounds`` is the key ``num-rounds``. pyproject's section of keys,
+    ``--help`` and docs/keys.md are made from it by ``scripts/keys.py``.
     """
 
-    # What is run
-    algo: str = "hetero-asyncdrop"
-    drop_rate: float = Hyperparameters.drop_rate
-    round_to: int = Hyperparameters.round_to
-    alpha: float = Hyperparameters.alpha
-    scope: Literal["all", "internal"] = "all"
-    weighting: str = Hyperparameters.weighting
-    weighting_a: float = Hyperparameters.weighting_a
-    weighting_b: float = Hyperparameters.weighting_b
-    buffer_size: int = Hyperparameters.buffer_size
-    server_lr: float = Hyperparameters.server_lr
-    server_momentum: float = Hyperparameters.server_momentum
-    combine: str = Hyperparameters.combine
-    trim: float = Hyperparameters.trim
-    clip_norm: float = Hyperparameters.clip_norm
-    averaging: float = Hyperparameters.averaging
-    proximal_mu: float = Hyperparameters.proximal_mu
-    logit_adjustment: float = Hyperparameters.logit_adjustment
-    num_rounds: int = 60
-    max_seconds: float = 0.0
-    in_flight: int = 8
-    seed: int = 0
-    # On what
-    dataset: str = "digits"
-    data_dir: str = ""
-    download: bool = False
-    partition: str = "speed-level"
-    shards_per_level: int = 2
-    dirichlet_alpha: float = 0.5
-    model: str = "cnn"
-    width: float = 1.0
-    # How a client trains
-    local_steps: int = 50
-    batch_size: int = 16
-    optimizer: str = "sgd"
-    lr: float = 0.05
-    momentum: float = 0.9
-    lr_milestones: str = "0.5,0.75"
-    lr_gamma: float = 0.1
-    precision: str = "float32"
-    threads: int = 1
-    # The devices
-    clock: str = "virtual"
-    levels: int = 8
-    speed_ratio: float = 5.0
-    step_seconds: float = 1.0
-    bandwidth_mbps: float = 0.0
-    duration: Literal["flops", "paper"] = "flops"
-    jitter: float = 0.0
-    dropout: float = 0.0
-    availability: float = 1.0
-    trace: str = ""
-    selection: str = "stratified"
-    max_examples: int = MAX_EXAMPLES
-    deadline: float = FaultPolicy.deadline
-    late: LatePolicy = FaultPolicy.late
-    quarantine_after: int = FaultPolicy.quarantine_after
-    queue_ahead: int = 0
-    # What comes out
-    evaluate_every: int = 1
-    timeout: float = 3600.0
-    out_dir: str = ""
-    checkpoint_every: int = 10
-    keep_checkpoints: int = 2
-    resume: str = ""
-    metrics_port: int = 0
-    metrics_address: str = "127.0.0.1"
+    algo: str = parameter(
+        "hetero-asyncdrop",
+        "the algorithm, or package.module:Class",
+        one_of_or_reference(*ALGORITHMS),
+        section="What is run",
+    )
+    num_rounds: int = parameter(
+        60, "a round is as many updates as devices in flight", at_least(1)
+    )
+    max_seconds: float = parameter(
+        0.0,
+        "end after so many seconds on the run's clock; 0 = no limit",
+        at_least(0),
+        affects="length",
+    )
+    in_flight: int = parameter(8, "devices that train at any moment", at_least(1))
+    scope: Literal["all", "internal"] = parameter(
+        "all",
+        "all | internal (only units inside a block, as the paper)",
+        one_of("all", "internal"),
+    )
+    seed: int = parameter(0, "random seed", at_least(0))
+
+    # Stands where their keys stand; no part of the hash, as it is a dict.
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    dataset: str = parameter(
+        "digits",
+        "digits (embedded) | fashion-mnist | cifar10 | cifar100 | imdb "
+        "| package.module:function",
+        one_of_or_reference(*DATASET_NAMES),
+        section="On what",
+    )
+    data_dir: str = parameter(
+        "", "folder that holds the data sets' own folders", affects="nothing"
+    )
+    download: bool = parameter(
+        False,
+        "let torchvision download into data-dir what is absent",
+        affects="nothing",
+    )
+    partition: str = parameter(
+        "speed-level",
+        "speed-level (labels skewed by speed, as the paper) | dirichlet | iid",
+        one_of("speed-level", "dirichlet", "iid"),
+    )
+    shards_per_level: int = parameter(
+        2, "of partition='speed-level': the more, the less skewed", at_least(1)
+    )
+    dirichlet_alpha: float = parameter(
+        0.5, "of partition='dirichlet': the smaller, the more skewed", more_than(0)
+    )
+    model: str = parameter(
+        "cnn",
+        "mlp | cnn | resnet10 | resnet18 | resnet34 | lstm (text) "
+        "| package.module:function",
+        one_of_or_reference(*MODEL_NAMES),
+    )
+    width: float = parameter(
+        1.0, "factor of all hidden widths of the model, e.g. 0.25", more_than(0)
+    )
+
+    local_steps: int = parameter(
+        50, "mini-batches per task", at_least(1), section="How a client trains"
+    )
+    batch_size: int = parameter(16, "samples in a mini-batch", at_least(1))
+    optimizer: str = parameter(
+        "sgd", "optimizer of the local steps", one_of("sgd", "adam")
+    )
+    lr: float = parameter(0.05, "initial learning rate of the clients", more_than(0))
+    momentum: float = parameter(
+        0.9, "momentum of sgd; first decay rate of adam", in_interval("[0, 1)")
+    )
+    lr_milestones: str = parameter(
+        "0.5,0.75",
+        "when lr decays, as shares of the fastest device's updates",
+        Range(_are_fractions, "ascending fractions in (0, 1), e.g. '0.5,0.75'"),
+    )
+    lr_gamma: float = parameter(0.1, "factor of each decay", in_interval("(0, 1]"))
+    precision: str = parameter(
+        "float32",
+        "float32 | bfloat16 (autocast, for GPUs)",
+        one_of("float32", "bfloat16"),
+    )
+    threads: int = parameter(
+        1, "CPU threads of each process, also of the evaluation", at_least(1)
+    )
+
+    clock: str = parameter(
+        "virtual",
+        "virtual (simulated devices) | wall (real ones)",
+        one_of("virtual", "wall"),
+        section="The devices",
+    )
+    levels: int = parameter(8, "speed levels of the simulated fleet", at_least(1))
+    speed_ratio: float = parameter(
+        5.0, "delay of the slowest level over that of the fastest", at_least(1)
+    )
+    step_seconds: float = parameter(
+        1.0, "virtual seconds of a full-model step on the fastest", more_than(0)
+    )
+    bandwidth_mbps: float = parameter(
+        0.0, "of the fastest level, others in proportion; 0 = infinite", at_least(0)
+    )
+    duration: Literal["flops", "paper"] = parameter(
+        "flops",
+        "of a task: flops (and bytes) | paper (times 1 - drop rate)",
+        one_of("flops", "paper"),
+    )
+    jitter: float = parameter(
+        0.0,
+        "sigma of a log-normal factor on every task's duration",
+        in_interval("[0, 10]"),
+    )
+    dropout: float = parameter(
+        0.0, "share of the tasks that are lost on the device", in_interval("[0, 1)")
+    )
+    availability: float = parameter(
+        1.0, "share of the time that a device is there", in_interval("(0, 1]")
+    )
+    trace: str = parameter(
+        "", "CSV with a line for each device (absolute path), instead of levels"
+    )
+    selection: str = parameter(
+        "stratified",
+        "stratified (one of each level in flight) | uniform",
+        one_of("stratified", "uniform"),
+    )
+    max_examples: int = parameter(
+        MAX_EXAMPLES, "most examples that a device can report", at_least(1)
+    )
+    deadline: float = parameter(
+        FaultPolicy.deadline,
+        "of a task, times its expected duration; 0 = none",
+        Range(
+            lambda times: times == 0 or 1 <= times < math.inf,
+            "at least 1 (times the expected duration of a task), or 0 for none",
+        ),
+    )
+    late: LatePolicy = parameter(
+        FaultPolicy.late,
+        "merge | discount (by half) | drop: a reply after its deadline",
+        one_of(*LATE_POLICIES),
+    )
+    quarantine_after: int = parameter(
+        FaultPolicy.quarantine_after,
+        "failures in a row after which a device gets no task for a while; 0 = never",
+        at_least(0),
+    )
+    queue_ahead: int = parameter(
+        0, "tasks that wait on a real device while it trains another", at_least(0)
+    )
+
+    evaluate_every: int = parameter(
+        1,
+        "rounds from one evaluation to the next",
+        at_least(1),
+        section="What comes out",
+    )
+    timeout: float = parameter(
+        3600.0,
+        "real seconds to wait for a reply, and for nodes",
+        more_than(0),
+        affects="length",
+    )
+    out_dir: str = parameter(
+        "",
+        'folder of the run\'s files; "" = ./runs/<time>-<algo>',
+        affects="nothing",
+    )
+    checkpoint_every: int = parameter(
+        10,
+        "rounds from one checkpoint to the next; 0 = no checkpoints",
+        at_least(0),
+        affects="nothing",
+    )
+    keep_checkpoints: int = parameter(
+        2, "how many checkpoints are kept, the newest", at_least(1), affects="nothing"
+    )
+    resume: str = parameter(
+        "", "folder of the interrupted run to resume (absolute path)", affects="nothing"
+    )
+    metrics_port: int = parameter(
+        0,
+        "port of Prometheus metrics during the run, e.g. 9464; 0 = off",
+        in_interval("[0, 65535]"),
+        affects="nothing",
+    )
+    metrics_address: str = parameter(
+        "127.0.0.1",
+        "address of the metrics: '0.0.0.0' for all who can connect",
+        Range(bool, "an address to listen on, e.g. '0.0.0.0' for all"),
+        affects="nothing",
+    )
 
     @classmethod
     def parse(cls, run_config: Mapping[str, object]) -> Self:
@@ -115,42 +251,73 @@ class RunConfig:
         ------
         ConfigError
             If a key is unknown, has a value of the wrong type or out of range, or
-            contradicts another. One line, by name, with what mends it.
+            contradicts another. One line, by name, with the fix.
         """
-        known = {field.name.replace("_", "-"): field for field in fields(cls)}
+        algo = run_config.get("algo", cls.algo)
+        known = key_table(algo if isinstance(algo, str) else cls.algo)
         values: dict[str, Any] = {}
-        for key, value in run_config.items():
-            if key not in known:
-                raise ConfigError(_unknown(key, list(known)))
-            field = known[key]
-            values[field.name] = _typed(key, value, type(field.default))
-        config = cls(**values)
+        given: dict[str, Any] = {}
+        for name, value in run_config.items():
+            if name not in known:
+                raise ConfigError(_unknown(name, list(known)))
+            key = known[name]
+            if key.own is None:
+                values[key.field] = key.typed(value)
+            elif value != LEFT_OUT:
+                given[key.field] = key.typed(value)
+        config = cls(**values, hyperparameters=given)
         config.check()
         return config
 
     def check(self) -> None:
         """Raise ConfigError if a value is out of range or contradicts another."""
-        for name, (allowed, description) in RULES.items():
-            value = getattr(self, name)
-            if not allowed(value):
-                key = name.replace("_", "-")
-                raise ConfigError(f"{key}={value!r} must be {description}")
-        for name in HYPERPARAMETERS:
-            if name not in ALGORITHMS[self.algo].uses and changed(self, name):
-                raise ConfigError(self._unused(name))
-        for contradicts, message in CONTRADICTIONS:
-            if contradicts(self):
-                raise ConfigError(message.format(c=self))
+        kind = algorithm(self.algo)
+        for key in key_table(self.algo).values():
+            if key.own is None:
+                key.details.range.check(key.name, getattr(self, key.field))
+            elif key.field in self.hyperparameters:
+                value = self.hyperparameters[key.field]
+                if key.field not in details(kind):
+                    raise ConfigError(
+                        f"{key.name}={value!r} makes no difference to "
+                        f"algo={self.algo!r}: leave it out, or choose one of "
+                        f"{', '.join(key.own)}"
+                    )
+                key.details.range.check(key.name, value)
+        _ = self.algorithm  # one from outside may check more
+        for message in contradictions(self):
+            raise ConfigError(message)
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The algorithm with its hyperparameters.
+
+        Raises
+        ------
+        ConfigError
+            If it refuses them.
+        """
+        try:
+            return algorithm(self.algo)(**self.hyperparameters)
+        except TypeError as error:  # one that has no default
+            raise ConfigError(f"algo={self.algo!r} cannot be built: {error}") from error
+
+    def is_given(self, name: str) -> bool:
+        """Return whether a key has another value than its default."""
+        key = name.replace("-", "_")
+        if hasattr(type(self), key):
+            return bool(getattr(self, key) != getattr(type(self), key))
+        return key in self.hyperparameters
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All values by key, as `parse` takes them."""
-        return {name.replace("_", "-"): value for name, value in asdict(self).items()}
-
-    @property
-    def hyperparameters(self) -> dict[str, Any]:
-        """Those that the algorithm uses, by name."""
-        return {name: getattr(self, name) for name in ALGORITHMS[self.algo].uses}
+        """All values by key, as `parse` takes them; "" for what is left out."""
+        return {
+            name: getattr(self, key.field)
+            if key.own is None
+            else self.hyperparameters.get(key.field, LEFT_OUT)
+            for name, key in key_table(self.algo).items()
+        }
 
     @cached_property
     def milestones(self) -> tuple[float, ...]:
@@ -162,27 +329,48 @@ class RunConfig:
         """`data_dir` as an absolute path; None if it is not set."""
         return Path(self.data_dir).expanduser().absolute() if self.data_dir else None
 
-    def _unused(self, name: str) -> str:
-        key, value = name.replace("_", "-"), getattr(self, name)
-        others = [algo for algo, rules in ALGORITHMS.items() if name in rules.uses]
-        return (
-            f"{key}={value!r} makes no difference to algo={self.algo!r}: leave it "
-            f"out, or choose one of {', '.join(others)}"
+
+@lru_cache
+def key_table(*algos: str) -> Mapping[str, Key]:
+    """Return all keys of a run-config by name.
+
+    Parameters
+    ----------
+    *algos : str
+        Those that are ``"package.module:Class"`` add their own hyperparameters.
+
+    Raises
+    ------
+    ConfigError
+        If one of them cannot be imported, or calls a field like another key.
+    """
+    outside = [algorithm(name) for name in algos if is_reference(name)]
+    hyper = hyperparameter_keys(
+        [*ALGORITHMS.values(), *outside], _SECTION_OF_HYPERPARAMETERS
+    )
+    own = keys_of(RunConfig)
+    if both := sorted(hyper.keys() & own.keys()):
+        raise ConfigError(
+            f"{', '.join(algos)}: {both[0]} is a key of every run-config: call the "
+            "hyperparameter something else"
         )
+    first = next(iter(own.values())).details.section
+    before = {name: key for name, key in own.items() if key.details.section == first}
+    return MappingProxyType({**before, **hyper, **own})
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
+def _unknown(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-    return f"run-config key {key!r} is unknown: {hint}"
+    return f"run-config key {name!r} is unknown: {hint}"
 
 
-def _typed(key: str, value: object, kind: type) -> object:
-    """Return `value` as a `kind`; an integer will do for a float."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        names = {str: "a string in quotes", bool: "true or false"}
-        wanted = names.get(kind, f"a number ({kind.__name__})")
-        raise ConfigError(f"{key}={value!r} must be {wanted}")
-    return value
+INCIDENTAL = frozenset(
+    name for name, key in key_table().items() if key.details.affects == "nothing"
+)
+"""The keys that make no other run, wherever and however it is run."""
+
+IRRELEVANT = INCIDENTAL | {
+    name for name, key in key_table().items() if key.details.affects == "length"
+}
+"""Those that may be others when a run is resumed: they end it, and that is all."""

@@ -1,0 +1,158 @@
+"""What the values of a run-config must not be like together."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flwr_asyncdrop.app.data import DATASET_NAMES, TEXT_DATASETS
+from flwr_asyncdrop.app.models import MODEL_NAMES, TEXT_MODELS
+from flwr_asyncdrop.checkpoint import run_folder
+
+# A RunConfig, which imports this module.
+Condition = Callable[[Any], bool]
+
+_LEVELS = (
+    "levels",
+    "speed-ratio",
+    "step-seconds",
+    "bandwidth-mbps",
+    "jitter",
+    "dropout",
+    "availability",
+)
+
+
+def _resumes_elsewhere(config: Any) -> bool:
+    if not (config.resume and config.out_dir):
+        return False
+    folder = run_folder(Path(config.resume).expanduser())
+    return folder.absolute() != Path(config.out_dir).expanduser().absolute()
+
+
+NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
+    (
+        lambda c: c.algorithm.masks() is None,
+        "algo={c.algo!r} trains full models",
+        ("scope",),
+        "choose algo='asyncdrop'",
+    ),
+    (
+        lambda c: c.algorithm.units == "blocks",
+        "algo={c.algo!r} leaves out whole blocks",
+        ("scope",),
+        "choose algo='hetero-asyncdrop'",
+    ),
+    (
+        lambda c: getattr(c.algorithm, "combine", "") in ("mean", "median"),
+        "combine={c.algorithm.combine!r} cuts nothing off",
+        ("trim",),
+        "choose combine='trimmed-mean'",
+    ),
+    (
+        lambda c: c.deadline == 0,
+        "deadline=0 makes nothing late",
+        ("late",),
+        "set a deadline, e.g. 3.0",
+    ),
+    (
+        lambda c: c.partition != "speed-level",
+        "partition={c.partition!r} deals no shards",
+        ("shards-per-level",),
+        "choose partition='speed-level'",
+    ),
+    (
+        lambda c: c.partition != "dirichlet",
+        "partition={c.partition!r} draws from no Dirichlet distribution",
+        ("dirichlet-alpha",),
+        "choose partition='dirichlet'",
+    ),
+    (
+        lambda c: c.dataset == "digits",
+        "dataset='digits' is embedded",
+        ("data-dir", "download"),
+        "choose another dataset",
+    ),
+    (
+        lambda c: c.clock == "wall",
+        "clock='wall' runs real devices, whose speed is measured",
+        ("trace", "duration", *_LEVELS),
+        "choose clock='virtual'",
+    ),
+    (
+        lambda c: c.clock != "wall",
+        "clock={c.clock!r} runs no real devices",
+        ("queue-ahead",),
+        "choose clock='wall'",
+    ),
+    (
+        lambda c: bool(c.trace),
+        "trace={c.trace!r} says what every device is like",
+        _LEVELS,
+        "leave out the trace",
+    ),
+    (
+        lambda c: c.checkpoint_every == 0,
+        "checkpoint-every=0 makes no checkpoints",
+        ("resume", "keep-checkpoints"),
+        "set checkpoint-every, e.g. 10",
+    ),
+    (
+        _resumes_elsewhere,
+        "resume={c.resume!r} continues in the folder of its run",
+        ("out-dir",),
+        "start a new run",
+    ),
+    (
+        lambda c: c.metrics_port == 0,
+        "metrics-port=0 listens on no port",
+        ("metrics-address",),
+        "set a port, e.g. 9464",
+    ),
+)
+"""A condition, what it means, the keys that say otherwise, and another way out."""
+
+IMPOSSIBLE: tuple[tuple[Condition, str], ...] = (
+    (
+        lambda c: (
+            c.dataset in TEXT_DATASETS
+            and c.model in set(MODEL_NAMES).difference(TEXT_MODELS)
+        ),
+        "dataset={c.dataset!r} is text, which model={c.model!r} cannot read: choose "
+        f"model={TEXT_MODELS[0]!r}",
+    ),
+    (
+        lambda c: (
+            c.model in TEXT_MODELS
+            and c.dataset in set(DATASET_NAMES).difference(TEXT_DATASETS)
+        ),
+        "model={c.model!r} reads text, which dataset={c.dataset!r} is not: choose "
+        f"dataset={TEXT_DATASETS[0]!r}",
+    ),
+    (
+        lambda c: c.download and not c.data_dir,
+        "download=true needs a place: set data-dir to an absolute path",
+    ),
+)
+"""A condition, and what to do about it."""
+
+
+def contradictions(config: Any) -> Iterator[str]:
+    """Say in one line each what contradicts what, and how to fix it.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Its values are in range, each taken alone.
+    """
+    for condition, means, keys, fix in NEEDLESS:
+        given = [key for key in keys if config.is_given(key)]
+        if given and condition(config):
+            values = config.settings
+            those = " and ".join(f"{key}={values[key]!r}" for key in given)
+            yield (
+                f"{means.format(c=config)}, which contradicts {those}: leave it out, "
+                f"or {fix}"
+            )
+    for condition, message in IMPOSSIBLE:
+        if condition(config):
+            yield message.format(c=config)
