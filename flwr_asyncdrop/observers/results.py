@@ -1,5 +1,7 @@
 """Flower's ``Result``, filled while the run goes on."""
 
+from typing import Any
+
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
@@ -42,9 +44,13 @@ class ResultCollector(Callback):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from there."""
-        self._round = from_plain(list[RecordDict], state["round"])
+        self._round = [
+            RecordDict({name: MetricRecord(record) for name, record in records.items()})
+            for records in state["round"]
+        ]
         for name in _SAVED:
-            metrics = from_plain(dict[int, MetricRecord], state[name])
+            by_round = from_plain(dict[int, dict[str, Any]], state[name])
+            metrics = {number: MetricRecord(r) for number, r in by_round.items()}
             setattr(self.result, name, metrics)
 
     def on_update(self, state: RunState, merged: Merged) -> None:
