@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.evaluate import score
+from flwr_asyncdrop.app.evaluate import evaluate
 from flwr_asyncdrop.app.experiment import best_device, initial_model, load_data
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import LocalTraining
+from flwr_asyncdrop.objectives import LocalSteps, LocalTask
 from flwr_asyncdrop.seeding import torch_generator
 
 
@@ -35,11 +36,13 @@ def accuracies(config: RunConfig, steps: int) -> Iterator[tuple[int, float]]:
     for done in range(config.local_steps, steps + 1, config.local_steps):
         sgd.train(
             in_precision(model, config.precision),
+            LocalSteps(LocalTask(model, data.task.loss)),
             lambda positions: data.batch("train", positions, device),
             len(data.train_y),
             torch_generator(config.seed, "central", done),
         )
-        yield done, score(model, data, config.precision).accuracy
+        totals = evaluate(model, data, config.precision)
+        yield done, data.task.metrics(totals)["accuracy"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

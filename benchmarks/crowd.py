@@ -12,9 +12,9 @@ from benchmarks.usage import resident_bytes
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model
+from flwr_asyncdrop.app.server import build_strategy
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 
 __all__ = ["crowd_figures"]

@@ -11,9 +11,9 @@ from benchmarks.figures import Figure
 from flwr_asyncdrop.aggregation import Aggregator, Update
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model
+from flwr_asyncdrop.app.server import build_strategy
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.submodel import State
 

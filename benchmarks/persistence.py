@@ -26,9 +26,9 @@ from flwr_asyncdrop.aggregation import Aggregator, LatestPerGroup, Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, is_weight
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model
+from flwr_asyncdrop.app.server import build_strategy
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.variants import preset_settings
-from flwr_asyncdrop.server_app import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.submodel import State, extract, merge_
 

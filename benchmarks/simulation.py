@@ -33,7 +33,7 @@ from flwr_asyncdrop.app.central_evaluation import CentralTest
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model, load_data, partitions
 from flwr_asyncdrop.app.models import build_model
-from flwr_asyncdrop.server_app import build_strategy
+from flwr_asyncdrop.app.server import build_strategy
 from flwr_asyncdrop.simulation import LocalGrid
 
 __all__ = ["DATA_DIR_HELP", "simulation_figures"]

@@ -1,38 +1,19 @@
-"""The ready-made ServerApp: one run, from its run-config to its files."""
+"""The ready-made ServerApp; `flwr_asyncdrop.app.server` does the work.
+
+Flower loads the two ready apps in two threads at once, so they stay at the top of the
+package: where both were imported with their rooms, each could wait for the other.
+"""
 
 import logging
-import math
-import platform
-from collections.abc import Sequence
-from datetime import datetime
-from importlib.metadata import version
-from pathlib import Path
 
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from safetensors.torch import save_file
 
-from flwr_asyncdrop import wire
-from flwr_asyncdrop.app.central_evaluation import CentralTest
-from flwr_asyncdrop.app.checkpoints import checkpoints_of
-from flwr_asyncdrop.app.config import INCIDENTAL, RunConfig
-from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
-from flwr_asyncdrop.app.fleets import build_fleet
-from flwr_asyncdrop.app.lr_schedule import expected_schedule
-from flwr_asyncdrop.checkpoint import Checkpoints, run_folder
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import AsyncDropError
-from flwr_asyncdrop.fleet.selection import Stratified, Uniform
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history
-from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
-from flwr_asyncdrop.report import draw_run, summarise
-from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
-from flwr_asyncdrop.strategy.named import STRATEGIES
 
 logger = logging.getLogger("flwr.asyncdrop")
-
-_SELECTIONS = {"stratified": Stratified, "uniform": Uniform}
 
 app = ServerApp()
 
@@ -45,156 +26,3 @@ def main(grid: Grid, context: Context) -> None:
     except AsyncDropError as error:
         logger.error("%s", error)
         raise
-
-
-def build_strategy(
-    config: RunConfig,
-    callbacks: Sequence[Callback] = (),
-    checkpoints: Checkpoints | None = None,
-) -> AsyncStrategy:
-    """Build the strategy that a run-config describes.
-
-    Parameters
-    ----------
-    config : RunConfig
-        The configuration of the run.
-    callbacks : sequence of Callback
-        Told of everything that happens.
-    checkpoints : Checkpoints, optional
-        When and where the run saves itself.
-    """
-    fleet = build_fleet(config)
-    data, model = load_data(config), initial_model(config)
-    strategy = STRATEGIES[config.algo](
-        model,
-        data.example_inputs(),
-        scope=config.scope,
-        in_flight=config.in_flight,
-        fleet=fleet if config.clock == "virtual" else None,
-        duration=config.duration,
-        selection=_SELECTIONS[config.selection](),
-        max_examples=config.max_examples,
-        deadline=config.deadline,
-        late=config.late,
-        quarantine_after=config.quarantine_after,
-        greet=config.clock == "wall",
-        queue_ahead=config.queue_ahead,
-        seed=config.seed,
-        max_seconds=config.max_seconds or math.inf,
-        min_available_nodes=1,
-        evaluate_every=config.evaluate_every,
-        callbacks=callbacks,
-        checkpoints=checkpoints,
-        **config.hyperparameters,
-    )
-    strategy.schedule = expected_schedule(config, strategy, model.state_dict())
-    return strategy
-
-
-def run_experiment(
-    grid: Grid,
-    config: RunConfig,
-    callbacks: Sequence[Callback] = (),
-    resume_command: str = "",
-) -> Path:
-    """Run what `config` describes on the nodes of `grid`.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid, or a `LocalGrid` of the ready ClientApp.
-    config : RunConfig
-        The configuration, the same that the clients have.
-    callbacks : sequence of Callback
-        Told of everything that happens, after the history.
-    resume_command : str
-        What makes an interrupted run go on, for people; by default it is the
-        ``flwr run`` that does.
-
-    Returns
-    -------
-    Path
-        The folder with ``history.jsonl``, ``model.safetensors`` and ``run.png``.
-    """
-    torch.set_num_threads(config.threads)
-    out = output_dir(config)
-    history = HistoryWriter(
-        out / "history.jsonl",
-        {"algorithm": config.algo, "config": _portable(config)},
-        _machine(),
-    )
-    test = CentralTest(config)
-    checkpoints = checkpoints_of(config, out, resume_command)
-    # A checkpoint knows callbacks by their place: those that may come and go are last.
-    callbacks = [history, test, *callbacks, *_monitors(config)]
-    strategy = build_strategy(config, callbacks, checkpoints)
-    result = strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord(initial_model(config).state_dict()),
-        num_rounds=config.num_rounds,
-        timeout=config.timeout,
-        train_config=ConfigRecord({"lr": config.lr}),
-        evaluate_fn=test,
-    )
-    model = out / "model.safetensors"
-    trained = trained_model(config, wire.from_record(result.arrays))
-    save_file(trained.state_dict(), model, {"algorithm": config.algo})
-    picture = draw_run(history.path, out / "run.png")
-    for line in summarise(read_history(history.path)).text().splitlines():
-        logger.info("%s", line)
-    for label, path in (
-        ("history", history.path),
-        ("model", model),
-        ("picture", picture),
-    ):
-        logger.info("%-8s %s", label, path)
-    if checkpoints is not None and not history.ended_early:
-        checkpoints.discard()
-    return out
-
-
-def output_dir(config: RunConfig) -> Path:
-    """Return the absolute folder of the run's files, made if need be.
-
-    The app runs from Flower's own copy of it, so only absolute paths hold.
-    """
-    if config.resume:
-        out = run_folder(Path(config.resume).expanduser().absolute())
-    elif config.out_dir:
-        out = Path(config.out_dir).expanduser().absolute()
-    else:
-        stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-        out = Path.cwd() / "runs" / f"{stamp}-{config.algo}"
-    out.mkdir(parents=True, exist_ok=True)
-    return out
-
-
-def _portable(config: RunConfig) -> dict[str, object]:
-    """Return the configuration without what depends on the machine."""
-    return {
-        key: value for key, value in config.settings.items() if key not in INCIDENTAL
-    } | {"trace": Path(config.trace).name}
-
-
-def _monitors(config: RunConfig) -> list[Callback]:
-    """Return what shows the run to its operator from outside, if anything."""
-    if config.metrics_port == 0:
-        return []
-    run = {
-        "algorithm": config.algo,
-        "dataset": config.dataset,
-        "model": config.model,
-        "num_rounds": str(config.num_rounds),
-        "in_flight": str(config.in_flight),
-    }
-    return [PrometheusMetrics(config.metrics_port, config.metrics_address, run=run)]
-
-
-def _machine() -> dict[str, object]:
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "flwr": version("flwr"),
-        "torch": torch.__version__,
-        "gpu": torch.cuda.is_available(),
-    }

@@ -58,7 +58,7 @@ class Books(Callback):
             "forgotten": sum(
                 order.timing.deadline + _SLACK < state.time for order in in_flight
             )
-            + sum(o.gives_up + _SLACK < state.time for o in late),
+            + sum(o.timing.gives_up + _SLACK < state.time for o in late),
             "non_finite": self._non_finite,
         }
         self._path.write_text(json.dumps(books))

@@ -17,7 +17,10 @@ from flwr_asyncdrop.app.data import (
 )
 from flwr_asyncdrop.app.data.partitions import level_pools
 from flwr_asyncdrop.app.models import build_model
+from flwr_asyncdrop.app.models.own import build_own_model
 from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
 
@@ -35,8 +38,22 @@ def best_device() -> torch.device:
 
 @lru_cache(maxsize=2)
 def load_data(config: RunConfig) -> Dataset:
-    """Load the run's data set, once a process."""
-    return load_dataset(config.dataset, config.data_path, config.download)
+    """Load the run's data set, once a process.
+
+    Raises
+    ------
+    DataError
+        If its files are missing or damaged.
+    ConfigError
+        If it is to be dealt out by labels, and has none.
+    """
+    data = load_dataset(config.dataset, config.data_path, config.download)
+    if not data.num_classes and config.partition != "iid":
+        raise ConfigError(
+            f"partition={config.partition!r} deals samples out by their labels, and "
+            f"dataset={config.dataset!r} has none: set partition='iid'"
+        )
+    return data
 
 
 @lru_cache(maxsize=2)
@@ -44,10 +61,18 @@ def initial_model(config: RunConfig) -> nn.Module:
     """Build the run's model with its initial weights; shared, so do not train it."""
     data = load_data(config)
     seed = derive_seed(config.seed, "model")
+    if is_reference(config.model):
+        return build_own_model(config.model, data, config.width, seed)
+    if not data.task.outputs:
+        raise ConfigError(
+            f"model={config.model!r} returns one vector a sample, and "
+            f"dataset={config.dataset!r} asks for something else: name your own, "
+            "model='package.module:function'"
+        )
     return build_model(
         config.model,
         data.input_shape,
-        data.num_classes,
+        data.task.outputs,
         seed,
         vocabulary=data.vocabulary,
         width=config.width,
@@ -94,16 +119,12 @@ def partitions(config: RunConfig, num_devices: int) -> list[NDArray[np.int64]]:
     )
 
 
+@lru_cache(maxsize=2)
 def level_mixes(config: RunConfig, num_devices: int) -> NDArray[np.float64]:
     """Return which labels the devices of each speed level have.
 
-    For ``partition='speed-level'``, which ties labels to speed.
-
-    Returns
-    -------
-    ndarray of float64
-        Share of each label in the pool of each level, the fastest first, of shape
-        ``(levels, num_classes)``; rows sum to 1.
+    For ``partition='speed-level'``, which ties labels to speed: the share of each label
+    in the pool of each level, the fastest first, of shape ``(levels, num_classes)``.
     """
     data = load_data(config)
     pools = level_pools(

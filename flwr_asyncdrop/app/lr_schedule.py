@@ -2,18 +2,13 @@
 
 from collections.abc import Sequence
 
-from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.fleets import typical_fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.server.schedule import StepDecay
-from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
-from flwr_asyncdrop.submodel import State
 
 
-def expected_schedule(
-    config: RunConfig, strategy: AsyncStrategy, initial: State
-) -> StepDecay:
+def expected_schedule(config: RunConfig, costs: Sequence[TaskCost]) -> StepDecay:
     """Place the milestones on the updates that the fastest rank will do.
 
     Parameters
@@ -22,21 +17,16 @@ def expected_schedule(
         Says what the fleet is like, and at which shares of these updates the rate
         decays. Of real devices nothing is known yet: the simulated fleet that it
         describes stands for them.
-    strategy : AsyncStrategy
-        Says what each rank trains, and whether devices wait.
-    initial : dict of str to Tensor
-        The model.
+    costs : sequence of TaskCost
+        What a task asks of each rank.
     """
-    aggregator = strategy.build_aggregator(config.in_flight)
-    waits_for = 1
-    if isinstance(aggregator, Buffered) and aggregator.waits:
-        waits_for = aggregator.size
+    aggregator = config.algorithm.clipped_aggregator(config.in_flight)
     share = fastest_share(
         typical_fleet(config),
-        strategy.task_costs(initial),
+        costs,
         uniform=config.selection == "uniform",
-        waits_for=waits_for,
-        deadline=strategy.tolerance.deadline,
+        waits_for=aggregator.waits_for,
+        deadline=config.deadline,
     )
     updates = config.num_rounds * config.in_flight * share
     milestones = tuple(round(part * updates) for part in config.milestones)

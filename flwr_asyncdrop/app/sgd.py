@@ -11,8 +11,9 @@ from torch.optim.sgd import sgd
 class PlainSGD:
     """`torch.optim.SGD` with momentum, bit for bit, for less time a step.
 
-    PyTorch's arithmetic, without its parameter groups, hooks and profiling, which take
-    up to 4 % of a step of a small model on a CPU.
+    PyTorch's arithmetic, without its parameter groups, hooks and profiling: of the
+    digits' `mlp`, a step with a batch of 16 takes 211 us of CPU, and 266 us with
+    `torch.optim.SGD`; with a batch of 128, 367 and 435 us.
 
     Parameters
     ----------

@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flwr_asyncdrop.app.sgd import PlainSGD
-from flwr_asyncdrop.objectives import LossFn, Proximal
+from flwr_asyncdrop.objectives import LocalSteps
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class LocalTraining:
         Samples in each; fewer if the device has no more.
     lr, momentum : float
         Of the optimiser; Adam's first decay rate for ``momentum``.
-    proximal_mu : float
-        ``mu`` of FedProx: ``mu / 2 ||w - w_dispatched||^2`` joins the loss.
     optimizer : {"sgd", "adam"}
         Which it is.
     """
@@ -36,49 +33,41 @@ class LocalTraining:
     batch_size: int
     lr: float
     momentum: float
-    proximal_mu: float = 0.0
     optimizer: str = "sgd"
 
     def train(
         self,
-        model: nn.Module,
+        network: nn.Module,
+        local: LocalSteps,
         batch: Callable[[Tensor], tuple[Tensor, Tensor]],
         num_samples: int,
         generator: torch.Generator,
-        loss_fn: LossFn = F.cross_entropy,
     ) -> float:
-        """Train in place.
+        """Train in place; return the mean loss over all samples seen.
 
         Parameters
         ----------
-        model : nn.Module
-            Maps inputs to logits of shape ``(batch, classes)``.
+        network : nn.Module
+            Computes the outputs; its parameters are those of ``local.task.model``.
+        local : LocalSteps
+            The loss, and what becomes of its gradients.
         batch : callable
             Turns positions, int64 of shape ``(n,)`` in ``[0, num_samples)``, into
-            inputs and labels.
+            inputs and targets.
         num_samples : int
             Samples that the device holds, at least 1.
         generator : torch.Generator
             Decides the order of the samples.
-        loss_fn : callable
-            From logits and labels to the mean loss of a mini-batch.
-
-        Returns
-        -------
-        float
-            The mean loss over all samples seen.
         """
-        model.train()
-        optimiser = self._optimiser(model)
-        pull = Proximal(model, self.proximal_mu) if self.proximal_mu else None
+        network.train()
+        optimiser = self._optimiser(network)
         total, seen = 0.0, 0
         for positions in self._positions(num_samples, generator):
-            inputs, labels = batch(positions)
+            inputs, targets = batch(positions)
             optimiser.zero_grad()
-            loss = loss_fn(model(inputs), labels)
+            loss = local.loss(network(inputs), targets)
             loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
-            if pull is not None:
-                pull.add_gradients()
+            local.adjust_gradients()
             optimiser.step()
             total += loss.item() * len(positions)
             seen += len(positions)

@@ -1,5 +1,6 @@
-"""Checkpoints: a run that was killed goes on as if nothing had been."""
+"""Checkpoints: a run that was killed resumes as if nothing had been."""
 
-from flwr_asyncdrop.checkpoint.checkpoints import Checkpoints, newest, run_folder
+from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest, run_folder
+from flwr_asyncdrop.checkpoint.checkpointer import Checkpointer
 
-__all__ = ["Checkpoints", "newest", "run_folder"]
+__all__ = ["Checkpoint", "Checkpointer", "newest", "run_folder"]

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from flwr_asyncdrop.app.data.catalogue import CATALOGUE, Source
+from flwr_asyncdrop.app.data.catalogue import CATALOGUE
+from flwr_asyncdrop.app.data.files import Source
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 
 
@@ -31,12 +32,11 @@ def check_data(data_dir: Path | None) -> Iterator[Finding]:
 
 def _check(name: str, sources: tuple[Source, ...], data_dir: Path) -> Finding:
     for source in sources:
-        folder = source.layout.locate(data_dir)
-        if not source.layout.missing(folder):
+        folder = source.locate(data_dir)
+        if not source.missing(folder):
             return ok(name, str(folder))
-    layouts = [source.layout for source in sources]
-    folders = " or ".join(dict.fromkeys(layout.folder for layout in layouts))
-    download = ", or give a run --download" if layouts[0].torchvision else ""
+    folders = " or ".join(dict.fromkeys(source.folder for source in sources))
+    download = ", or give a run --download" if sources[0].torchvision else ""
     return warning(
         name,
         f"not found in {data_dir}",

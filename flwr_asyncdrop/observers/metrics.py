@@ -14,25 +14,11 @@ MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 def aggregate_metrics(
     aggregate: MetricsFn, records: list[RecordDict], weighting_key: str
 ) -> MetricRecord:
-    """Aggregate metrics, if they can be.
+    """Aggregate metrics, if they can be; else return an empty record, with a warning.
 
     Clients choose what they measure, so any two may not fit together: a list from one
     where another has a number makes Flower's own function raise. Metrics are worth a
     warning, not the run.
-
-    Parameters
-    ----------
-    aggregate : callable
-        Flower's, or the user's.
-    records : list of RecordDict
-        The metric records of some replies.
-    weighting_key : str
-        Key of the number of examples.
-
-    Returns
-    -------
-    MetricRecord
-        Empty if `aggregate` raised.
     """
     try:
         return aggregate(records, weighting_key)

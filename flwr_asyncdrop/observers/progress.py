@@ -10,28 +10,30 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.speed_groups import speed_group
 from flwr_asyncdrop.readable import headline, readable_bytes
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 
 # A child of Flower's logger: its lines come where Flower's come, streamed ones too.
 logger = logging.getLogger("flwr.asyncdrop")
 
 _DETAILED_FAILURES = 5
-_MOST_TIERS = 4
+_MOST_GROUPS = 4
 
 
-class Progress(Callback):
+class ProgressLog(Callback):
     """Logs how far the run is, and which tasks were lost.
 
     One line has updates, time on the run's clock, the last evaluation's headline
-    metric (the server's, unless only clients evaluate), the devices that are there,
-    tasks in flight and late, and updates per real second. The one below it has the
-    mean staleness, and how much of it comes of queueing ahead, bytes, the updates of
-    each speed tier, the fastest first, and lost tasks by kind::
+    metric (the server's, unless only others evaluate), the devices that are there,
+    tasks in flight and late, devices that get no task for now, and updates per real
+    second. The one below it has the mean staleness, and how much of it comes of
+    queueing ahead, bytes, the updates of each speed group, the fastest first, and lost
+    tasks by kind::
 
-        update 128/480 | t 512 s | accuracy 0.913 | 24 devices, 8 in flight, 1 late |
-        41 updates/s
-            staleness 5.2 (1.1 queued) | 12.3 MB down, 12.1 MB up | by tier 43 36 30 19
-            | lost: 1 no-reply, 1 shape
+        update 128/480 | t 512 s | accuracy 0.913 | 24 devices, 8 in flight, 1 late,
+        2 in quarantine | 41 updates/s
+            staleness 5.2 (1.1 queued) | 12.3 MB down, 12.1 MB up | by speed group
+            43 36 30 19 | lost: 1 no-reply, 1 shape
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ class Progress(Callback):
         self._merged = 0
         self._staleness = 0
         self._queued = 0
-        self._by_tier: Counter[int] = Counter()
+        self._by_group: Counter[int] = Counter()
         self._in_flight = 0
         self._fleet: Fleet | None = None
         self._evaluation: Evaluation | None = None
@@ -82,7 +84,7 @@ class Progress(Callback):
         self._merged += 1
         self._staleness += merged.staleness
         self._queued += merged.queued
-        self._by_tier[speed_group(merged.order, _MOST_TIERS)] += 1
+        self._by_group[speed_group(merged.order, _MOST_GROUPS)] += 1
         self._log_if_due(state)
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
@@ -148,9 +150,13 @@ class Progress(Callback):
         if state.late:
             yield f"{len(state.late)} late"
         if self._fleet is not None:
-            held_back = self._fleet.quarantined(state.time)
-            if held_back:
-                yield f"{held_back} held back"
+            for count, what in (
+                (self._fleet.quarantined(state.time), "in quarantine"),
+                (self._fleet.probing(state.time), "probed"),
+                (len(self._fleet.too_small), "too small"),
+            ):
+                if count:
+                    yield f"{count} {what}"
 
     def _what_came(self, state: RunState) -> Iterator[str]:
         if self._merged:
@@ -160,8 +166,9 @@ class Progress(Callback):
         down, up = readable_bytes(state.bytes_down), readable_bytes(state.bytes_up)
         yield f"{down} down, {up} up"
         if self._fleet is not None and self._fleet.num_ranks > 1:
-            tiers = range(min(self._fleet.num_ranks, _MOST_TIERS))
-            yield f"by tier {' '.join(str(self._by_tier[tier]) for tier in tiers)}"
+            groups = range(min(self._fleet.num_ranks, _MOST_GROUPS))
+            counts = " ".join(str(self._by_group[group]) for group in groups)
+            yield f"by speed group {counts}"
         if state.failures:
             yield f"lost: {_counts(state.failures)}"
 

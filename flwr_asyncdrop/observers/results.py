@@ -1,7 +1,5 @@
 """Flower's ``Result``, filled while the run goes on."""
 
-from dataclasses import dataclass
-
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
@@ -9,24 +7,14 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.observers.metrics import MetricsFn, aggregate_metrics
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 
-
-@dataclass(frozen=True)
-class ResultsMemory:
-    """What `ResultCollector` has collected, for checkpoints.
-
-    Attributes
-    ----------
-    round : list of RecordDict
-        Metrics of the updates of the round that is not full yet.
-    train, evaluate_clients, evaluate_server : dict of int to MetricRecord
-        Flower's metrics by round.
-    """
-
-    round: list[RecordDict]
-    train: dict[int, MetricRecord]
-    evaluate_clients: dict[int, MetricRecord]
-    evaluate_server: dict[int, MetricRecord]
+_EVALUATED = {
+    "clients": "evaluate_metrics_clientapp",
+    "server": "evaluate_metrics_serverapp",
+}
+_SAVED = ("train_metrics_clientapp", *_EVALUATED.values())
+"""What of a ``Result`` has metrics by round."""
 
 
 class ResultCollector(Callback):
@@ -46,22 +34,18 @@ class ResultCollector(Callback):
         self._weighting_key = weighting_key
         self._round: list[RecordDict] = []
 
-    @property
-    def memory(self) -> ResultsMemory:
-        """A copy of what was collected."""
-        return ResultsMemory(
-            list(self._round),
-            dict(self.result.train_metrics_clientapp),
-            dict(self.result.evaluate_metrics_clientapp),
-            dict(self.result.evaluate_metrics_serverapp),
-        )
+    def state_dict(self) -> StateDict:
+        """Return the metrics so far, and those of the round that is not full yet."""
+        by_round = {name: getattr(self.result, name) for name in _SAVED}
+        state: StateDict = to_plain({"round": self._round, **by_round})
+        return state
 
-    def restore(self, memory: ResultsMemory) -> None:
-        """Go on collecting from there."""
-        self._round = list(memory.round)
-        self.result.train_metrics_clientapp = dict(memory.train)
-        self.result.evaluate_metrics_clientapp = dict(memory.evaluate_clients)
-        self.result.evaluate_metrics_serverapp = dict(memory.evaluate_server)
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from there."""
+        self._round = from_plain(list[RecordDict], state["round"])
+        for name in _SAVED:
+            metrics = from_plain(dict[int, MetricRecord], state[name])
+            setattr(self.result, name, metrics)
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Keep the metrics of the update until its round is full."""
@@ -74,14 +58,10 @@ class ResultCollector(Callback):
         self._round = []
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
-        """File an evaluation under its round."""
-        if evaluation.metrics is None:
-            return
-        filed = {
-            "server": self.result.evaluate_metrics_serverapp,
-            "clients": self.result.evaluate_metrics_clientapp,
-        }[evaluation.source]
-        filed[evaluation.round] = evaluation.metrics
+        """File it under its round; Flower has no place for those of other sources."""
+        if evaluation.source in _EVALUATED and evaluation.metrics is not None:
+            by_round = getattr(self.result, _EVALUATED[evaluation.source])
+            by_round[evaluation.round] = evaluation.metrics
 
     def on_end(self, state: RunState) -> None:
         """Add the final model."""

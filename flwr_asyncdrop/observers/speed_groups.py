@@ -1,19 +1,12 @@
 """Speed ranks in so few groups that a person can look at all of them."""
 
-from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.server.order import Order
 
 
 def speed_group(order: Order, most: int) -> int:
-    """Return the speed tier of the device that an order went to; 0 is the fastest.
+    """Return the speed group of the device that an order went to; 0 is the fastest.
 
-    With up to `most` ranks a tier is a rank; with more of them, a tier is a group of
-    neighbouring ones, and there are `most` tiers.
-
-    Parameters
-    ----------
-    order : Order
-        The order.
-    most : int
-        Tiers that there are at most.
+    With up to `most` ranks a group is a rank; with more of them it is a set of
+    neighbouring ones, and there are `most` groups.
     """
     return order.rank * min(most, order.num_ranks) // order.num_ranks

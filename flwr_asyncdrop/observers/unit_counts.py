@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,24 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_asyncdrop.server.state import Order
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import UnitGroup
-
-
-@dataclass(frozen=True)
-class UnitCountsMemory:
-    """What `UnitCounts` has counted, for checkpoints.
-
-    Attributes
-    ----------
-    updates : dict of int to int
-        Updates by rank.
-    counts : dict of UnitGroup to dict of int to Tensor
-        Per group and rank how often each unit was trained.
-    """
-
-    updates: dict[int, int]
-    counts: dict[UnitGroup, dict[int, Tensor]]
 
 
 class UnitCounts:
@@ -49,29 +33,29 @@ class UnitCounts:
 
     def add(self, order: Order) -> None:
         """Count the update that answers `order`; full models do not count."""
-        if not order.kept:
+        if not order.part.kept:
             return
         self._updates[order.rank] += 1
-        for group, units in order.kept.items():
+        for group, units in order.part.kept.items():
             of_rank = self._counts[group]
             if order.rank not in of_rank:
                 of_rank[order.rank] = np.zeros(group.size, dtype=np.int64)
             of_rank[order.rank][units.numpy()] += 1
 
-    @property
-    def memory(self) -> UnitCountsMemory:
-        """A copy of what was counted."""
+    def state_dict(self) -> StateDict:
+        """Return a copy of what was counted."""
         counts = {
             group: {rank: torch.tensor(units) for rank, units in of_rank.items()}
             for group, of_rank in self._counts.items()
         }
-        return UnitCountsMemory(dict(self._updates), counts)
+        return {"updates": to_plain(self._updates), "counts": to_plain(counts)}
 
-    def restore(self, memory: UnitCountsMemory) -> None:
-        """Go on counting from there."""
-        self._updates = Counter(memory.updates)
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from there."""
+        counts = from_plain(dict[UnitGroup, dict[int, Tensor]], state["counts"])
+        self._updates = Counter(from_plain(dict[int, int], state["updates"]))
         self._counts.clear()
-        for group, of_rank in memory.counts.items():
+        for group, of_rank in counts.items():
             self._counts[group] = {
                 rank: units.numpy().copy() for rank, units in of_rank.items()
             }

@@ -1,13 +1,20 @@
 """Small hooks around the loop, so that nobody needs to copy the loop."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from flwr.app import MetricRecord
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.state_dict import Stateful
 from flwr_asyncdrop.wire import Reply
+
+CALLBACK_PART = "callback:"
+"""What the names of callbacks begin with among the parts of a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Evaluation:
     Attributes
     ----------
     source : str
-        ``"server"`` (``evaluate_fn``) or ``"clients"``.
+        The `Evaluator.source`: ``"server"`` (``evaluate_fn``), ``"clients"``, or that
+        of an evaluator of the user.
     round, update : int
         Round and number of updates of the model that was evaluated.
     time : float
@@ -66,8 +74,24 @@ class Callback:
     """Base class of the hooks; every hook does nothing unless overridden.
 
     All hooks run on the loop's thread, in the order of the callbacks, and read the
-    state without changing it.
+    state without changing it. A callback that has `state_dict` and `load_state_dict`
+    (see `Stateful`) is saved in checkpoints, where it is found by its name.
+
+    Attributes
+    ----------
+    name : str
+        Tells it from the others in a checkpoint; by default the name of its class.
+    files : sequence of Path
+        Files that its state counts on: they are on the disk before a checkpoint is.
     """
+
+    name: str = "Callback"
+    files: Sequence[Path] = ()
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
 
     def on_fleet(self, fleet: Fleet) -> None:
         """Get to know the devices of the run, first of all; they are only read."""
@@ -76,7 +100,7 @@ class Callback:
         """React to the start of the run, before its first task."""
 
     def on_resume(self, state: RunState) -> None:
-        """React to a run that goes on from a checkpoint, in place of `on_start`."""
+        """React to a run that resumes from a checkpoint, in place of `on_start`."""
         self.on_start(state)
 
     def on_pause(self, state: RunState) -> None:
@@ -109,3 +133,25 @@ class Callback:
 
     def on_end(self, state: RunState) -> None:
         """React to the end of the run, also to one by an error."""
+
+
+def stateful_parts(callbacks: Iterable[Callback]) -> dict[str, Stateful]:
+    """Return the callbacks that have a state, each as a named part of a checkpoint.
+
+    Raises
+    ------
+    ConfigError
+        If two of them have the same name.
+    """
+    parts: dict[str, Stateful] = {}
+    for callback in callbacks:
+        if not isinstance(callback, Stateful):
+            continue
+        part = f"{CALLBACK_PART}{callback.name}"
+        if part in parts:
+            raise ConfigError(
+                f"a checkpoint cannot tell two callbacks apart that are both named "
+                f"{callback.name!r}: give one of them another `name`"
+            )
+        parts[part] = callback
+    return parts

@@ -103,14 +103,25 @@ class Dispatcher:
         for length in range(self.rules.queue_ahead + 1):
             taken = {device for device, tasks in queues.items() if tasks > length}
             idle = self.fleet.idle(taken, state.time)
-            while len(idle):
-                device = self._choose(state, idle)
-                try:
-                    return self._task(state, device, server_round)
-                except CapacityError as error:
-                    logger.warning("device %d gets no tasks: %s", device, error)
-                    self.fleet.too_small.add(device)
-                    idle = idle[idle != device]
+            if (task := self.task_among(state, server_round, idle)) is not None:
+                return task
+        return None
+
+    def task_among(
+        self, state: RunState, server_round: int, idle: NDArray[np.int64]
+    ) -> tuple[Order, Message] | None:
+        """Return the next order to one of these devices, or None if none can have it.
+
+        See `next_task`.
+        """
+        while len(idle):
+            device = self._choose(state, idle)
+            try:
+                return self._task(state, device, server_round)
+            except CapacityError as error:
+                logger.warning("device %d gets no tasks: %s", device, error)
+                self.fleet.too_small.add(device)
+                idle = idle[idle != device]
         return None
 
     def _choose(self, state: RunState, idle: NDArray[np.int64]) -> int:

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from flwr.app import ArrayRecord, Message, MetricRecord
 
@@ -13,6 +12,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel.types import State
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -22,7 +22,7 @@ _MOST_PENDING = 2
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingEvaluation:
     """An evaluation that has not been collected yet.
 
     Attributes
@@ -32,7 +32,7 @@ class Pending:
     time : float
         Seconds on the loop's clock at which the model had that state.
     arrays : dict of str to Tensor
-        The model.
+        The model; nobody changes it any more.
     """
 
     round: int
@@ -40,57 +40,47 @@ class Pending:
     time: float
     arrays: State
 
-
-@dataclass(frozen=True)
-class UnderWay:
-    """What an evaluator has not given back yet, for checkpoints.
-
-    Attributes
-    ----------
-    evaluations : list of Pending
-        In the order of submission.
-    """
-
-    evaluations: list[Pending]
+    def ended(self, source: str, metrics: MetricRecord | None) -> Evaluation:
+        """Return its outcome."""
+        return Evaluation(source, self.round, self.update, self.time, metrics)
 
 
 class Evaluator(ABC):
     """Evaluates snapshots of the global model beside the loop.
 
+    The loop calls all methods on its own thread. `begin` and ``collect(finish=False)``
+    must return soon: the work is done elsewhere, as in a thread or on clients. What is
+    pending is saved in checkpoints with its model, and begun again by a run that
+    resumes; an evaluator with more to save overrides `state_dict` and
+    `load_state_dict`.
+
     Attributes
     ----------
     source : str
-        Who measures: ``"server"`` or ``"clients"``.
+        Who measures: tells it from the other evaluators of a run, in the history, the
+        metrics and checkpoints. Flower's ``Result`` has a place for ``"server"`` and
+        ``"clients"`` alone.
     first_round : int
         0 if the initial model is evaluated too, as Flower has it on the server
         alone; else 1.
     """
 
-    source: ClassVar[str]
-    first_round: ClassVar[int]
-
-    def submit(self, state: RunState, server_round: int) -> None:
-        """Take a snapshot of `state` and begin to evaluate it."""
-        arrays = {name: tensor.clone() for name, tensor in state.served.items()}
-        self.begin(Pending(server_round, state.updates, state.time, arrays))
+    source: str
+    first_round: int = 1
+    _resumed: Sequence[PendingEvaluation] = ()
 
     @abstractmethod
-    def begin(self, pending: Pending) -> None:
-        """Begin to evaluate a model that nobody changes any more."""
+    def begin(self, evaluation: PendingEvaluation) -> None:
+        """Begin to evaluate a model; it is `pending` even if this is interrupted."""
 
     @property
     @abstractmethod
-    def memory(self) -> UnderWay:
-        """What has been submitted and not collected."""
-
-    def restore(self, memory: UnderWay) -> None:
-        """Begin again with what was under way."""
-        for pending in memory.evaluations:
-            self.begin(pending)
+    def pending(self) -> Sequence[PendingEvaluation]:
+        """What has begun and has not been collected, in the order of `begin`."""
 
     @abstractmethod
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
-        """Return the evaluations that have ended, in the order of submission.
+        """Return the evaluations that have ended, in the order of `begin`.
 
         Parameters
         ----------
@@ -100,19 +90,33 @@ class Evaluator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what it holds; nothing is submitted any more."""
+        """Release what it holds; nothing is begun any more."""
+
+    def state_dict(self) -> StateDict:
+        """Return what is pending, with the models."""
+        return {"pending": to_plain([*self.pending, *self._resumed])}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what was pending; `resume` begins it."""
+        self._resumed = from_plain(list[PendingEvaluation], state["pending"])
+
+    def resume(self) -> None:
+        """Begin again with what was pending, when all else of the run is ready."""
+        while self._resumed:
+            first, *self._resumed = self._resumed
+            self.begin(first)
+
+    def submit(self, state: RunState, server_round: int) -> None:
+        """Take a snapshot of the model and begin to evaluate it."""
+        arrays = {name: tensor.clone() for name, tensor in state.served.items()}
+        self.begin(PendingEvaluation(server_round, state.updates, state.time, arrays))
 
 
 class ServerEvaluator(Evaluator):
     """Runs Flower's ``evaluate_fn`` in a thread of its own.
 
-    At most two snapshots wait: beyond that `submit` blocks, so that a slow
+    At most two snapshots wait: beyond that `begin` blocks, so that a slow
     ``evaluate_fn`` costs time but never memory.
-
-    Parameters
-    ----------
-    evaluate_fn : callable
-        ``(server_round, arrays) -> MetricRecord or None``.
     """
 
     source = "server"
@@ -121,44 +125,44 @@ class ServerEvaluator(Evaluator):
     def __init__(self, evaluate_fn: EvaluateFn) -> None:
         self._evaluate_fn = evaluate_fn
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
-        self._pending: deque[tuple[Pending, Future[Evaluation]]] = deque()
+        self._begun: deque[tuple[PendingEvaluation, Future[Evaluation]]] = deque()
 
-    def begin(self, pending: Pending) -> None:
+    def begin(self, evaluation: PendingEvaluation) -> None:
         """Evaluate a model in the thread, after those that wait there."""
-        unfinished = [future for _, future in self._pending if not future.done()]
+        unfinished = [future for _, future in self._begun if not future.done()]
         if len(unfinished) >= _MOST_PENDING:
             wait(unfinished[:1])
-        future = self._executor.submit(self._evaluate, pending)
-        self._pending.append((pending, future))
+        future = self._executor.submit(self._evaluate, evaluation)
+        self._begun.append((evaluation, future))
 
     @property
-    def memory(self) -> UnderWay:
+    def pending(self) -> Sequence[PendingEvaluation]:
         """What is under way, or has ended without being collected."""
-        return UnderWay([pending for pending, _ in self._pending])
+        return [evaluation for evaluation, _ in self._begun]
 
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
         """Return what has ended; an error in ``evaluate_fn`` is raised here."""
-        while self._pending and (finish or self._pending[0][1].done()):
-            evaluation = self._pending[0][1].result()
-            self._pending.popleft()
+        while self._begun and (finish or self._begun[0][1].done()):
+            evaluation = self._begun[0][1].result()
+            self._begun.popleft()
             yield evaluation
 
     def close(self) -> None:
         """End the thread after the evaluation that it is at."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _evaluate(self, pending: Pending) -> Evaluation:
-        metrics = self._evaluate_fn(pending.round, wire.to_record(pending.arrays))
-        return Evaluation(
-            self.source, pending.round, pending.update, pending.time, metrics
+    def _evaluate(self, evaluation: PendingEvaluation) -> Evaluation:
+        arrays = wire.to_record(evaluation.arrays)
+        return evaluation.ended(
+            self.source, self._evaluate_fn(evaluation.round, arrays)
         )
 
 
 @dataclass
 class _Sent:
-    """A round of client evaluation under way."""
+    """A round of client evaluation under way: messages by their place in it."""
 
-    pending: Pending
+    evaluation: PendingEvaluation
     waiting: dict[str, int] = field(default_factory=dict)
     replies: dict[int, Message] = field(default_factory=dict)
 
@@ -170,17 +174,15 @@ class ClientEvaluator(Evaluator):
     ----------
     mailbox : Mailbox
         The way to the clients.
-    configure : callable
-        ``(server_round, arrays) -> messages``, the strategy's ``configure_evaluate``.
-    aggregate : callable
-        ``(server_round, replies) -> MetricRecord or None``, its
-        ``aggregate_evaluate``. Replies come in the order of the messages.
+    configure, aggregate : callable
+        The strategy's ``configure_evaluate``, ``(server_round, arrays) -> messages``,
+        and ``aggregate_evaluate``, ``(server_round, replies) -> MetricRecord or None``,
+        whose replies come in the order of the messages.
     patience : float
         Seconds of real time to wait for the last replies of the run.
     """
 
     source = "clients"
-    first_round = 1
 
     def __init__(
         self,
@@ -195,23 +197,20 @@ class ClientEvaluator(Evaluator):
         self._patience = patience
         self._rounds: deque[_Sent] = deque()
 
-    def begin(self, pending: Pending) -> None:
+    def begin(self, evaluation: PendingEvaluation) -> None:
         """Send a model to the clients that ``configure`` chooses."""
-        sent = _Sent(pending)
+        sent = _Sent(evaluation)
         # First: an interruption of the pushes must not make it forgotten.
         self._rounds.append(sent)
-        self._send(sent)
-
-    def restore(self, memory: UnderWay) -> None:
-        """Begin again with what was under way."""
-        self._rounds.extend(_Sent(pending) for pending in memory.evaluations)
-        for sent in self._rounds:
-            self._send(sent)
+        arrays = wire.to_record(evaluation.arrays)
+        for place, message in enumerate(self._configure(evaluation.round, arrays)):
+            if (name := self._mailbox.push(message)) is not None:
+                sent.waiting[name] = place
 
     @property
-    def memory(self) -> UnderWay:
+    def pending(self) -> Sequence[PendingEvaluation]:
         """The models that are with the clients."""
-        return UnderWay([sent.pending for sent in self._rounds])
+        return [sent.evaluation for sent in self._rounds]
 
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
         """Return the rounds whose replies are all in, or all if `finish`."""
@@ -224,18 +223,13 @@ class ClientEvaluator(Evaluator):
             elif sent.waiting:
                 return
             self._rounds.popleft()
-            yield self._evaluation(sent)
+            replies = [sent.replies[place] for place in sorted(sent.replies)]
+            metrics = self._aggregate(sent.evaluation.round, replies)
+            yield sent.evaluation.ended(self.source, metrics)
 
     def close(self) -> None:
         """Forget the rounds whose replies never came."""
         self._rounds.clear()
-
-    def _send(self, sent: _Sent) -> None:
-        pending = sent.pending
-        messages = self._configure(pending.round, wire.to_record(pending.arrays))
-        for place, message in enumerate(messages):
-            if (name := self._mailbox.push(message)) is not None:
-                sent.waiting[name] = place
 
     def _wait(self, sent: _Sent) -> None:
         while sent.waiting:
@@ -249,9 +243,3 @@ class ClientEvaluator(Evaluator):
     def _keep(self, sent: _Sent, message: Message) -> None:
         place = sent.waiting.pop(message.metadata.reply_to_message_id)
         sent.replies[place] = message
-
-    def _evaluation(self, sent: _Sent) -> Evaluation:
-        replies = [sent.replies[place] for place in sorted(sent.replies)]
-        at = sent.pending
-        metrics = self._aggregate(at.round, replies)
-        return Evaluation(self.source, at.round, at.update, at.time, metrics)

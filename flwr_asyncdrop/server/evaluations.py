@@ -1,24 +1,23 @@
 """All evaluations of a run: when they are due, and who is told of them."""
 
+import logging
 from collections.abc import Sequence
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.evaluation import Evaluator, UnderWay
+from flwr_asyncdrop.server.evaluation import Evaluator
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
+from flwr_asyncdrop.state_dict import StateDict
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 
 class Evaluations:
     """Has the global model evaluated, and tells the callbacks of it.
 
-    Parameters
-    ----------
-    evaluators : sequence of Evaluator
-        Who evaluates.
-    callbacks : sequence of Callback
-        Told when an evaluation is due, and what came out.
-    limits : StoppingRule
-        Says after which rounds.
+    The evaluators, each with a source of its own, work after the rounds that `limits`
+    names.
     """
 
     def __init__(
@@ -27,17 +26,20 @@ class Evaluations:
         callbacks: Sequence[Callback],
         limits: StoppingRule,
     ) -> None:
-        self._evaluators = evaluators
+        self._evaluators = {evaluator.source: evaluator for evaluator in evaluators}
+        if len(self._evaluators) < len(evaluators):
+            sources = [evaluator.source for evaluator in evaluators]
+            raise ConfigError(f"evaluators need a source each, and have {sources}")
         self._callbacks = callbacks
         self._limits = limits
 
     def submit(self, state: RunState, number: int) -> None:
         """Have the model evaluated as it is after round `number`; 0 at the start."""
-        for evaluator in self._evaluators:
+        for source, evaluator in self._evaluators.items():
             if number < evaluator.first_round:
                 continue
             for callback in self._callbacks:
-                callback.on_evaluation_due(state, evaluator.source, number)
+                callback.on_evaluation_due(state, source, number)
             evaluator.submit(state, number)
 
     def submit_rest(self, state: RunState) -> None:
@@ -49,17 +51,29 @@ class Evaluations:
 
     def collect(self, state: RunState, *, finish: bool) -> None:
         """Pass on what has come out; with `finish`, wait for all of it."""
-        for evaluator in self._evaluators:
+        for evaluator in self._evaluators.values():
             for evaluation in evaluator.collect(finish=finish):
                 for callback in self._callbacks:
                     callback.on_evaluation(state, evaluation)
 
-    def restore(self, under_way: Sequence[UnderWay]) -> None:
-        """Go on with what each evaluator was at."""
-        for evaluator, memory in zip(self._evaluators, under_way, strict=True):
-            evaluator.restore(memory)
+    def state_dict(self) -> StateDict:
+        """Return what is pending, by source."""
+        return {name: each.state_dict() for name, each in self._evaluators.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what was pending; sources may have come and gone since."""
+        for source, saved in state.items():
+            if source in self._evaluators:
+                self._evaluators[source].load_state_dict(saved)
+            else:
+                logger.warning("nobody resumes the evaluations of %r", source)
+
+    def resume(self) -> None:
+        """Begin again with what was pending."""
+        for evaluator in self._evaluators.values():
+            evaluator.resume()
 
     def close(self) -> None:
         """Give up what has not come out."""
-        for evaluator in self._evaluators:
+        for evaluator in self._evaluators.values():
             evaluator.close()

@@ -8,12 +8,7 @@ from flwr.app import Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Update, average_
-from flwr_asyncdrop.exceptions import (
-    CheckpointError,
-    ConfigError,
-    ReplyError,
-    ShapeError,
-)
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.server.assignment import only
@@ -163,7 +158,7 @@ class Run:
 
         Raises
         ------
-        CheckpointError
+        ShapeError
             If the model is another.
         """
         begun = self.state
@@ -172,7 +167,7 @@ class Run:
         shapes, saved = _shapes(begun.initial), _shapes(self.state.initial)
         if shapes != saved:
             odd = sorted(dict(shapes.items() ^ saved.items()))
-            raise CheckpointError(f"it is of another model (see {odd[0]!r})")
+            raise ShapeError(f"see {odd[0]!r}")
         self.aggregator.load_state_dict(state["aggregator"])
         if (masks := self.dispatcher.rules.assignment.masks) is not None:
             masks.load_state_dict(state["masks"])

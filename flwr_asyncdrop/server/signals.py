@@ -16,14 +16,12 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 class Signals:
     """Keeps SIGINT and SIGTERM back until the run can stop; a context manager.
 
-    The first signal is noted, and `check` raises it, or `at_once` does where it may
-    take long. What the process would have done with it happens when the context is
-    left: Python raises ``KeyboardInterrupt``, Flower's ServerApp process reports that
-    it was stopped, and so on. A second signal is not kept back.
+    The first signal is noted; `check` and `at_once` raise it. When the context is left,
+    the process does with it what it always does. A second signal is not kept back.
 
     Only a process's main thread can handle signals. Elsewhere, as where Flower's
-    simulation engine runs the ServerApp, this does nothing, and neither does it touch
-    a signal that the process ignores.
+    simulation engine runs the ServerApp, this does nothing. A signal that the process
+    ignores is left alone.
     """
 
     def __init__(self) -> None:

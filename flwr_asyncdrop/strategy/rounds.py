@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.seeding import numpy_generator
+from flwr_asyncdrop.server.order import Timing
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.train_settings import task_config
 from flwr_asyncdrop.submodel import State
@@ -32,17 +33,24 @@ def proceed(
 
 
 def train_messages(run: Run, server_round: int) -> list[Message]:
-    """Dispatch one task to as many devices as a round has updates."""
+    """Dispatch one task to as many devices as a round has updates.
+
+    Flower's rounds know no time: all that are connected are there, and reliable.
+    """
     messages: list[Message] = []
-    run.state.in_flight.clear()
-    run.state.waiting.clear()
+    state = run.state
+    state.in_flight.clear()
+    state.waiting.clear()
     for _ in range(run.updates_per_round):
-        task = run.dispatcher.next_task(run.state, server_round)
+        taken = [order.device for order in state.orders]
+        idle = np.setdiff1d(run.fleet.connected(), taken)
+        task = run.dispatcher.task_among(state, server_round, idle)
         if task is None:
             break
         order, message = task
-        run.state.in_flight[f"order-{order.number}"] = order
-        run.state.dispatched += 1
+        timeless = replace(order, timing=Timing(state.time))
+        state.in_flight[f"order-{order.number}"] = timeless
+        state.dispatched += 1
         messages.append(message)
     return messages
 

@@ -18,6 +18,7 @@ from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.stopping import StoppingRule
+from flwr_asyncdrop.state_dict import Stateful
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def assemble(
         callbacks = [checkpointer, *callbacks]
     evaluations = Evaluations(evaluators, callbacks, stopping)
     if checkpointer is not None:
-        parts = {
+        parts: dict[str, Stateful] = {
             "run": run,
             "evaluations": evaluations,
             **stateful_parts(callbacks),

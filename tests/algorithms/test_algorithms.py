@@ -8,7 +8,7 @@ from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.algorithms.registry import ALGORITHMS, algorithm
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import OrderedMask, RandomMask, SmartPartition
-from flwr_asyncdrop.strategy.named import STRATEGIES
+from tests.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.central_evaluation import LEVEL_ACCURACY, CentralTest
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.evaluate import score
+from flwr_asyncdrop.app.evaluate import evaluate
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.server.state import RunState
 
@@ -46,5 +46,7 @@ def test_without_a_tie_of_labels_and_speed_there_is_one_accuracy():
     config = RunConfig(model="mlp", partition="iid", threads=1)
     arrays = initial_model(config).state_dict()
     metrics = metrics_of(config, arrays)
-    scores = score(trained_model(config, arrays), load_data(config))
-    assert dict(metrics) == {"accuracy": scores.accuracy, "loss": scores.loss}
+    data = load_data(config)
+    totals = evaluate(trained_model(config, arrays), data)
+    assert dict(metrics) == data.task.metrics(totals)
+    assert list(metrics) == ["accuracy", "loss"]

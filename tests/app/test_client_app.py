@@ -118,7 +118,7 @@ def test_tasks_leave_nothing_behind():
 
 def test_dropout_draws_from_the_task_and_leaves_nothing_behind(monkeypatch):
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
-    monkeypatch.setattr("flwr_asyncdrop.client_app.initial_model", lambda _: model)
+    monkeypatch.setattr("flwr_asyncdrop.app.client.initial_model", lambda _: model)
     state = {"2.weight": torch.zeros(10, 64), "2.bias": torch.zeros(10)}
     before = torch.get_rng_state()
     first = arrays(call(state))

@@ -4,8 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flwr_asyncdrop.app import evaluate
-from flwr_asyncdrop.app.data import ImageDataset
+from flwr_asyncdrop.app import Classification, Dataset, Normalise
+from flwr_asyncdrop.app.evaluate import evaluate
+
+TASK = Classification(3)
 
 
 def data(count):
@@ -15,7 +17,15 @@ def data(count):
     # The training images are black, so that no test can take one for the other.
     black = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
     none = torch.zeros(4, dtype=torch.int64)
-    return ImageDataset("made", black, none, images, labels, 3, (0.5,), (0.25,))
+    return made_of(black, none, images, labels)
+
+
+def made_of(*tensors):
+    return Dataset(*tensors, Classification(3), Normalise((0.5,), (0.25,)))
+
+
+def metrics(*arguments, **options):
+    return TASK.metrics(evaluate(*arguments, **options))
 
 
 def network():
@@ -27,47 +37,46 @@ def network():
 @pytest.mark.parametrize("count", [1, 499, 500, 501, 1203])
 def test_batches_together_are_the_whole_test_set(count):
     test_set, model = data(count), network()
-    scores = evaluate.score(model, test_set)
+    totals = evaluate(model, test_set)
+    scores = TASK.metrics(totals)
     inputs = (test_set.test_x.float() / 255 - 0.5) / 0.25
     with torch.no_grad():
         logits = model[2](inputs.flatten(1))
     right = (logits.argmax(1) == test_set.test_y).double()
-    assert scores.accuracy == pytest.approx(right.mean().item())
-    for label, accuracy in enumerate(scores.class_accuracy):
+    assert scores["accuracy"] == pytest.approx(right.mean().item())
+    for label, accuracy in enumerate(TASK.class_accuracy(totals).tolist()):
         of_class = right[test_set.test_y == label]
         expected = of_class.mean().item() if len(of_class) else 0.0
         assert accuracy == pytest.approx(expected)
     expected = F.cross_entropy(logits, test_set.test_y).item()
-    assert scores.loss == pytest.approx(expected, rel=1e-5)
+    assert scores["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_some_of_the_training_samples():
     made, model = data(5), network()
-    swapped = ImageDataset(
-        "made", made.test_x, made.test_y, made.train_x, made.train_y, 3, (0.5,), (0.25,)
-    )
+    swapped = made_of(made.test_x, made.test_y, made.train_x, made.train_y)
     samples = np.array([4, 0, 2])
-    scores = evaluate.score(model, swapped, split="train", samples=samples)
+    scores = metrics(model, swapped, split="train", samples=samples)
     inputs = (made.test_x[samples].float() / 255 - 0.5) / 0.25
     with torch.no_grad():
         logits = model[2](inputs.flatten(1))
     labels = made.test_y[samples]
     right = (logits.argmax(1) == labels).double().mean().item()
-    assert scores.accuracy == pytest.approx(right)
+    assert scores["accuracy"] == pytest.approx(right)
     expected = F.cross_entropy(logits, labels).item()
-    assert scores.loss == pytest.approx(expected, rel=1e-5)
+    assert scores["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_precision():
     made, model = data(300), network()
-    full = evaluate.score(model, made)
-    low = evaluate.score(model, made, "bfloat16")
-    assert low.loss != full.loss
-    assert low.loss == pytest.approx(full.loss, rel=0.02)
+    full = metrics(model, made)
+    low = metrics(model, made, "bfloat16")
+    assert low["loss"] != full["loss"]
+    assert low["loss"] == pytest.approx(full["loss"], rel=0.02)
 
 
 def test_no_gradients_are_kept():
     model = network()
-    evaluate.score(model, data(5))
+    evaluate(model, data(5))
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule, fastest_share
+from flwr_asyncdrop.app.server import build_strategy
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
 from flwr_asyncdrop.fleet.selection import Uniform
 from flwr_asyncdrop.server.schedule import StepDecay
-from flwr_asyncdrop.server_app import build_strategy
-from flwr_asyncdrop.strategy.named import STRATEGIES
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, mlp, plus_one, record
+from tests.strategies import STRATEGIES
 
 COMPUTE = TaskCost(1.0, 0, 0)
 

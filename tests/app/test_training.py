@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
+from flwr_asyncdrop.objectives import LocalSteps, LocalTask, StandardObjective
 
 
-def sgd(steps=10, batch_size=4, lr=0.1, momentum=0.9, proximal_mu=0.0):
-    return LocalTraining(steps, batch_size, lr, momentum, proximal_mu)
+def sgd(steps=10, batch_size=4, lr=0.1, momentum=0.9):
+    return LocalTraining(steps, batch_size, lr, momentum)
+
+
+def plain(model):
+    return LocalSteps(LocalTask(model, F.cross_entropy))
 
 
 def generator(seed=0):
@@ -29,10 +34,15 @@ def network():
         return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
 
 
-def trained(seed=0, network=network, **settings):
+def trained(seed=0, network=network, config=None, **settings):
     model, (x, y) = network(), data()
+    task = LocalTask(model, F.cross_entropy, config or {})
     loss = sgd(**settings).train(
-        model, lambda at: (x[at], y[at]), len(y), generator(seed)
+        model,
+        StandardObjective().begin(task),
+        lambda at: (x[at], y[at]),
+        len(y),
+        generator(seed),
     )
     return loss, {name: t.tolist() for name, t in model.state_dict().items()}
 
@@ -44,7 +54,10 @@ def batches(num_samples, steps, batch_size, seed=0):
         seen.append(positions.tolist())
         return torch.zeros(len(positions), 4), torch.zeros(len(positions)).long()
 
-    sgd(steps, batch_size).train(network(), batch, num_samples, generator(seed))
+    model = network()
+    sgd(steps, batch_size).train(
+        model, plain(model), batch, num_samples, generator(seed)
+    )
     return seen
 
 
@@ -59,7 +72,9 @@ def test_two_steps_by_hand():
         model.weight.zero_()
     model.weight.register_hook(lambda grad: grad * torch.tensor([[1.0], [0.0]]))
     inputs, label = torch.ones(1, 1), torch.zeros(1).long()
-    loss = sgd(2, 1, 1.0, 0.5).train(model, lambda at: (inputs, label), 1, generator())
+    loss = sgd(2, 1, 1.0, 0.5).train(
+        model, plain(model), lambda at: (inputs, label), 1, generator()
+    )
     assert model.weight[0, 0].item() == pytest.approx(1.127541, abs=1e-5)
     assert loss == pytest.approx((0.693147 + 0.474077) / 2, abs=1e-5)
 
@@ -83,7 +98,7 @@ def test_the_generator_decides_everything():
 
 def test_the_model_trains_in_training_mode():
     model, (x, y) = network().eval(), data()
-    sgd(1).train(model, lambda at: (x[at], y[at]), len(y), generator())
+    sgd(1).train(model, plain(model), lambda at: (x[at], y[at]), len(y), generator())
     assert model.training
 
 
@@ -148,7 +163,7 @@ class TestIsolatedRandomness:
 
 
 def test_mu_zero_is_no_proximal_term_bit_for_bit():
-    assert trained(proximal_mu=0.0) == trained()
+    assert trained(config={"proximal-mu": 0.0}) == trained()
 
 
 def test_the_pull_keeps_the_model_near_where_it_started():
@@ -159,7 +174,7 @@ def test_the_pull_keeps_the_model_near_where_it_started():
             (torch.tensor(weights[n]) - torch.tensor(start[n])).norm() for n in start
         )
 
-    assert distance(proximal_mu=3.0) < 0.9 * distance()
+    assert distance(config={"proximal-mu": 3.0}) < 0.9 * distance()
 
 
 def test_adam_takes_the_steps_of_pytorchs():
@@ -171,7 +186,7 @@ def test_adam_takes_the_steps_of_pytorchs():
         F.cross_entropy(reference(x[positions]), y[positions]).backward()
         optimiser.step()
     adam = LocalTraining(10, 4, 0.1, 0.5, optimizer="adam")
-    adam.train(model, lambda at: (x[at], y[at]), len(y), generator())
+    adam.train(model, plain(model), lambda at: (x[at], y[at]), len(y), generator())
     for p, q in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(p, q)
     assert trained()[1] != {n: t.tolist() for n, t in model.state_dict().items()}

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from benchmarks.bare import FloatData, bare_loop
 from benchmarks.synthetic import write_fashion_mnist
@@ -14,6 +15,7 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import load_dataset
 from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.app.training import LocalTraining
+from flwr_asyncdrop.objectives import LocalSteps, LocalTask
 
 
 def digits_model():
@@ -29,6 +31,7 @@ def test_the_bare_loop_takes_the_same_steps():
     bare_loop(bare, FloatData.of(data), [share], config)
     LocalTraining(4, config.batch_size, config.lr, config.momentum).train(
         ours,
+        LocalSteps(LocalTask(ours, F.cross_entropy)),
         lambda positions: data.batch("train", share[positions]),
         len(share),
         torch.Generator().manual_seed(3),

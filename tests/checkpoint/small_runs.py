@@ -12,9 +12,9 @@ from flwr_asyncdrop.fleet.profiles import speed_levels
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.schedule import StepDecay
-from flwr_asyncdrop.strategy.named import STRATEGIES
 from tests.grids import HandlerGrid
 from tests.runs import answer, mlp, record, residual_mlp
+from tests.strategies import STRATEGIES
 
 ROUNDS = 4
 INPUTS = torch.zeros(1, 4)

@@ -14,10 +14,10 @@ from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, RunError
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.strategy.named import STRATEGIES
 from tests.checkpoint.small_runs import client, copy_of, lines, run
 from tests.grids import HandlerGrid
 from tests.runs import failing, record
+from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 

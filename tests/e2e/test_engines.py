@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file
 
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.observers.history import read_history, without_wall
-from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 from tests.processes import run_engine
 

@@ -5,8 +5,8 @@ from safetensors.torch import load_file
 from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model
+from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.observers.history import read_history
-from flwr_asyncdrop.server_app import run_experiment
 
 VALUES = {
     "algo": "layerwise-asyncdrop",

@@ -22,8 +22,8 @@ def test_a_task_is_overdue_and_given_up_after(deadline, expected, longest, waits
 
 
 def test_quarantine_doubles_with_every_further_failure_up_to_64_times():
-    tolerance = FaultPolicy(quarantine_after=3)
-    seconds = [tolerance.quarantine(failures, 10.0) for failures in range(1, 13)]
+    faults = FaultPolicy(quarantine_after=3)
+    seconds = [faults.quarantine(failures, 10.0) for failures in range(1, 13)]
     assert seconds == [0, 0, 10, 20, 40, 80, 160, 320, 640, 640, 640, 640]
 
 

@@ -38,10 +38,10 @@ def test_nodes_join_leave_and_return_as_the_same_device():
     assert fleet.node_ids == [10, 30]
     fleet.refresh([30, 20])
     assert fleet.node_ids == [10, 30, 20]
-    assert fleet.idle(()).tolist() == [1, 2]
+    assert fleet.idle((), 0.0).tolist() == [1, 2]
     fleet.refresh([10, 20, 30])
     assert fleet.node_ids == [10, 30, 20]
-    assert fleet.idle({1}).tolist() == [0, 2]
+    assert fleet.idle({1}, 0.0).tolist() == [0, 2]
 
 
 def test_a_simulated_fleet_ignores_nodes_beyond_its_profiles():
@@ -76,7 +76,7 @@ class TestQuarantine:
         fleet.quarantined_until[1] = 9.0
         assert fleet.idle((), 8.9).tolist() == [0, 2]
         assert fleet.idle((), 9.0).tolist() == [0, 1, 2]
-        assert fleet.idle(()).tolist() == [0, 1, 2]
+        assert fleet.connected().tolist() == [0, 1, 2]
         assert fleet.next_return({0, 2}, 3.0) == 9.0
         assert fleet.next_return({0, 1, 2}, 3.0) == np.inf
 
@@ -142,7 +142,7 @@ def test_a_device_is_idle_only_while_it_is_there():
         13.0: [0, 1, 2],
     }
     assert fleet.idle({2}, 8.0).tolist() == []
-    assert fleet.idle({2}).tolist() == [0, 1]
+    assert fleet.connected().tolist() == [0, 1, 2]
 
 
 def test_the_next_return_is_that_of_a_free_and_connected_device():

@@ -10,9 +10,9 @@ import torch
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
-from flwr_asyncdrop.strategy.named import STRATEGIES
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, answer, failing, mlp, record
+from tests.strategies import STRATEGIES
 
 SECONDS = (1.0, 1.4, 2.3, 3.1)
 UPDATES = 20

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.clock import Arrival, VirtualClock, WallClock
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState
 from tests.grids import HandlerGrid, echo
 
 
 def order(number, due=math.inf, deadline=math.inf, gives_up=None):
+    limit = deadline if gives_up is None else gives_up
     return Order(
         number=number,
         device=number,
@@ -22,14 +23,11 @@ def order(number, due=math.inf, deadline=math.inf, gives_up=None):
         rank=0,
         num_ranks=1,
         round=1,
-        indices={},
-        shapes={},
         base_version=0,
-        dispatched_at=0.0,
-        due=due,
+        lr_factor=1.0,
+        part=Part({}, {}, {}),
         cost=TaskCost(1.0, 0, 0),
-        deadline=deadline,
-        gives_up=deadline if gives_up is None else gives_up,
+        timing=Timing(0.0, due, deadline, limit),
     )
 
 

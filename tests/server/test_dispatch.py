@@ -49,6 +49,11 @@ def run_state():
     return RunState.start_from({"w": torch.arange(4.0)}, seed=5)
 
 
+def at(time, state):
+    state.time = time
+    return state
+
+
 VIRTUAL = [DeviceProfile(2.0, 100.0, 100.0), DeviceProfile(4.0)]
 
 
@@ -97,7 +102,7 @@ def test_jitter_is_drawn_from_the_seed_of_the_run_and_the_number_of_the_order():
 
     def order(number, state=state):
         state.dispatched = number
-        return sender.next_task(at(0.0, state), 1)[0]
+        return sender.next_task(at(0.0, state), 1)[0].timing
 
     noise = [numpy_generator(5, "jitter", n).standard_normal() for n in (0, 1)]
     # 2 s with a quarter of the compute.
@@ -178,10 +183,9 @@ def test_a_share_of_the_orders_gets_lost_wherever_time_is_simulated():
     lost = 0
     for number in range(400):
         state.dispatched = number
-        assert not sender.next_task(state, 1)[0].lost
-        lost += sender.next_task(at(0.0, state), 1)[0].lost
+        lost += sender.next_task(at(0.0, state), 1)[0].timing.lost
     assert 70 <= lost <= 130  # 100 are expected, with a deviation of 9
-    assert not dispatcher().next_task(at(0.0, state), 1)[0].lost
+    assert not dispatcher().next_task(at(0.0, state), 1)[0].timing.lost
 
 
 @pytest.mark.parametrize(("deadline", "shows_at"), [(3.0, 1.5), (0.0, 0.5)])
@@ -216,11 +220,12 @@ def test_an_order_is_sent_again_as_it_was():
     order, message = sender.next_task(state, 1)
     state.fastest_updates = 3  # the schedule has gone on
     state.arrays["w"] += 1
-    kept = replace(order, base={"w": torch.tensor([0.0, 1.0])})
+    arrays = {"w": torch.tensor([0.0, 1.0])}
+    kept = replace(order, part=replace(order.part, arrays=arrays))
     again = sender.message(state, kept)
     assert again.content == message.content
     assert again.metadata.ttl == message.metadata.ttl
-    with pytest.raises(ConfigError, match="keeps its base"):
+    with pytest.raises(ConfigError, match="keeps what was sent"):
         sender.message(state, order)
 
 

@@ -144,7 +144,7 @@ class TestWallClock:
         assert nodes[:4] == [2, 2, 3, 2]
         fourth = run.recorder.orders[3]
         assert fourth.node_id == 2
-        assert fourth.dispatched_at == run.recorder.times[0]
+        assert fourth.timing.dispatched_at == run.recorder.times[0]
         assert run.recorder.times[0] == pytest.approx(1.0, abs=0.3)
 
     def test_ranks_follow_the_measured_speed(self):
@@ -306,15 +306,15 @@ class TestDeadlines:
 
     def test_the_slot_of_an_overdue_task_is_taken_by_another_device_at_once(self):
         run, slow = self.run(slow=45.0)
-        overdue = pytest.approx(slow.dispatched_at + 30, abs=0.3)
-        sent = [o for o in run.recorder.orders if o.dispatched_at == overdue]
+        overdue = pytest.approx(slow.timing.dispatched_at + 30, abs=0.3)
+        sent = [o for o in run.recorder.orders if o.timing.dispatched_at == overdue]
         assert {order.node_id for order in sent} <= {2, 3}
         assert len(sent) >= 1
 
     def test_its_device_gets_nothing_until_it_has_replied(self):
         run, slow = self.run(slow=45.0)
-        sent = [o.dispatched_at for o in run.recorder.orders if o.node_id == 1]
-        assert sent[2] >= slow.dispatched_at + 45
+        sent = [o.timing.dispatched_at for o in run.recorder.orders if o.node_id == 1]
+        assert sent[2] >= slow.timing.dispatched_at + 45
 
     @pytest.mark.parametrize(("late", "rate"), [("merge", 0.5), ("discount", 0.25)])
     def test_a_late_reply_is_merged_or_merged_by_half(self, late, rate):
@@ -343,13 +343,13 @@ class TestDeadlines:
         run, slow = self.run(slow=75.0, rounds=30)
         assert run.state.failures == {"no-reply": 1}
         when = next(time for time, _, kind in run.recorder.ends if kind == "no-reply")
-        assert when == pytest.approx(slow.dispatched_at + 60, abs=0.3)
+        assert when == pytest.approx(slow.timing.dispatched_at + 60, abs=0.3)
         assert run.recorder.failures == [(0, "no-reply", "no reply within 60 s")]
         assert slow.number not in [m.order.number for m in run.recorder.merged]
         # Given up, the device is free again, at a later deadline.
         third = [order for order in run.recorder.orders if order.node_id == 1][2]
-        assert third.dispatched_at >= when
-        assert third.deadline - third.dispatched_at > 30
+        assert third.timing.dispatched_at >= when
+        assert third.timing.deadline - third.timing.dispatched_at > 30
 
     def test_the_run_ends_though_a_late_order_is_still_out(self):
         run, slow = self.run(slow=55.0, rounds=6)
@@ -366,7 +366,10 @@ def test_a_device_that_joins_is_found_while_another_hangs():
     grid = HandlerGrid(train, node_ids=[1], delay=lambda m: 1.0)
     run = Run(grid, in_flight=2, rounds=3).go()
     joined = run.recorder.orders[1]
-    assert (joined.node_id, joined.dispatched_at) == (2, pytest.approx(5.0, abs=0.3))
+    assert (joined.node_id, joined.timing.dispatched_at) == (
+        2,
+        pytest.approx(5.0, abs=0.3),
+    )
     assert run.state.updates == 3
 
 
@@ -400,8 +403,8 @@ class TestFailures:
             return failing(message, "CUDA\nout") if bad else plus_one(message)
 
         grid = HandlerGrid(train, node_ids=[1, 2])
-        tolerance = FaultPolicy(quarantine_after=0)
-        run = Run(grid, seconds=(1.0, 1.0), tolerance=tolerance).go()
+        faults = FaultPolicy(quarantine_after=0)
+        run = Run(grid, seconds=(1.0, 1.0), faults=faults).go()
         # It fails at 1 to 6 s; device 1 works at 1 to 5 s and, as the last task is not
         # given to the device that has just failed, at 7 s.
         assert run.recorder.times == [1, 2, 3, 4, 5, 7]
@@ -461,7 +464,7 @@ class TestFailures:
 
         grid = HandlerGrid(train, node_ids=[1, 2])
         run = Run(grid, seconds=(1.0, 1.0), rounds=12).go()
-        sent = [o.dispatched_at for o in run.recorder.orders if o.device == 0]
+        sent = [o.timing.dispatched_at for o in run.recorder.orders if o.device == 0]
         # It fails after a second each: three times, then after pauses of 1, 2 and 4 s.
         # Then it is healed.
         assert sent[:6] == [0, 1, 2, 4, 7, 12]
@@ -473,8 +476,8 @@ class TestFailures:
     def test_with_all_devices_in_quarantine_the_clock_goes_to_the_first_release(self):
         outcomes = iter([failing] * 2 + [plus_one] * 9)
         grid = HandlerGrid(lambda m: next(outcomes)(m), node_ids=[1])
-        tolerance = FaultPolicy(quarantine_after=1)
-        run = Run(grid, seconds=(4.0,), in_flight=1, rounds=2, tolerance=tolerance).go()
+        faults = FaultPolicy(quarantine_after=1)
+        run = Run(grid, seconds=(4.0,), in_flight=1, rounds=2, faults=faults).go()
         # Failures at 4 and, released at 8, at 12; released at 20.
         assert run.recorder.times == [24.0, 28.0]
 
@@ -483,8 +486,8 @@ class TestFailures:
         grid = HandlerGrid(
             lambda m: next(outcomes)(m), node_ids=[1], delay=lambda m: 1.0
         )
-        tolerance = FaultPolicy(quarantine_after=1)
-        run = Run(grid, in_flight=1, rounds=1, tolerance=tolerance).go()
+        faults = FaultPolicy(quarantine_after=1)
+        run = Run(grid, in_flight=1, rounds=1, faults=faults).go()
         sent = [order.timing.dispatched_at for order in run.recorder.orders]
         assert sent == pytest.approx([0, 11, 32], abs=0.6)
 

@@ -24,6 +24,7 @@ from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.fleet import Availability, DeviceProfile
 from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy
 from flwr_asyncdrop.server.clock import VirtualClock, WallClock
+from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.stopping import StoppingRule
@@ -96,7 +97,7 @@ class Books(Recorder):
         super().on_update(state, merged)
         self.ended_numbers.append(merged.order.number)
         self.bytes_up += merged.reply.num_bytes
-        discount = self.tolerance.late_weight if merged.late else 1.0
+        discount = self.faults.late_weight if merged.late else 1.0
         assert discount > 0
         self.weights_merged.append(discount)
 
@@ -116,19 +117,17 @@ class LoopMachine(RuleBasedStateMachine):
         slots=st.integers(1, 4),
         size=st.integers(1, 3),
         waits=st.booleans(),
-        tolerance=st.builds(
+        faults=st.builds(
             FaultPolicy,
             st.sampled_from([0.0, 1.0, 3.0]),
             st.sampled_from(sorted(LATE_POLICIES)),
             st.integers(0, 3),
         ),
         known=st.booleans(),
-        greets=st.booleans(),
+        probes=st.booleans(),
         queue=st.integers(0, 2),
     )
-    def begin(
-        self, virtual, nodes, slots, size, waits, tolerance, known, greets, queue
-    ):
+    def begin(self, virtual, nodes, slots, size, waits, faults, known, probes, queue):
         queue = 0 if virtual or waits else queue
         self.grid = DecidedGrid(range(1, nodes + 1))
         self.run = Run(
@@ -137,7 +136,7 @@ class LoopMachine(RuleBasedStateMachine):
             in_flight=slots,
             patience=90.0,
             build_aggregator=lambda cohort: Buffered(min(size, cohort), waits=waits),
-            tolerance=tolerance,
+            faults=faults,
             queue_ahead=queue,
         )
         session = self.run.open()
@@ -147,17 +146,19 @@ class LoopMachine(RuleBasedStateMachine):
             for device in range(nodes):
                 session.dispatcher.fleet.observe(device, 9.0, compute=1.0)
         self.books = Books(session, queue)
-        self.books.tolerance = tolerance
+        self.books.faults = faults
         self.clock = self.new_clock()
+        stopping = StoppingRule(4, session.updates_per_round, session.slots, 90.0)
         self.loop = AsyncLoop(
             session,
             mailbox=self.run.mailbox,
             clock=self.clock,
-            limits=StoppingRule(4, session.updates_per_round, session.slots, 90.0),
+            stopping=stopping,
+            evaluations=Evaluations((), [self.books], stopping),
             callbacks=[self.books],
             nodes=self.run.nodes,
-            greeter=CapabilityProbe(
-                self.run.mailbox, session.dispatcher.fleet, enabled=greets, patience=9.0
+            probe=CapabilityProbe(
+                self.run.mailbox, session.fleet, enabled=probes, patience=9.0
             ),
         )
         self.loop.begin()
@@ -171,7 +172,7 @@ class LoopMachine(RuleBasedStateMachine):
 
     @property
     def goes_on(self):
-        return self.loop.goes_on and not self.failed
+        return self.loop.continues and not self.failed
 
     def step_once(self):
         try:
@@ -285,7 +286,7 @@ class LoopMachine(RuleBasedStateMachine):
             self.step_once()
         assert not self.goes_on
         if not self.failed and not self.state.ended:
-            assert self.state.updates == self.loop._limits.num_updates
+            assert self.state.updates == self.loop._stopping.num_updates
 
 
 LoopMachine.TestCase.settings = settings(

@@ -1,7 +1,5 @@
 """Real devices are asked what they can do before their first task."""
 
-import math
-
 import pytest
 import torch
 from flwr.app import Message, RecordDict
@@ -9,7 +7,7 @@ from flwr.app import Message, RecordDict
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import CapacityError, RunError
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.server.assignment import FullModels, MaskedModels, Submodels
+from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import plan_submodels
 from tests.grids import HandlerGrid
@@ -66,7 +64,7 @@ def test_a_device_that_never_answers_is_waited_for_a_minute():
     )
     run = Run(grid, in_flight=2, probes=True, rounds=4).go()
     first = next(order for order in run.recorder.orders if order.node_id == 1)
-    assert 60 <= first.dispatched_at < 66
+    assert 60 <= first.timing.dispatched_at < 66
 
 
 def test_one_that_joins_is_greeted_too():
@@ -86,8 +84,8 @@ def test_one_that_joins_is_greeted_too():
     assert {order.node_id for order in run.recorder.orders} == {1, 3}
 
 
-def test_nobody_is_greeted_unless_it_is_asked_for_nor_if_simulated():
-    for options in ({}, {"greets": True, "seconds": (1.0, 2.0, 3.0)}):
+def test_nobody_is_probed_unless_it_is_asked_for_nor_if_simulated():
+    for options in ({}, {"probes": True, "seconds": (1.0, 2.0, 3.0)}):
         grid = HandlerGrid(plus_one)
         Run(grid, **options).go()
         assert len(tasks(grid)) == len(grid.pushed)
@@ -118,7 +116,7 @@ class TestMemory:
 
     def submodels(self):
         plan = plan_submodels(mlp(), torch.zeros(1, 4))
-        return Submodels(plan, RandomMask(0.25), lambda keep, shapes: 1.0)
+        return Assignment(plan, RandomMask(0.25))
 
     def test_a_submodel_is_as_small_as_the_device_needs(self):
         part = self.submodels().part(self.STATE, 0, 2, most_bytes=self.FULL / 3)
@@ -135,7 +133,8 @@ class TestMemory:
     @pytest.mark.parametrize("masked", [False, True])
     def test_full_size_models_do_not_get_smaller(self, masked):
         plan = plan_submodels(mlp(), torch.zeros(1, 4))
-        whole = MaskedModels(plan, RandomMask(0.5)) if masked else FullModels()
+        masks = RandomMask(0.5) if masked else None
+        whole = Assignment(plan, masks, masked=masked)
         whole.part(self.STATE, 0, 2, most_bytes=self.FULL)
         with pytest.raises(CapacityError, match="choose an algorithm with submodels"):
             whole.part(self.STATE, 0, 2, most_bytes=self.FULL - 1)
@@ -146,7 +145,8 @@ class TestMemory:
         grid = HandlerGrid(device(reports), node_ids=reports)
         run = Run(grid, arrays=arrays, in_flight=2, probes=True).go()
         assert {order.node_id for order in run.recorder.orders} == {2}
-        assert run.run.fleet.quarantined_until == {0: math.inf}
+        assert run.run.fleet.too_small == {0}
+        assert run.run.fleet.quarantined(run.state.time) == 0
         assert caplog.text.count("device 0 gets no tasks: the full model") == 1
 
     def test_a_run_without_any_device_that_can_ends(self):

@@ -70,7 +70,9 @@ def test_a_queued_task_has_the_time_of_those_ahead_of_it_too():
     ).go()
     late = run.recorder.orders[-1]
     # Expected 20 s, twice as it is second in its queue, and twice that is too late.
-    assert late.deadline - late.dispatched_at == pytest.approx(80.0, abs=2.0)
+    assert late.timing.deadline - late.timing.dispatched_at == pytest.approx(
+        80.0, abs=2.0
+    )
     assert not any(merged.late for merged in run.recorder.merged)
 
 

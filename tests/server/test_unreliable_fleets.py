@@ -28,7 +28,9 @@ def run_of(*profiles, grid=None, **kwargs):
 
 
 def orders_of(run):
-    return [(o.device, o.dispatched_at, o.due) for o in run.recorder.orders]
+    return [
+        (o.device, o.timing.dispatched_at, o.timing.due) for o in run.recorder.orders
+    ]
 
 
 def test_a_device_that_leaves_finishes_its_task_and_gets_the_next_when_it_is_back():
@@ -69,7 +71,7 @@ def test_an_arrival_at_the_moment_of_a_return_comes_first():
     guest = DeviceProfile(1.0, availability=Availability(20.0, ((10.0, 20.0),)))
     run = run_of(steady, guest, rounds=2).go()
     back = next(order for order in run.recorder.orders if order.device == 1)
-    assert (back.dispatched_at, back.base_version) == (10.0, 1)
+    assert (back.timing.dispatched_at, back.base_version) == (10.0, 1)
 
 
 def test_with_nobody_there_the_clock_goes_to_who_comes_first():
@@ -90,9 +92,9 @@ def lost(seed, number, dropout):
 
 @pytest.mark.parametrize(("deadline", "notices_after"), [(0.0, 2.0), (3.0, 6.0)])
 def test_a_lost_task_costs_its_time_and_its_bytes_down(deadline, notices_after):
-    tolerance = FaultPolicy(deadline, quarantine_after=0)
+    faults = FaultPolicy(deadline, quarantine_after=0)
     device = DeviceProfile(2.0, dropout=0.5)
-    run = run_of(device, rounds=6, seed=1, tolerance=tolerance).go()
+    run = run_of(device, rounds=6, seed=1, faults=faults).go()
     fates = []
     while fates.count(False) < 6:
         fates.append(lost(1, len(fates), 0.5))
@@ -142,7 +144,7 @@ class Task:
         return min(self.arrives, self.gives_up if self.overdue else self.deadline)
 
 
-def reference(profiles, updates, seed, tolerance):
+def reference(profiles, updates, seed, faults):
     """Return the orders, and how and when they ended, written down naively.
 
     As many slots as devices, each of its own rank: whoever is there is sent out.
@@ -166,9 +168,9 @@ def reference(profiles, updates, seed, tolerance):
         noise = numpy_generator(seed, "jitter", number).standard_normal()
         usual = profile.seconds_per_task
         arrives = now + usual * math.exp(profile.jitter * noise)
-        overdue = tolerance.deadline * usual or math.inf
+        overdue = faults.deadline * usual or math.inf
         if lost(seed, number, profile.dropout):
-            shows = now + overdue if tolerance.deadline else arrives
+            shows = now + overdue if faults.deadline else arrives
             return Task(device, now, True, math.inf, shows, shows)
         return Task(device, now, False, arrives, now + overdue, now + 2 * overdue)
 
@@ -196,16 +198,16 @@ def reference(profiles, updates, seed, tolerance):
         out.remove(ended)
         kind = "dropout" if ended.lost else "no-reply"
         if now == ended.arrives:
-            drops = ended.overdue and tolerance.late == "drop"
+            drops = ended.overdue and faults.late == "drop"
             kind = "late" if drops else "merged"
         ends.append((now, ended.device, kind))
         failures[ended.device] += 1
         if kind == "merged":
             merged += 1
             failures[ended.device] = released[ended.device] = 0
-        elif (beyond := failures[ended.device] - tolerance.quarantine_after) >= 0:
+        elif (beyond := failures[ended.device] - faults.quarantine_after) >= 0:
             usual = profiles[ended.device].seconds_per_task
-            pause = 2 ** min(beyond, 6) * usual if tolerance.quarantine_after else 0
+            pause = 2 ** min(beyond, 6) * usual if faults.quarantine_after else 0
             released[ended.device] = now + pause
     return [(task.device, task.sent, task.lost) for task in orders], ends
 
@@ -228,12 +230,14 @@ TOLERANCES = (
 )
 
 
-@pytest.mark.parametrize("tolerance", TOLERANCES)
+@pytest.mark.parametrize("faults", TOLERANCES)
 @pytest.mark.parametrize("seed", range(4))
-def test_the_loop_equals_the_naive_fleet(seed, tolerance):
-    run = run_of(*FLEET, rounds=15, seed=seed, tolerance=tolerance).go()
-    orders, ends = reference(FLEET, 60, seed, tolerance)
-    made = [(o.device, o.dispatched_at, o.lost) for o in run.recorder.orders]
+def test_the_loop_equals_the_naive_fleet(seed, faults):
+    run = run_of(*FLEET, rounds=15, seed=seed, faults=faults).go()
+    orders, ends = reference(FLEET, 60, seed, faults)
+    made = [
+        (o.device, o.timing.dispatched_at, o.timing.lost) for o in run.recorder.orders
+    ]
     assert made == orders
     assert run.recorder.ends == ends
     assert run.state.failures["dropout"] > 3
@@ -320,7 +324,9 @@ def test_any_fleet_comes_to_the_end_and_time_never_goes_back(
     out = [*state.in_flight.values(), *state.late.values()]
     assert len(orders) == state.updates + sum(state.failures.values()) + len(out)
     gone = [order for order in orders if order.timing.lost]
-    assert len(gone) == state.failures.get("dropout", 0) + sum(o.lost for o in out)
+    assert len(gone) == state.failures.get("dropout", 0) + sum(
+        o.timing.lost for o in out
+    )
     assert len(grid.pushed) == len(orders) - len(gone)
     assert state.bytes_down == sum(order.cost.bytes_down for order in orders)
 

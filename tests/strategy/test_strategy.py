@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 import torch
+import torch.nn.functional as F
 from flwr.app import (
     ConfigRecord,
     Message,
@@ -34,9 +35,9 @@ from flwr_asyncdrop.exceptions import (
     UnsupportedModelError,
 )
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, speed_levels
+from flwr_asyncdrop.objectives import LocalSteps, LocalTask
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history
 from flwr_asyncdrop.seeding import derive_seed, torch_generator
-from flwr_asyncdrop.strategy.named import STRATEGIES
 from flwr_asyncdrop.submodel import merge_
 from tests.grids import HandlerGrid
 from tests.runs import (
@@ -48,6 +49,7 @@ from tests.runs import (
     record,
     residual_mlp,
 )
+from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
@@ -68,7 +70,8 @@ def samples(device):
 def train_locally(model, device, seed):
     x, y = samples(device)
     generator = torch_generator(seed, "order")
-    return SGD.train(model, lambda at: (x[at], y[at]), len(y), generator)
+    local = LocalSteps(LocalTask(model, F.cross_entropy))
+    return SGD.train(model, local, lambda at: (x[at], y[at]), len(y), generator)
 
 
 def client(message, net=mlp):

@@ -1,27 +1,24 @@
 """Data sets and how they are dealt out to devices.
 
-Everything here is numpy and torch, without Flower: a data set is a
-:class:`Dataset`, a partition is a list of index arrays into its training labels.
+Everything here is numpy and torch, without Flower: a data set is a `Dataset`, a
+partition is a list of index arrays into its training samples.
 """
 
-from flwr_asyncdrop.app.data.dataset import Dataset, Split
+from flwr_asyncdrop.app.data.dataset import Dataset, Normalise, Split
 from flwr_asyncdrop.app.data.datasets import DATASET_NAMES, TEXT_DATASETS, load_dataset
-from flwr_asyncdrop.app.data.images import ImageDataset
 from flwr_asyncdrop.app.data.partitions import (
     by_speed_level,
     dirichlet,
     iid,
     speed_level,
 )
-from flwr_asyncdrop.app.data.text import TextDataset
 
 __all__ = [
     "DATASET_NAMES",
     "TEXT_DATASETS",
     "Dataset",
-    "ImageDataset",
+    "Normalise",
     "Split",
-    "TextDataset",
     "by_speed_level",
     "dirichlet",
     "iid",

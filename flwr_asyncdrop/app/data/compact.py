@@ -7,60 +7,35 @@ and not the same.
 """
 
 import io
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
 
-from flwr_asyncdrop.app.data.dataset import Arrays
-from flwr_asyncdrop.app.data.files import Layout, damaged, describe, read_file
+from flwr_asyncdrop.app.data.files import Arrays, damaged, describe, read_file
+from flwr_asyncdrop.extras import require
 
-CIFAR10 = Layout(folder="cifar10", files=("cifar10_jpeg90.npz",))
-CIFAR100 = Layout(folder="cifar100", files=("cifar100_jpeg90.npz",))
-
-_SIZE = (32, 32)
-_KEYS = ("header", "data", "offsets", "label", "is_test")
+_SHAPE = (32, 32, 3)
 
 
 def read_compact(folder: Path, name: str) -> Arrays:
-    """Read and decode a compact archive; 60,000 images take some ten seconds.
-
-    Returns
-    -------
-    Arrays
-        Images of shape (N, 3, 32, 32) and labels, in the archive's order.
-
-    Raises
-    ------
-    DataError
-        The file is missing, damaged, or holds something else.
-    """
+    """Read and decode a compact archive, in its order."""
+    pillow = require("PIL.Image", "data")
     content = io.BytesIO(read_file(folder, name))
     try:
         with np.load(content, allow_pickle=False) as archive:
-            header, data, offsets, labels, is_test = (archive[key] for key in _KEYS)
-        images = _decode(header.tobytes(), data.tobytes(), offsets)
-        test = is_test.astype(bool)
-        labels = labels.astype(np.int64)
+            header, data = (archive[key].tobytes() for key in ("header", "data"))
+            offsets, labels = archive["offsets"], archive["label"].astype(np.int64)
+            test = archive["is_test"].astype(bool)
+        images = np.empty((len(offsets) - 1, *_SHAPE), np.uint8)
+        for row, (start, end) in zip(images, pairwise(offsets.tolist()), strict=True):
+            jpeg = io.BytesIO(header + data[start:end])
+            image = np.asarray(pillow.open(jpeg, formats=["JPEG"]))
+            if image.shape != _SHAPE:
+                raise ValueError(f"an image has the shape {image.shape}")
+            row[:] = image
+        images = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
         return Arrays(images[~test], labels[~test], images[test], labels[test])
     # A damaged archive may raise what zip files, numpy and Pillow do, or hold anything.
     except Exception as error:
-        raise damaged(folder, name, describe(error)) from error
-
-
-def _decode(
-    header: bytes, data: bytes, offsets: npt.NDArray[Any]
-) -> npt.NDArray[np.uint8]:
-    images = np.empty((len(offsets) - 1, *_SIZE, 3), np.uint8)
-    bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    for number, (start, end) in enumerate(bounds):
-        with Image.open(
-            io.BytesIO(header + data[start:end]), formats=["JPEG"]
-        ) as image:
-            if image.size != _SIZE or image.mode != "RGB":
-                msg = f"image {number} is {image.mode} of {image.size}"
-                raise ValueError(msg)
-            images[number] = np.asarray(image)
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        raise damaged(folder / name, describe(error)) from error

@@ -1,54 +1,71 @@
 """A data set in memory, compact, and made into a model's inputs a batch at a time."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from flwr_asyncdrop.app.learning import LearningTask
+from flwr_asyncdrop.exceptions import DataError
 
 Split = Literal["train", "test"]
 
 
-class Arrays(NamedTuple):
-    """What a file format's reader returns: compact inputs and ``int64`` labels.
-
-    Images are ``uint8`` of shape (N, C, H, W), texts are ``int16`` token ids of shape
-    (N, T).
-    """
-
-    train_x: npt.NDArray[Any]
-    train_y: npt.NDArray[np.int64]
-    test_x: npt.NDArray[Any]
-    test_y: npt.NDArray[np.int64]
+def unchanged(inputs: Tensor) -> Tensor:
+    """Return the inputs."""
+    return inputs
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset(ABC):
-    """Labelled samples for classification, shared by all users of a process.
+class Dataset:
+    """Samples for training and testing, and what is learnt from them.
 
-    A subclass says how compact samples become what a model takes.
+    ``dataset='package.module:function'`` runs an own one: the function takes the
+    folder that ``data-dir`` names, a ``Path`` or None, and returns a `Dataset`, in
+    every process the same.
 
-    Parameters
+    Attributes
     ----------
-    name : str
-        The name that :func:`~flwr_asyncdrop.app.data.load_dataset` knows it by.
     train_x, test_x : Tensor
-        Inputs in their compact form, of shape (N, ...). Do not write to them.
+        Inputs, of shape ``(N, ...)``, as compact as may be: images as bytes.
     train_y, test_y : Tensor
-        Labels, ``int64`` of shape (N,), from 0 to ``num_classes - 1``.
-    num_classes : int
-        How many classes there are.
+        Targets, of shape ``(N, ...)``, as the task's loss takes them.
+    task : LearningTask
+        What is learnt.
+    prepare : callable
+        Makes a model's inputs of some of the inputs, on the device that computes; by
+        default they are as they are.
+    vocabulary : int or None
+        How many token ids there are; None if inputs are no token ids.
+
+    Raises
+    ------
+    DataError
+        If there are no samples, or not as many targets as inputs.
     """
 
-    name: str
     train_x: Tensor
     train_y: Tensor
     test_x: Tensor
     test_y: Tensor
-    num_classes: int
+    task: LearningTask
+    prepare: Callable[[Tensor], Tensor] = unchanged
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        for split, inputs, targets in (
+            ("training", self.train_x, self.train_y),
+            ("test", self.test_x, self.test_y),
+        ):
+            if len(inputs) != len(targets) or len(inputs) == 0:
+                raise DataError(
+                    f"{len(inputs)} {split} inputs and {len(targets)} targets: there "
+                    "must be some, and as many of both"
+                )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -56,51 +73,53 @@ class Dataset(ABC):
         return tuple(self.train_x.shape[1:])
 
     @property
-    def vocabulary(self) -> int | None:
-        """How many token ids there are; None if the inputs are not token ids."""
-        return None
+    def num_classes(self) -> int:
+        """How many classes there are; 0 if targets are no labels."""
+        return self.task.num_classes
 
     def batch(
         self,
         split: Split,
-        indices: Tensor | npt.NDArray[np.int64] | slice,
+        indices: Tensor | NDArray[np.int64] | slice,
         device: torch.device | str = "cpu",
     ) -> tuple[Tensor, Tensor]:
-        """Take some samples, ready for a model.
+        """Return some samples of a split, ready for a model, in the order of `indices`.
 
-        Parameters
-        ----------
-        split : {"train", "test"}
-            Which part the indices refer to.
-        indices : Tensor, ndarray of int64, or slice
-            The samples wanted, in the order wanted.
-        device : torch.device or str
-            Where to put them. The compact form travels, and is unfolded there.
-
-        Returns
-        -------
-        tuple of Tensor
-            Inputs of shape (n, *input_shape), ``float32`` images or ``int64`` token
-            ids, and ``int64`` labels of shape (n,).
+        The compact form travels to the device, and is prepared there.
         """
-        inputs, labels = {
+        inputs, targets = {
             "train": (self.train_x, self.train_y),
             "test": (self.test_x, self.test_y),
         }[split]
         compact = _take(inputs, indices).to(device)
-        return self._unfold(compact), _take(labels, indices).to(device)
+        return self.prepare(compact), _take(targets, indices).to(device)
 
     def example_inputs(self) -> Tensor:
-        """Take the inputs of one training sample, to plan a model's submodels with."""
-        inputs, _ = self.batch("train", slice(0, 1))
-        return inputs
-
-    @abstractmethod
-    def _unfold(self, compact: Tensor) -> Tensor:
-        """Make a model's inputs of compact ones, on their device."""
+        """Return the inputs of one sample, to plan a model's submodels with."""
+        return self.batch("train", slice(0, 1))[0]
 
 
-def _take(values: Tensor, indices: Tensor | npt.NDArray[np.int64] | slice) -> Tensor:
+@dataclass(frozen=True)
+class Normalise:
+    """Makes float32 images of zero mean and unit variance a channel of bytes.
+
+    Attributes
+    ----------
+    mean, std : tuple of float
+        Of each channel over the training images, as fractions of 255.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalise images of shape ``(n, C, H, W)``."""
+        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
+        return images.to(torch.float32).div_(255).sub_(mean).div_(std)
+
+
+def _take(values: Tensor, indices: Tensor | NDArray[np.int64] | slice) -> Tensor:
     if isinstance(indices, slice):
         return values[indices]
     # `values[indices]`, strides and all (they decide how a convolution is computed, and

@@ -1,25 +1,25 @@
 """The data sets by name, each loaded once a process."""
 
-from functools import lru_cache, partial
+from functools import lru_cache
+from operator import methodcaller
 from pathlib import Path
 
 import torch
 
-from flwr_asyncdrop.app.data.cache import cached
-from flwr_asyncdrop.app.data.catalogue import CATALOGUE, Entry, Source
-from flwr_asyncdrop.app.data.dataset import Arrays, Dataset
+from flwr_asyncdrop.app.data.cache import Tensors, cached
+from flwr_asyncdrop.app.data.catalogue import CATALOGUE, Entry
+from flwr_asyncdrop.app.data.dataset import Dataset, Normalise
 from flwr_asyncdrop.app.data.digits import read_digits
 from flwr_asyncdrop.app.data.download import download as download_files
-from flwr_asyncdrop.app.data.images import ImageDataset
-from flwr_asyncdrop.app.data.text import TextDataset
+from flwr_asyncdrop.app.data.files import Arrays, Source
+from flwr_asyncdrop.app.learning import Classification
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.references import is_reference, load_reference
 
-DATASET_NAMES: tuple[str, ...] = tuple(CATALOGUE)
-"""The names that :func:`load_dataset` knows."""
+DATASET_NAMES = tuple(CATALOGUE)
+"""The names that `load_dataset` knows."""
 
-TEXT_DATASETS: tuple[str, ...] = tuple(
-    name for name, entry in CATALOGUE.items() if entry.vocabulary is not None
-)
+TEXT_DATASETS = tuple(name for name, entry in CATALOGUE.items() if entry.vocabulary)
 """Those whose inputs are token ids; the inputs of the others are images."""
 
 
@@ -31,11 +31,12 @@ def load_dataset(
     Parameters
     ----------
     name : str
-        One of :data:`DATASET_NAMES`. ``"digits"`` needs no files.
+        One of `DATASET_NAMES`, or ``"package.module:function"``; see `Dataset`.
+        ``"digits"`` needs no files.
     data_dir : Path or str, optional
         The folder that holds the data set's own folder, or that folder itself.
     download : bool
-        Whether torchvision may fetch files that are absent, into ``data_dir``.
+        Whether torchvision may fetch files that are absent, into `data_dir`.
 
     Returns
     -------
@@ -46,78 +47,93 @@ def load_dataset(
     Raises
     ------
     DataError
-        The name is unknown, or the files are missing or damaged, or could not be
+        If the name is unknown, or files are missing or damaged, or could not be
         downloaded.
     """
+    root = None if data_dir is None else Path(data_dir).expanduser().resolve()
+    if is_reference(name):
+        return _load_own(name, root)
     if name not in CATALOGUE:
-        msg = f"unknown data set {name!r}; choose from {', '.join(DATASET_NAMES)}"
-        raise DataError(msg)
+        raise DataError(
+            f"unknown data set {name!r}; choose from {', '.join(DATASET_NAMES)}, or "
+            "package.module:function for your own"
+        )
     if not CATALOGUE[name].sources:
         return _load(name, None, None)
-    if data_dir is None:
-        msg = f"{name} is read from files: set data-dir to the folder that holds them"
-        raise DataError(msg)
-    source, folder = _locate(name, Path(data_dir).expanduser().resolve(), download)
-    return _load(name, source, folder)
+    if root is None:
+        raise DataError(
+            f"{name} is read from files: set data-dir to the folder that holds them"
+        )
+    return _load(name, *_locate(name, root, download))
 
 
 def _locate(name: str, root: Path, download: bool) -> tuple[Source, Path]:
     """Choose the source whose files are all there; download them if need be."""
     sources = CATALOGUE[name].sources
     for source in sources:
-        folder = source.layout.locate(root)
-        if not source.layout.missing(folder):
+        folder = source.locate(root)
+        if not source.missing(folder):
             return source, folder
     first = sources[0]
     if download:
-        return first, download_files(first.layout, root)
-    folder = first.layout.locate(root)
-    missing = folder / first.layout.missing(folder)[0]
-    folders = " or ".join(source.layout.folder for source in sources)
-    mend = ", or download=true" if first.layout.torchvision else ""
-    msg = (
-        f"no {name} in {root}: {missing} is missing; set data-dir to the folder that "
-        f"holds {folders}{mend}"
+        return first, download_files(first, root)
+    folder = first.locate(root)
+    folders = " or ".join(source.folder for source in sources)
+    raise DataError(
+        f"no {name} in {root}: {folder / first.missing(folder)[0]} is missing; set "
+        f"data-dir to the folder that holds {folders}"
+        f"{', or download=true' if first.torchvision else ''}"
     )
-    raise DataError(msg)
 
 
 # A worker serves one data set; the second place is for notebooks and tests.
 @lru_cache(maxsize=2)
 def _load(name: str, source: Source | None, folder: Path | None) -> Dataset:
     entry = CATALOGUE[name]
-    arrays = _read(source, folder)
-    _check(arrays, entry, f"{name} in {folder}")
-    train_x, train_y, test_x, test_y = (torch.from_numpy(array) for array in arrays)
-    common = (name, train_x, train_y, test_x, test_y, entry.num_classes)
-    if entry.vocabulary is None:
-        return ImageDataset(*common, entry.mean, entry.std)
-    return TextDataset(*common, entry.vocabulary)
-
-
-def _read(source: Source | None, folder: Path | None) -> Arrays:
     if source is None or folder is None:
-        return read_digits()
-    if not source.cache:
-        return source.read(folder)
-    return cached(
-        source.cache, source.layout.paths(folder), partial(source.read, folder)
-    )
+        tensors = _tensors(read_digits())
+    else:
+        tensors = cached(
+            source.reader,
+            list(source.paths(folder)),
+            lambda: _tensors(source.read(folder)),
+        )
+    _check(tensors, entry, f"{name} in {folder}")
+    prepare = Normalise(entry.mean, entry.std) if entry.mean else _to_int64
+    task = Classification(entry.num_classes)
+    return Dataset(**tensors, task=task, prepare=prepare, vocabulary=entry.vocabulary)
 
 
-def _check(arrays: Arrays, entry: Entry, what: str) -> None:
+_to_int64 = methodcaller("to", torch.int64)
+
+
+@lru_cache(maxsize=2)
+def _load_own(reference: str, root: Path | None) -> Dataset:
+    found = load_reference("dataset", reference)(root)
+    if not isinstance(found, Dataset):
+        raise DataError(
+            f"dataset={reference!r} returned a {type(found).__name__}: return a "
+            "flwr_asyncdrop.app.Dataset"
+        )
+    return found
+
+
+def _tensors(arrays: Arrays) -> Tensors:
+    return {name: torch.from_numpy(array) for name, array in arrays._asdict().items()}
+
+
+def _check(tensors: Tensors, entry: Entry, what: str) -> None:
     """Refuse inputs and labels that do not fit together, or not this data set."""
-    for split, inputs, labels in (
-        ("training", arrays.train_x, arrays.train_y),
-        ("test", arrays.test_x, arrays.test_y),
-    ):
+    for split in ("train", "test"):
+        inputs, labels = tensors[f"{split}_x"], tensors[f"{split}_y"]
         if len(inputs) == 0 or inputs.shape[1:] != entry.input_shape:
-            problem = f"{split} inputs have shape {inputs.shape}"
+            problem = f"inputs have shape {tuple(inputs.shape)}"
         elif labels.shape != (len(inputs),):
-            problem = f"{len(inputs)} {split} inputs but labels of {labels.shape}"
+            problem = f"labels have shape {tuple(labels.shape)}, not ({len(inputs)},)"
         elif labels.min() < 0 or labels.max() >= entry.num_classes:
-            problem = f"{split} labels from {labels.min()} to {labels.max()}"
+            problem = f"labels go from {labels.min()} to {labels.max()}"
         else:
             continue
-        msg = f"{what} is damaged ({problem}); delete it and fetch it again"
-        raise DataError(msg)
+        raise DataError(
+            f"{what} is damaged (its {split} {problem}); delete it and fetch it again"
+        )

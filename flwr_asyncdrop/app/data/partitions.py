@@ -1,4 +1,8 @@
-"""Who holds which samples: pure functions from labels to index arrays."""
+"""Who holds which samples: pure functions from labels to index arrays.
+
+Each takes a generator, its only source of chance, and returns the samples of every
+device, ascending. None is empty.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -28,35 +32,8 @@ def by_speed_level(
     """Deal samples out so that devices of one speed share a bias of labels.
 
     The non-iid split of the paper's experiments: each level has the pool that
-    :func:`level_pools` gives it, and each of its devices a random half of that
-    pool, drawn independently of the others.
-
-    Parameters
-    ----------
-    labels : array_like
-        One label a sample, of shape (N,).
-    num_devices : int
-        At least 1.
-    num_levels : int
-        At least 1. With fewer devices than levels, there are as many levels as
-        devices.
-    generator : numpy.random.Generator
-        The only source of chance.
-    shards_per_level : int
-        At least 1; 2 in the paper.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device, ascending; none is empty. See
-        :func:`speed_level` for the numbering of the devices.
-
-    Raises
-    ------
-    ConfigError
-        A count is below 1.
-    DataError
-        There are fewer samples than levels.
+    `level_pools` gives it, and each of its devices a random half of that pool, drawn
+    independently of the others. See `speed_level` for the numbering of the devices.
     """
     _check_counts(num_devices=num_devices, num_levels=num_levels)
     levels = min(num_levels, num_devices)
@@ -78,21 +55,9 @@ def level_pools(
 ) -> list[Indices]:
     """Sort samples by label, cut them in shards, and deal the shards to levels.
 
-    The shards are as equal as can be, and dealt at random, ``shards_per_level`` to
-    a level. When there are fewer samples than shards, there are fewer shards a
-    level instead of empty ones.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each level: disjoint, and together all samples.
-
-    Raises
-    ------
-    ConfigError
-        A count is below 1.
-    DataError
-        There are fewer samples than levels.
+    The shards are as equal as can be, and dealt at random, `shards_per_level` to a
+    level. When there are fewer samples than shards, there are fewer shards a level
+    instead of empty ones. The pools are disjoint, and together all samples.
     """
     _check_counts(num_levels=num_levels, shards_per_level=shards_per_level)
     # Stable, so that the outcome does not depend on the sorting algorithm.
@@ -107,21 +72,7 @@ def level_pools(
 def iid(
     num_samples: int, num_devices: int, *, generator: np.random.Generator
 ) -> list[Indices]:
-    """Deal samples out evenly and at random: every device sees every label.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device, ascending: disjoint, together all samples, and
-        of sizes that differ by one at most.
-
-    Raises
-    ------
-    ConfigError
-        ``num_devices`` is below 1.
-    DataError
-        There are fewer samples than devices.
-    """
+    """Deal samples out evenly and at random: every device sees every label."""
     _check_counts(num_devices=num_devices)
     _check_enough(num_samples, num_devices, "devices")
     hands = np.array_split(generator.permutation(num_samples), num_devices)
@@ -138,39 +89,14 @@ def dirichlet(
     """Deal samples out so that every device has a mix of labels of its own.
 
     After Hsu, Qi and Brown (2019): a device's mix is drawn from Dir(alpha p), with p
-    the shares of the labels in all samples, and its samples follow the mix, without
-    replacement. All devices have as many samples; labels that are used up are left
-    out of the mixes, so the last devices take what is left.
-
-    Parameters
-    ----------
-    labels : array_like
-        One label a sample, of shape (N,).
-    num_devices : int
-        At least 1.
-    concentration : float
-        ``alpha``, more than 0: a small one leaves a device one label, a large one
-        makes all devices alike.
-    generator : numpy.random.Generator
-        The only source of chance.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device, ascending: disjoint, together all samples, and
-        of sizes that differ by one at most.
-
-    Raises
-    ------
-    ConfigError
-        ``num_devices`` is below 1, or ``concentration`` is not positive.
-    DataError
-        There are fewer samples than devices.
+    the shares of the labels in all samples and alpha the `concentration`, and its
+    samples follow the mix, without replacement. A small alpha leaves a device one
+    label, a large one makes all devices alike. All devices have as many samples; labels
+    that are used up are left out of the mixes, so the last devices take what is left.
     """
     _check_counts(num_devices=num_devices)
     if not concentration > 0:
-        msg = f"dirichlet-alpha must be more than 0, not {concentration}"
-        raise ConfigError(msg)
+        raise ConfigError(f"dirichlet-alpha must be more than 0, not {concentration}")
     _, kinds, totals = np.unique(labels, return_inverse=True, return_counts=True)
     _check_enough(len(kinds), num_devices, "devices")
     pools = [
@@ -196,17 +122,7 @@ def _draw_counts(
     left: Indices,
     generator: np.random.Generator,
 ) -> Indices:
-    """Draw how many samples of each label to take, never more than are left.
-
-    Parameters
-    ----------
-    size : int
-        How many samples to take, at most ``left.sum()``.
-    mix : ndarray of float64
-        The share of each label that is aimed at.
-    left : ndarray of int64
-        How many samples of each label there are.
-    """
+    """Draw how many samples of each label to take, never more than are left."""
     taken = np.zeros_like(left)
     while (wanted := size - taken.sum()) > 0:
         available = left - taken
@@ -227,14 +143,13 @@ def _random_half(pool: Indices, generator: np.random.Generator) -> Indices:
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
-            msg = f"{name.replace('_', '-')} must be at least 1, not {count}"
-            raise ConfigError(msg)
+            key = name.replace("_", "-")
+            raise ConfigError(f"{key} must be at least 1, not {count}")
 
 
 def _check_enough(num_samples: int, num_shares: int, shares: str) -> None:
     if num_samples < num_shares:
-        msg = (
+        raise DataError(
             f"{num_samples} training samples are too few for {num_shares} {shares}; "
             f"use fewer {shares} or a larger data set"
         )
-        raise DataError(msg)

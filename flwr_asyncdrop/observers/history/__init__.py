@@ -29,8 +29,7 @@ Times are seconds on the run's clock. Whatever depends on the machine stands und
 and the seed, bit for bit.
 """
 
-from flwr_asyncdrop.observers.history.memory import HistoryMemory
 from flwr_asyncdrop.observers.history.reading import SCHEMA, read_history, without_wall
 from flwr_asyncdrop.observers.history.writer import HistoryWriter
 
-__all__ = ["SCHEMA", "HistoryMemory", "HistoryWriter", "read_history", "without_wall"]
+__all__ = ["SCHEMA", "HistoryWriter", "read_history", "without_wall"]

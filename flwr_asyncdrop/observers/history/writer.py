@@ -4,15 +4,16 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import CheckpointError
-from flwr_asyncdrop.observers.history.memory import HistoryMemory, Place
 from flwr_asyncdrop.observers.history.reading import SCHEMA, Record
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.state_dict import StateDict
 
 _WALL_PREFIX = "wall-"
 
@@ -21,7 +22,8 @@ class HistoryWriter(Callback):
     """Writes ``history.jsonl`` while the run goes on.
 
     An evaluation ends whenever its thread is done, but its line always stands where
-    it was asked for: lines behind it wait for it.
+    it was asked for: lines behind it wait for it. A line that still lacks what was
+    measured has no ``wall``.
 
     Parameters
     ----------
@@ -48,13 +50,14 @@ class HistoryWriter(Callback):
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
+        self.files = (path,)
         self._run = dict(run or {})
         self._machine = dict(machine or {})
         self._timer = timer
         self._start = timer()
         self._file: IO[bytes] | None = None
         self._num_bytes = 0
-        self._lines: list[Record | Place] = []
+        self._lines: list[Record] = []
         self._units = UnitCounts()
         self.ended_early = False
 
@@ -75,43 +78,37 @@ class HistoryWriter(Callback):
             self._machine,
         )
 
-    @property
-    def memory(self) -> HistoryMemory:
-        """How far it is."""
-        return HistoryMemory(
-            self._num_bytes if self._file is None else self._file.tell(),
-            self._timer() - self._start,
-            [
-                (None, line) if isinstance(line, Place) else (line, None)
-                for line in self._lines
-            ],
-            self._units.memory,
-        )
+    def state_dict(self) -> StateDict:
+        """Return how far it is, and what waits for an evaluation."""
+        return {
+            "num_bytes": self._num_bytes if self._file is None else self._file.tell(),
+            "seconds": self._timer() - self._start,
+            "lines": list(self._lines),
+            "units": self._units.state_dict(),
+        }
 
-    def restore(self, memory: HistoryMemory) -> None:
-        """Go on from there: what the file has beyond it will be written again.
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from there: what the file has beyond it will be written again.
 
         Raises
         ------
         CheckpointError
             If the file is missing or too short.
         """
+        self._num_bytes = state["num_bytes"]
         length = self.path.stat().st_size if self.path.exists() else 0
-        if length < memory.num_bytes:
+        if length < self._num_bytes:
             raise CheckpointError(
                 f"the history {self.path} has {length} bytes, and the checkpoint knows "
-                f"of {memory.num_bytes}: it is of another run; start the run again "
+                f"of {self._num_bytes}: it is of another run; start the run again "
                 "without resume"
             )
-        self._num_bytes = memory.num_bytes
-        self._start = self._timer() - memory.seconds
-        self._lines = [
-            line for pair in memory.lines for line in pair if line is not None
-        ]
-        self._units.restore(memory.units)
+        self._start = self._timer() - state["seconds"]
+        self._lines = list(state["lines"])
+        self._units.load_state_dict(state["units"])
 
     def on_resume(self, state: RunState) -> None:
-        """Open the file at the place that `restore` was told."""
+        """Open the file at the place that was saved."""
         self._file = self.path.open("r+b")
         self._file.truncate(self._num_bytes)
         self._file.seek(self._num_bytes)
@@ -135,7 +132,7 @@ class HistoryWriter(Callback):
                 "time": state.time,
                 "device": order.device,
                 "rank": order.rank,
-                "dispatched_at": order.dispatched_at,
+                "dispatched_at": order.timing.dispatched_at,
                 "staleness": merged.staleness,
                 "version": state.version,
                 "bytes_down": cost.bytes_down,
@@ -156,7 +153,7 @@ class HistoryWriter(Callback):
                 "time": state.time,
                 "device": order.device,
                 "rank": order.rank,
-                "dispatched_at": order.dispatched_at,
+                "dispatched_at": order.timing.dispatched_at,
                 "kind": kind,
                 "reason": reason,
             }
@@ -164,31 +161,31 @@ class HistoryWriter(Callback):
 
     def on_evaluation_due(self, state: RunState, source: str, number: int) -> None:
         """Keep the place of an ``evaluation`` line."""
-        place = Place(source, number, state.bytes_down, state.bytes_up)
-        self._lines.append(place)
+        self._lines.append(
+            {
+                "event": "evaluation",
+                "source": source,
+                "round": number,
+                "update": state.updates,
+                "time": state.time,
+                "bytes_down": state.bytes_down,
+                "bytes_up": state.bytes_up,
+            }
+        )
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """Fill the place that was kept."""
-        at, place = next(
+        at, line = next(
             (at, line)
             for at, line in enumerate(self._lines)
-            if isinstance(line, Place)
-            and (line.source, line.round) == (evaluation.source, evaluation.round)
+            if "wall" not in line
+            and (line["source"], line["round"]) == (evaluation.source, evaluation.round)
         )
         if evaluation.metrics is None:
             del self._lines[at]
         else:
-            record = {
-                "event": "evaluation",
-                "source": evaluation.source,
-                "round": evaluation.round,
-                "update": evaluation.update,
-                "time": evaluation.time,
-                "bytes_down": place.bytes_down,
-                "bytes_up": place.bytes_up,
-            }
-            metrics = dict(evaluation.metrics)
-            self._lines[at] = self._stamped(record, {}, metrics)
+            line = {**line, "update": evaluation.update, "time": evaluation.time}
+            self._lines[at] = self._stamped(line, {}, dict(evaluation.metrics))
         self._flush()
 
     def on_end(self, state: RunState) -> None:
@@ -196,7 +193,7 @@ class HistoryWriter(Callback):
         if self._file is None:
             return
         self.ended_early = bool(state.ended)
-        self._lines = [line for line in self._lines if isinstance(line, dict)]
+        self._lines = [line for line in self._lines if "wall" in line]
         if (units := self._units.record()) is not None:
             self._add({"event": "units", **units})
         self._add(
@@ -230,24 +227,20 @@ class HistoryWriter(Callback):
         metrics: Mapping[str, object] | None,
     ) -> Record:
         """Part the metrics that depend on the machine from those that do not."""
-        measured = {"seconds": self._timer() - self._start, **wall}
+        measured: dict[str, Any] = {"seconds": self._timer() - self._start, **wall}
         if metrics is not None:
-            record["metrics"] = {
-                name: value
-                for name, value in metrics.items()
-                if not name.startswith(_WALL_PREFIX)
-            }
-            measured |= {
-                name.removeprefix(_WALL_PREFIX): value
-                for name, value in metrics.items()
-                if name.startswith(_WALL_PREFIX)
-            }
+            record["metrics"] = {}
+            for name, value in metrics.items():
+                if name.startswith(_WALL_PREFIX):
+                    measured[name.removeprefix(_WALL_PREFIX)] = value
+                else:
+                    record["metrics"][name] = value
         return {**record, "wall": measured}
 
     def _flush(self) -> None:
         """Write all lines in front of the first place that is still kept."""
         ready = 0
-        while ready < len(self._lines) and isinstance(self._lines[ready], dict):
+        while ready < len(self._lines) and "wall" in self._lines[ready]:
             ready += 1
         if self._file is not None and ready:
             text = "".join(f"{json.dumps(line)}\n" for line in self._lines[:ready])

@@ -1,21 +1,22 @@
 """A run as Prometheus sees it."""
 
-from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
 from flwr_asyncdrop.observers.speed_groups import speed_group
 from flwr_asyncdrop.ranges import check_ranges
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
-from flwr_asyncdrop.server.state import Order, RunState
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
 
 if TYPE_CHECKING:
     from flwr_asyncdrop.observers.prometheus.endpoint import Endpoint
 
-_MOST_TIERS = 16
 _MOST_EVALUATED = 32
 
 
@@ -29,18 +30,13 @@ class PrometheusMetrics(Callback):
     Parameters
     ----------
     port : int
-        TCP port; 0 for any that is free.
+        TCP port; 0 for any that is free. The attribute is the one that it listens on.
     address : str
         Address to listen on; by default only this machine can connect.
     run : mapping of str to str
         What ``asyncdrop_run_info`` says of the run, beside the versions.
     devices_up_to : int
         Most devices for which there are metrics of each of them; 0 for never.
-
-    Attributes
-    ----------
-    port : int
-        The port that it listens on, while it does.
 
     Raises
     ------
@@ -62,7 +58,7 @@ class PrometheusMetrics(Callback):
             ("devices_up_to", devices_up_to, devices_up_to >= 0, "at least 0"),
         )
         try:
-            from flwr_asyncdrop.observers.prometheus.instruments import Instruments
+            import prometheus_client  # noqa: F401
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"metrics on port {port} need {error.name}: "
@@ -72,11 +68,10 @@ class PrometheusMetrics(Callback):
         self._address = address
         self._run = dict(run or {})
         self._devices_up_to = devices_up_to
-        self._instruments = Instruments()
+        self._tallies = Tallies()
+        self._lock = Lock()
         self._endpoint: Endpoint | None = None
         self._fleet: Fleet
-        self._device_updates: Counter[int] = Counter()
-        self._evaluated: set[tuple[str, str]] = set()
         self._bytes_down = self._bytes_up = 0
 
     def on_fleet(self, fleet: Fleet) -> None:
@@ -85,88 +80,82 @@ class PrometheusMetrics(Callback):
 
     def on_start(self, state: RunState) -> None:
         """Open the port."""
+        from flwr_asyncdrop.observers.prometheus.collector import RunCollector
         from flwr_asyncdrop.observers.prometheus.endpoint import Endpoint
-        from flwr_asyncdrop.observers.prometheus.snapshot import Snapshot
 
         self._bytes_down, self._bytes_up = state.bytes_down, state.bytes_up
-        versions = {
-            name.replace("-", "_"): version(name)
-            for name in ("flwr-asyncdrop", "flwr", "torch")
-        }
-        self._instruments.run.info({**versions, **self._run})
-        self._instruments.expect_tiers(min(_MOST_TIERS, self._fleet.num_ranks))
-        snapshot = Snapshot(
+        names = ("flwr-asyncdrop", "flwr", "torch")
+        versions = {name.replace("-", "_"): version(name) for name in names}
+        collector = RunCollector(
             state,
             self._fleet,
-            self._device_updates,
-            most_tiers=_MOST_TIERS,
+            self._tallies,
+            self._lock,
+            info={**versions, **self._run},
             devices_up_to=self._devices_up_to,
         )
-        self._endpoint = Endpoint(
-            self.port, self._address, self._instruments.registry, snapshot
-        )
+        self._endpoint = Endpoint(self.port, self._address, collector)
         self.port = self._endpoint.port
 
     def on_dispatch(self, state: RunState, order: Order) -> None:
         """Count the task and its bytes."""
-        tier, instruments = speed_group(order, _MOST_TIERS), self._instruments
-        instruments.tasks.labels(tier).inc()
-        instruments.sent.labels(tier).inc(state.bytes_down - self._bytes_down)
-        instruments.lr_factor.set(order.lr_factor)
+        group = speed_group(order, MOST_GROUPS)
+        with self._lock:
+            counts = self._tallies.counts
+            counts["tasks", group] += 1
+            counts["sent_bytes", group] += state.bytes_down - self._bytes_down
+            self._tallies.lr_factor = order.lr_factor
         self._bytes_down = state.bytes_down
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Count the update, its bytes, its staleness and the time that it took."""
-        order, instruments = merged.order, self._instruments
-        tier = speed_group(order, _MOST_TIERS)
-        self._received(state, tier)
-        self._device_updates[order.device] += 1
-        instruments.updates.labels(tier).inc()
-        if merged.late:
-            instruments.late_updates.labels(tier).inc()
-        instruments.staleness.labels(tier).observe(merged.staleness)
-        if merged.queued:
-            instruments.queued.labels(tier).inc(merged.queued)
-        instruments.task_seconds.labels(tier).observe(state.time - order.dispatched_at)
+        order, tallies = merged.order, self._tallies
+        group, counts = speed_group(order, MOST_GROUPS), tallies.counts
+        seconds = state.time - order.timing.dispatched_at
+        with self._lock:
+            self._count_received(state, group)
+            counts["updates", group] += 1
+            counts["late_updates", group] += merged.late
+            counts["queued_staleness_versions", group] += merged.queued
+            counts["device_updates", order.device] += 1
+            tallies.observe("staleness_versions", group, merged.staleness)
+            tallies.observe("task_duration_seconds", group, seconds)
 
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """Count the failure, and the bytes of a reply that is not merged."""
-        self._received(state, speed_group(order, _MOST_TIERS))
-        self._instruments.failures.labels(kind).inc()
+        with self._lock:
+            self._count_received(state, speed_group(order, MOST_GROUPS))
+            self._tallies.counts["failures", kind] += 1
 
     def on_round(self, state: RunState, number: int) -> None:
         """Note the round."""
-        self._instruments.round.set(number)
+        self._tallies.round = number
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """Keep the numbers that it found."""
         if evaluation.metrics is None:
             return
-        source, instruments = evaluation.source, self._instruments
-        instruments.evaluated_round.labels(source).set(evaluation.round)
-        for name, value in evaluation.metrics.items():
-            # Clients choose the names, and every name is one more time series.
-            known = (source, name) in self._evaluated
-            if not known and len(self._evaluated) == _MOST_EVALUATED:
-                continue
-            if isinstance(value, int | float):
-                self._evaluated.add((source, name))
-                instruments.evaluation.labels(source, name).set(value)
+        with self._lock:
+            found = self._tallies.evaluations
+            self._tallies.evaluated[evaluation.source] = evaluation.round
+            for name, value in evaluation.metrics.items():
+                # Clients choose the names, and every name is one more time series.
+                key = evaluation.source, name
+                shown = key in found or len(found) < _MOST_EVALUATED
+                if shown and isinstance(value, int | float):
+                    found[key] = value
 
     def on_interrupt(self, state: RunState) -> None:
         """Close the port."""
-        self._close()
+        self.on_end(state)
 
     def on_end(self, state: RunState) -> None:
         """Close the port."""
-        self._close()
-
-    def _received(self, state: RunState, tier: int) -> None:
-        if arrived := state.bytes_up - self._bytes_up:
-            self._instruments.received.labels(tier).inc(arrived)
-            self._bytes_up = state.bytes_up
-
-    def _close(self) -> None:
         if self._endpoint is not None:
             self._endpoint.close()
             self._endpoint = None
+
+    def _count_received(self, state: RunState, group: int) -> None:
+        arrived = state.bytes_up - self._bytes_up
+        self._tallies.counts["received_bytes", group] += arrived
+        self._bytes_up = state.bytes_up

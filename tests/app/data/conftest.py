@@ -1,7 +1,9 @@
 """Tiny data sets in the layouts of the real ones, and the real ones where present."""
 
 import gzip
+import hashlib
 import os
+import pickle
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,11 +79,6 @@ def to_idx() -> Callable[[ByteArray], bytes]:
     return idx
 
 
-@pytest.fixture
-def to_python2_pickle() -> Callable[[ByteArray, list[int], str], bytes]:
-    return python2_pickle
-
-
 def pixels(*shape: int) -> ByteArray:
     return np.random.default_rng(shape).integers(0, 256, shape, dtype=np.uint8)
 
@@ -103,7 +100,29 @@ def fashion_root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cifar10_root(tmp_path: Path) -> Path:
+def accept(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
+    """Let torchvision take the files in a folder for those of a data set."""
+    datasets = pytest.importorskip("torchvision.datasets")
+
+    def accept(name: str, folder: Path) -> None:
+        kind = getattr(datasets, name)
+        key = kind.meta["key"]
+        (folder / kind.meta["filename"]).write_bytes(pickle.dumps({key: ["a", "b"]}))
+
+        def md5(file: str) -> str:
+            return hashlib.md5((folder / file).read_bytes()).hexdigest()  # noqa: S324
+
+        for files in ("train_list", "test_list"):
+            listed = [[file, md5(file)] for file, _ in getattr(kind, files)]
+            monkeypatch.setattr(kind, files, listed)
+        meta = {**kind.meta, "md5": md5(kind.meta["filename"])}
+        monkeypatch.setattr(kind, "meta", meta)
+
+    return accept
+
+
+@pytest.fixture
+def cifar10_root(tmp_path: Path, accept: Callable[[str, Path], None]) -> Path:
     """Six images in each batch; batch i holds the labels i - 1, ..., i + 4."""
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
@@ -112,6 +131,7 @@ def cifar10_root(tmp_path: Path) -> Path:
         labels = [label % 10 for label in range(number, number + 6)]
         batch = python2_pickle(pixels(6, 3072), labels, "labels")
         (folder / name).write_bytes(batch)
+    accept("CIFAR10", folder)
     return tmp_path
 
 
@@ -125,11 +145,12 @@ def compact_root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cifar100_root(tmp_path: Path) -> Path:
+def cifar100_root(tmp_path: Path, accept: Callable[[str, Path], None]) -> Path:
     """A hundred training images, one a class, and five test images."""
     folder = tmp_path / "cifar-100-python"
     folder.mkdir()
     for name, size in (("train", 100), ("test", 5)):
         batch = python2_pickle(pixels(size, 3072), list(range(size)), "fine_labels")
         (folder / name).write_bytes(batch)
+    accept("CIFAR100", folder)
     return tmp_path

@@ -6,9 +6,8 @@ from types import ModuleType
 import pytest
 
 from flwr_asyncdrop.app.data import load_dataset
-from flwr_asyncdrop.app.data.cifar import CIFAR10, CIFAR100
-from flwr_asyncdrop.app.data.idx import FASHION_MNIST
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.app.data.catalogue import CATALOGUE
+from flwr_asyncdrop.exceptions import DataError, MissingExtraError
 
 
 @pytest.fixture
@@ -77,10 +76,10 @@ def test_download_without_the_files(tmp_path, fake_torchvision):
 def test_without_torchvision(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "torchvision.datasets", raising=False)
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(MissingExtraError) as caught:
         load_dataset("cifar10", tmp_path, download=True)
     assert str(caught.value) == (
-        'downloading CIFAR10 needs torchvision: pip install "flwr-asyncdrop[vision]"'
+        "torchvision is not installed: pip install 'flwr-asyncdrop[data]'"
     )
 
 
@@ -93,25 +92,26 @@ def test_torchvision_of_another_torch(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("torchvision")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(package.parent)
-    with pytest.raises(DataError, match="does not import here") as caught:
+    with pytest.raises(DataError, match="could not download CIFAR10") as caught:
         load_dataset("cifar10", tmp_path, download=True)
     assert "operator torchvision::nms does not exist" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("layout", [FASHION_MNIST, CIFAR10, CIFAR100])
-def test_layouts_are_torchvisions(layout):
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10", "cifar100"])
+def test_layouts_are_torchvisions(name):
+    source = CATALOGUE[name].sources[0]
     # A torchvision that does not fit the torch beside it fails with RuntimeError.
     try:
         datasets = pytest.importorskip("torchvision.datasets")
     except RuntimeError as error:
         pytest.skip(f"torchvision does not import: {error}")
-    dataset = getattr(datasets, layout.torchvision)
-    if layout is FASHION_MNIST:
-        assert {f"{name}.gz" for name in layout.files} == {
+    dataset = getattr(datasets, source.torchvision)
+    if name == "fashion-mnist":
+        assert {f"{name}.gz" for name in source.files} == {
             name for name, _ in dataset.resources
         }
     else:
-        assert dataset.base_folder == layout.folder
+        assert dataset.base_folder == source.folder
         names = [name for name, _ in dataset.train_list + dataset.test_list]
-        assert names == list(layout.files)
+        assert [*names, dataset.meta["filename"]] == list(source.files)

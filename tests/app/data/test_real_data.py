@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flwr_asyncdrop.app.data import Dataset, ImageDataset, load_dataset
+from flwr_asyncdrop.app.data import Dataset, Normalise, load_dataset
 from flwr_asyncdrop.app.data.text import PADDING, UNKNOWN
 from flwr_asyncdrop.exceptions import DataError
 
@@ -30,12 +30,12 @@ def fashion_mnist(real_data) -> Dataset:
 )
 def test_cifar_is_whole(real_data, name, train, test):
     data = load(name, real_data)
-    assert isinstance(data, ImageDataset)
+    assert isinstance(data.prepare, Normalise)
     assert torch.bincount(data.train_y).tolist() == train
     assert torch.bincount(data.test_y).tolist() == test
     mean = data.train_x[::10].double().mean(dim=(0, 2, 3)) / 255
     # The original's, and the compact archive's, whose pixels are a little different.
-    assert mean.tolist() == pytest.approx(data.mean, abs=0.005)
+    assert mean.tolist() == pytest.approx(data.prepare.mean, abs=0.005)
 
 
 def test_imdb_is_whole(real_data):
@@ -61,8 +61,8 @@ def test_fashion_mnist_is_whole(fashion_mnist):
 
 def test_fashion_mnist_mean_and_deviation(fashion_mnist):
     x = fashion_mnist.train_x.double() / 255
-    assert x.mean().item() == pytest.approx(fashion_mnist.mean[0], abs=1e-4)
-    assert x.std().item() == pytest.approx(fashion_mnist.std[0], abs=1e-4)
+    assert x.mean().item() == pytest.approx(fashion_mnist.prepare.mean[0], abs=1e-4)
+    assert x.std().item() == pytest.approx(fashion_mnist.prepare.std[0], abs=1e-4)
 
 
 def test_fashion_mnist_is_read_once(fashion_mnist, real_data):

@@ -2,11 +2,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.app.data import TextDataset
 from flwr_asyncdrop.app.data.text import PADDING, UNKNOWN, encode, most_frequent, words
 
 texts = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=12), max_size=8)
@@ -69,16 +67,3 @@ def test_encode_ends_as_the_text_does(texts, length):
         assert row[: length - kept].tolist() == [PADDING] * (length - kept)
         tail = text[len(text) - kept :]
         assert row[length - kept :].tolist() == [tokens.get(w, UNKNOWN) for w in tail]
-
-
-def test_batches_are_int64_tokens():
-    compact = torch.tensor([[0, 2, 9], [5, 1, 2]], dtype=torch.int16)
-    labels = torch.tensor([1, 0])
-    data = TextDataset("made", compact, labels, compact.flip(0), labels, 2, 10)
-    inputs, wanted = data.batch("train", np.array([1, 0]))
-    assert inputs.tolist() == [[5, 1, 2], [0, 2, 9]]
-    assert inputs.dtype == torch.int64
-    assert wanted.tolist() == [0, 1]
-    assert data.batch("test", slice(0, 1))[0].tolist() == [[5, 1, 2]]
-    assert data.example_inputs().tolist() == [[0, 2, 9]]
-    assert (data.input_shape, data.vocabulary) == ((3,), 10)

@@ -173,7 +173,7 @@ def test_unknown_name():
     ("input_shape", "num_classes"), [((28, 28), 10), ((1, 0, 28), 10), (CIFAR, 0)]
 )
 def test_impossible_sizes(input_shape, num_classes):
-    with pytest.raises(ConfigError, match=r"not input_shape=.* and num_classes="):
+    with pytest.raises(ConfigError, match=r"not input_shape=.* and num_outputs="):
         build_model("mlp", input_shape, num_classes, seed=0)
 
 

@@ -5,10 +5,10 @@ import socket
 import pytest
 
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import Interrupted
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server_app import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 from tests.observers.prometheus.scrapes import Scrape
 

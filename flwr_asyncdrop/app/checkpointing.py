@@ -1,28 +1,22 @@
-"""The checkpoints of the ready app, as its run-config has them."""
+"""The checkpointer of the ready app, as its run-config has it."""
 
 from pathlib import Path
 
-from flwr_asyncdrop.app.config import IRRELEVANT, RunConfig
-from flwr_asyncdrop.checkpoint import Checkpoints
+from flwr_asyncdrop.app.config import IRRELEVANT, LEFT_OUT, RunConfig
+from flwr_asyncdrop.checkpoint import Checkpointer
 
 _DEFAULTS = RunConfig().settings
 
 
-def checkpoints_of(config: RunConfig, out: Path, command: str) -> Checkpoints | None:
+def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer | None:
     """Return when and where a run saves itself; None if it does not.
 
-    Parameters
-    ----------
-    config : RunConfig
-        The configuration of the run.
-    out : Path
-        Its folder.
-    command : str
-        What makes it go on; "" for the ``flwr run`` that does.
+    `out` is its folder, and `command` what makes it resume, "" for the ``flwr run``
+    that does.
     """
     if config.checkpoint_every == 0:
         return None
-    return Checkpoints(
+    return Checkpointer(
         out,
         resume=Path(config.resume).expanduser() if config.resume else None,
         every=config.checkpoint_every,
@@ -35,12 +29,12 @@ def checkpoints_of(config: RunConfig, out: Path, command: str) -> Checkpoints | 
 
 
 def _flwr_run(config: RunConfig, out: Path) -> str:
-    """Return the ``flwr run`` that goes on with a run; it needs as many nodes."""
+    """Return the ``flwr run`` that resumes a run; it needs as many nodes."""
     settings = {**config.settings, "out-dir": "", "resume": str(out)}
     given = (
         f"{key}={_toml(value)}"
         for key, value in settings.items()
-        if value != _DEFAULTS[key]
+        if value != _DEFAULTS.get(key, LEFT_OUT)
     )
     return f'flwr run . --run-config "{" ".join(given)}"'
 

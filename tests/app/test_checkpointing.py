@@ -3,18 +3,18 @@ import tomllib
 
 import pytest
 
-from flwr_asyncdrop.app.checkpoints import checkpoints_of
+from flwr_asyncdrop.app.checkpointing import checkpointer_of
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.exceptions import CheckpointError
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path):
-    assert checkpoints_of(RunConfig(checkpoint_every=0), tmp_path, "") is None
+    assert checkpointer_of(RunConfig(checkpoint_every=0), tmp_path, "") is None
 
 
 def test_the_run_config_says_when_and_where(tmp_path):
     config = RunConfig(checkpoint_every=3, keep_checkpoints=5)
-    checkpoints = checkpoints_of(config, tmp_path, "go on")
+    checkpoints = checkpointer_of(config, tmp_path, "go on")
     assert (checkpoints.every, checkpoints.keep) == (3, 5)
     assert checkpoints.path == tmp_path / "checkpoints"
     assert (checkpoints.resume, checkpoints.command) == (None, "go on")
@@ -26,7 +26,7 @@ def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
     told = {"algo": "fedbuff", "lr": 0.1, "download": True, "out-dir": "/old"}
     told |= {"dataset": "cifar10", "data-dir": "/data"}
     config = RunConfig.parse(told)
-    command = checkpoints_of(config, tmp_path, "").command
+    command = checkpointer_of(config, tmp_path, "").command
     *words, run_config = shlex.split(command)
     assert words == ["flwr", "run", ".", "--run-config"]
     # Flower reads its entries as TOML, one a line.
@@ -38,4 +38,4 @@ def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
 def test_going_on_needs_a_checkpoint(tmp_path):
     config = RunConfig(resume=str(tmp_path))
     with pytest.raises(CheckpointError, match="has no checkpoint to go on from"):
-        checkpoints_of(config, tmp_path, "").open()
+        checkpointer_of(config, tmp_path, "").open()

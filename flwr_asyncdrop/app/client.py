@@ -1,0 +1,240 @@
+"""The ready-made ClientApp: local training on the run's data set."""
+
+import time
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.algorithms import algorithm
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.data import Dataset
+from flwr_asyncdrop.app.evaluate import evaluate as totals_of
+from flwr_asyncdrop.app.experiment import (
+    best_device,
+    initial_model,
+    load_data,
+    partitions,
+)
+from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
+from flwr_asyncdrop.client.capacity import CapacityMod
+from flwr_asyncdrop.client.loading import load_submodel
+from flwr_asyncdrop.client.state import read_client_state, write_client_state
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.objectives import LocalObjective, LocalTask
+from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.submodel import State
+
+_KEYS = wire.RecordKeys()
+
+_PROBE_STEPS = 3
+
+
+def probe(context: Context) -> float:
+    """Return the seconds that the local steps of a task take with the full model.
+
+    From a few steps on the device's own samples, after one that is not timed.
+    """
+    config = _config(context)
+    model = deepcopy(initial_model(config))
+    work = DeviceWork.of(config, wire.TaskConfig(round=0, seed=0), context, model)
+    settings = _objective(config).config()
+    seconds = 0.0
+    with isolated_randomness(work.seed):
+        for steps in (1, _PROBE_STEPS):
+            started = time.perf_counter()
+            work.train(work.local_task(steps, settings))
+            seconds = time.perf_counter() - started
+    return seconds / _PROBE_STEPS * config.local_steps
+
+
+app = ClientApp(mods=[CapacityMod(probe)])
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the submodel that the server sent on this device's samples."""
+    work = DeviceWork.open(message, context)
+    records = message.content.array_records
+    extra = {n: wire.from_record(r) for n, r in records.items() if n != _KEYS.arrays}
+    memory = read_client_state(context, work.partition)
+    task = work.local_task(
+        work.config.local_steps, wire.read_config(message), extra, memory
+    )
+    started = time.perf_counter()
+    with isolated_randomness(work.seed):
+        loss, returned = work.train(task)
+    seconds = time.perf_counter() - started
+    write_client_state(context, work.partition, task.memory)
+    metrics = {
+        "num-examples": len(work.samples),
+        "train-loss": loss,
+        "wall-train-seconds": seconds,
+    }
+    return _reply(message, metrics, {_KEYS.arrays: work.model.state_dict(), **returned})
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the global model on this device's samples."""
+    work = DeviceWork.open(message, context)
+    totals = totals_of(
+        work.model,
+        work.data,
+        work.config.precision,
+        split="train",
+        samples=work.samples,
+    )
+    found = work.data.task.metrics(totals)
+    metrics = {"num-examples": len(work.samples), "loss": found["loss"], **found}
+    return _reply(message, metrics, {})
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """A message, turned into a model and data on the device that is at hand.
+
+    Attributes
+    ----------
+    partition : int
+        Number of the device that the node plays, or is.
+    samples : ndarray of int64
+        Positions of its samples in the training split.
+    device : torch.device
+        Where its model computes.
+    """
+
+    config: RunConfig
+    seed: int
+    model: nn.Module
+    data: Dataset
+    partition: int
+    samples: NDArray[np.int64]
+    device: torch.device
+
+    @classmethod
+    def open(cls, message: Message, context: Context) -> Self:
+        """Turn a message into what it asks for."""
+        config = _config(context)
+        arrays = message.content.array_records[_KEYS.arrays]
+        model = load_submodel(initial_model(config), arrays)
+        return cls.of(config, wire.read_task(message), context, model)
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        task: wire.TaskConfig,
+        context: Context,
+        model: nn.Module,
+    ) -> Self:
+        """Put a task on the device that is at hand; the model moves there."""
+        torch.set_num_threads(config.threads)
+        device = best_device()
+        partition, count = _partition(task, context.node_config)
+        return cls(
+            config=config,
+            seed=task.seed,
+            model=model.to(device),
+            data=load_data(config),
+            partition=partition,
+            samples=partitions(config, count)[partition],
+            device=device,
+        )
+
+    def local_task(
+        self,
+        steps: int,
+        settings: Mapping[str, object],
+        extra: Mapping[str, State] | None = None,
+        memory: Mapping[str, State] | None = None,
+    ) -> LocalTask:
+        """Return what the local objective has at hand, all on one device."""
+        labels = None
+        if self.data.num_classes:
+            labels = self.data.train_y[self.samples].to(self.device)
+        return LocalTask(
+            model=self.model,
+            loss_fn=self.data.task.loss,
+            config=settings,
+            steps=steps,
+            labels=labels,
+            num_classes=self.data.num_classes,
+            extra=self._moved(extra or {}),
+            memory=self._moved(memory or {}),
+        )
+
+    def train(self, task: LocalTask) -> tuple[float, Mapping[str, State]]:
+        """Train the model in place; return the mean loss, and records for the reply."""
+        config = self.config
+        local = _objective(config).begin(task)
+        lr = task.number("lr", config.lr)
+        training = LocalTraining(
+            task.steps, config.batch_size, lr, config.momentum, config.optimizer
+        )
+        loss = training.train(
+            in_precision(self.model, config.precision),
+            local,
+            self._batch,
+            len(self.samples),
+            torch_generator(self.seed, "order"),
+        )
+        return loss, local.finish()
+
+    def _batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return self.data.batch("train", self.samples[positions], self.device)
+
+    def _moved(self, states: Mapping[str, State]) -> dict[str, State]:
+        return {
+            name: {key: tensor.to(self.device) for key, tensor in state.items()}
+            for name, state in states.items()
+        }
+
+
+def _config(context: Context) -> RunConfig:
+    """Return the run's config, with the node's own data folder if it has one."""
+    config = RunConfig.parse(context.run_config)
+    folder = context.node_config.get("data-dir")
+    if not isinstance(folder, str) or config.dataset == "digits":
+        return config
+    return replace(config, data_dir=folder)
+
+
+def _objective(config: RunConfig) -> LocalObjective:
+    return algorithm(config.algo)().objective()
+
+
+def _partition(
+    task: wire.TaskConfig, node_config: Mapping[str, object]
+) -> tuple[int, int]:
+    """Return which device the node plays, or is, and of how many."""
+    device: object = task.partition_id
+    count: object = task.num_partitions
+    if device is None:
+        device = node_config.get(wire.PARTITION_ID)
+        count = node_config.get(wire.NUM_PARTITIONS)
+    if not isinstance(device, int) or not isinstance(count, int):
+        raise DataError(
+            "this node does not know its data: start the SuperNode with "
+            "--node-config 'partition-id=0 num-partitions=8'"
+        )
+    if not 0 <= device < count:
+        raise DataError(f"partition-id={device} must lie in [0, {count})")
+    return device, count
+
+
+def _reply(
+    message: Message, metrics: Mapping[str, float | int], states: Mapping[str, State]
+) -> Message:
+    arrays: dict[str, ArrayRecord] = {n: wire.to_record(s) for n, s in states.items()}
+    content = RecordDict({**arrays, "metrics": MetricRecord(dict(metrics))})
+    return Message(content, reply_to=message)

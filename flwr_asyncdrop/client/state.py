@@ -1,0 +1,34 @@
+"""What a device keeps from one of its tasks to the next, in Flower's context."""
+
+from collections.abc import Mapping
+
+from flwr.app import Context
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.submodel import State
+
+_PREFIX = "asyncdrop"
+
+
+def read_client_state(context: Context, partition: int) -> dict[str, State]:
+    """Return what a device kept, by name; nothing at its first task.
+
+    A simulated node may play several devices: each has its own.
+    """
+    prefix = f"{_PREFIX}.{partition}."
+    return {
+        key.removeprefix(prefix): wire.from_record(record)
+        for key, record in context.state.array_records.items()
+        if key.startswith(prefix)
+    }
+
+
+def write_client_state(
+    context: Context, partition: int, states: Mapping[str, State]
+) -> None:
+    """Keep these tensors for the device's next task, in place of the former ones."""
+    prefix = f"{_PREFIX}.{partition}."
+    for key in [k for k in context.state.array_records if k.startswith(prefix)]:
+        del context.state[key]
+    for name, state in states.items():
+        context.state[prefix + name] = wire.to_record(state)

@@ -1,0 +1,57 @@
+"""What is counted as it happens, for Prometheus."""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
+
+MOST_GROUPS = 16
+"""Speed groups that there are at most."""
+
+BOUNDS = {
+    "staleness_versions": (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, inf),
+    "task_duration_seconds": (
+        *(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, inf),
+    ),
+}
+"""The upper bounds of the buckets of each histogram."""
+
+
+@dataclass
+class Tallies:
+    """The counts and last values of one process.
+
+    Attributes
+    ----------
+    counts : Counter of (str, object)
+        Counters, by name of the metric and value of its label.
+    buckets, sums
+        Histograms, by name and speed group; of the former also by place of the bucket.
+    evaluations : dict of (str, str) to float
+        What the last evaluations found, by source and metric.
+    evaluated : dict of str to int
+        The round of the last evaluation, by source.
+    """
+
+    counts: Counter[tuple[str, object]] = field(default_factory=Counter)
+    buckets: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    sums: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(int))
+    lr_factor: float = 0.0
+    round: int = 0
+    evaluations: dict[tuple[str, str], float] = field(default_factory=dict)
+    evaluated: dict[str, int] = field(default_factory=dict)
+
+    def observe(self, name: str, group: int, value: float) -> None:
+        """Count a value of a histogram."""
+        self.sums[name, group] += value
+        self.buckets[name, group, bisect_left(BOUNDS[name], value)] += 1
+
+    def up_to_each_bound(self, name: str, group: int) -> Sequence[tuple[str, int]]:
+        """Return each bound of a histogram, and how many values are up to it."""
+        counts = (self.buckets[name, group, at] for at in range(len(BOUNDS[name])))
+        texts = (
+            "+Inf" if bound == inf else str(float(bound)) for bound in BOUNDS[name]
+        )
+        return list(zip(texts, accumulate(counts), strict=True))
