@@ -1,9 +1,10 @@
-"""Run a model on torch's plain operations, in which every unit can be seen."""
+"""Run a model so that every unit can be seen, and leave everything as it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
@@ -29,3 +30,15 @@ def plain_kernels() -> Iterator[None]:
     finally:
         mkldnn.enabled = was_enabled
         torch.backends.mha.set_fastpath_enabled(was_fast)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put `model` into eval mode; on leaving, each module gets its own mode back."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
