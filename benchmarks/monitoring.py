@@ -43,7 +43,7 @@ def monitoring_figures() -> list[Figure]:
 
 @contextmanager
 def _watched() -> Iterator[tuple[PrometheusMetrics, RunState]]:
-    """Serve a run of as many speed groups, and as many devices one by one, as are shown."""
+    """Serve a run of as many speed groups, and devices one by one, as are shown."""
     metrics, fleet = PrometheusMetrics(0), Fleet(GROUPS)
     fleet.refresh(range(DEVICES))
     fleet.seconds = [1.0] * DEVICES

@@ -17,6 +17,7 @@ from benchmarks.chaos.grid import ChaoticGrid
 from benchmarks.chaos.ledger import Ledger
 from flwr_asyncdrop import FedBuff, speed_levels, wire
 from flwr_asyncdrop.checkpoint import Checkpointer
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.observers.history import HistoryWriter
 
 __all__ = ["Settings", "app", "merges_so_far", "prepare", "run"]
