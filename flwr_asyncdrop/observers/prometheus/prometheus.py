@@ -40,10 +40,10 @@ class PrometheusMetrics(Callback):
 
     Raises
     ------
-    ConfigError
-        If a value is out of range or, when the run starts, the port cannot be opened.
     MissingExtraError
         If prometheus-client is not installed.
+    ConfigError
+        If a value is out of range, or, when the run starts, the port cannot be opened.
     """
 
     def __init__(
