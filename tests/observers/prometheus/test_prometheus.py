@@ -119,7 +119,7 @@ def unreliable(message):
 def test_at_every_update_the_metrics_are_the_books(late):
     profiles = tuple(DeviceProfile(s, jitter=1.0) for s in (1.0, 1.0, 2.0, 4.0, 4.0))
     grid = HandlerGrid(unreliable, node_ids=range(1, 6))
-    tolerance = FaultPolicy(deadline=1.0, late=late, quarantine_after=2)
+    faults = FaultPolicy(deadline=1.0, late=late, quarantine_after=2)
     books = []
 
     class Books(Callback):
@@ -148,7 +148,7 @@ def test_at_every_update_the_metrics_are_the_books(late):
         profiles=profiles,
         in_flight=3,
         rounds=8,
-        tolerance=tolerance,
+        faults=faults,
         callbacks=(metrics, looks, Books()),
     ).go()
     seen = [
