@@ -27,8 +27,8 @@ from flwr_asyncdrop.aggregation.changes import Change, change_of, is_weight
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model
 from flwr_asyncdrop.app.server import build_strategy
-from flwr_asyncdrop.cli.presets import TASKS
-from flwr_asyncdrop.cli.variants import task_settings
+from flwr_asyncdrop.cli.presets import PRESETS
+from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.submodel import State, extract, merge_
 
@@ -130,7 +130,7 @@ def persistence_figures(settings: Mapping[str, Value]) -> list[Figure]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", choices=sorted(TASKS), default="digits")
+    parser.add_argument("--task", choices=sorted(PRESETS), default="digits")
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num-rounds", type=int, help="else as long as the task is")
@@ -144,7 +144,7 @@ def main() -> None:
     }
     if arguments.num_rounds is not None:
         explicit["num-rounds"] = arguments.num_rounds
-    figures = persistence_figures(task_settings(TASKS[arguments.task], explicit))
+    figures = persistence_figures(preset_settings(PRESETS[arguments.task], explicit))
     print_json(figures)
     print_table(figures)
 

@@ -1,3 +1,5 @@
 """The ready-made ClientApp, where Flower loads it from; see `app.client`."""
 
-from flwr_asyncdrop.app.client import app as app
+from flwr_asyncdrop.app import client
+
+app = client.app

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flwr_asyncdrop.app.config import RunConfig, Value
+from flwr_asyncdrop.app.server import output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.display import make_console, make_display, warnings_to
 from flwr_asyncdrop.cli.events import Ended, RunProgress
@@ -26,7 +27,6 @@ from flwr_asyncdrop.cli.worker import execute
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report import summarise
-from flwr_asyncdrop.app.server import output_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:

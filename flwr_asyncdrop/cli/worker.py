@@ -6,10 +6,10 @@ import signal
 import traceback
 from collections.abc import Callable, Sequence
 
+from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress, to_line
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.exceptions import AsyncDropError
-from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.simulation import LocalGrid
 
 _CLIENT_APP = "flwr_asyncdrop.client_app:app"

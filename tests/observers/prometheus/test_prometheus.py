@@ -13,7 +13,7 @@ import torch
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.aggregation import Buffered
-from flwr_asyncdrop.exceptions import ConfigError, Interrupted
+from flwr_asyncdrop.exceptions import ConfigError, Interrupted, MissingExtraError
 from flwr_asyncdrop.fleet.capacity import Capacity
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import Fleet
@@ -434,9 +434,8 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
         ):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(
-        ConfigError, match=r'pip install "flwr-asyncdrop\[monitoring\]"'
-    ):
+    says = r"pip install 'flwr-asyncdrop\[monitoring\]'"
+    with pytest.raises(MissingExtraError, match=says):
         PrometheusMetrics(9464)
 
 
