@@ -97,8 +97,6 @@ class LocalGrid(Grid):
         _check_at_least("num_nodes", num_nodes, 1)
         _check_at_least("workers", workers, 0)
         _check_at_least("threads_per_worker", threads_per_worker, 1)
-        if client_app is not None and runner is not None:
-            raise ConfigError("A runner has its own ClientApp: leave client_app out.")
         assume_identity(_RUN_ID)
         self._run = Run.create_empty(_RUN_ID)
         self._contexts: dict[int, Context] = {}
@@ -116,9 +114,11 @@ class LocalGrid(Grid):
         self._queue = TaskQueue()
         self._open: set[str] = set()
         self._replies: dict[str, Message] = {}
-        self._runner = runner or _default_runner(
-            client_app, workers, threads_per_worker
-        )
+        if runner is None:
+            runner = _default_runner(client_app, workers, threads_per_worker)
+        elif client_app is not None:
+            raise ConfigError("A runner has its own ClientApp: leave client_app out.")
+        self._runner = runner
         self._close = weakref.finalize(self, self._runner.close)
 
     def __enter__(self) -> Self:
