@@ -16,19 +16,20 @@ import argparse
 import logging
 import statistics
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar
 
 import torch
 
-from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.figures import Figure, show
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, LatestPerGroup, Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, is_weight
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model
 from flwr_asyncdrop.app.server import build_strategy
-from flwr_asyncdrop.cli.presets import TASKS
-from flwr_asyncdrop.cli.variants import task_settings
+from flwr_asyncdrop.cli.presets import PRESETS
+from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.submodel import State, extract, merge_
 
@@ -82,7 +83,7 @@ class Watched(Aggregator):
 
     def merge(self, state: State, update: Update) -> bool:
         """Compare the update with what it replaces, and pass it on."""
-        latest = self._remembered.memory.changes
+        latest = self._remembered._latest.changes
         if found := latest.get(self._remembered.group_of(update)):
             last, _ = found
             self.cosines.append(cosine(state, last, change_of(update)))
@@ -130,7 +131,7 @@ def persistence_figures(settings: Mapping[str, Value]) -> list[Figure]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", choices=sorted(TASKS), default="digits")
+    parser.add_argument("--task", choices=sorted(PRESETS), default="digits")
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num-rounds", type=int, help="else as long as the task is")
@@ -144,9 +145,8 @@ def main() -> None:
     }
     if arguments.num_rounds is not None:
         explicit["num-rounds"] = arguments.num_rounds
-    figures = persistence_figures(task_settings(TASKS[arguments.task], explicit))
-    print_json(figures)
-    print_table(figures)
+    settings = preset_settings(PRESETS[arguments.task], explicit)
+    show({"persistence": partial(persistence_figures, settings)})
 
 
 if __name__ == "__main__":

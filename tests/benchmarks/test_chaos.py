@@ -21,6 +21,7 @@ from benchmarks.chaos.local import LocalRun, run_local
 from benchmarks.chaos.server import Settings
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.server.order import Timing
 from flwr_asyncdrop.server.state import RunState
 from tests.grids import HandlerGrid
 
@@ -147,7 +148,8 @@ def ended_run(folder, *, tally, updates, faults=(), delivered=None, **changes):
 
 
 def order(number, *, deadline=60.0, gives_up=90.0):
-    return SimpleNamespace(number=number, deadline=deadline, gives_up=gives_up)
+    timing = Timing(0.0, deadline=deadline, gives_up=gives_up)
+    return SimpleNamespace(number=number, timing=timing)
 
 
 def books_at(path, time, *, arrays=None, **orders):
