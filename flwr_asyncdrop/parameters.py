@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.references import is_reference
 
 T = TypeVar("T")
 
@@ -74,12 +73,6 @@ ANY = Range(lambda _: True, "any value")
 def one_of(*choices: str) -> Range:
     """Return the range of these names."""
     return Range(lambda v: v in choices, f"one of {', '.join(choices)}", choices)
-
-
-def one_of_or_reference(*choices: str) -> Range:
-    """Return the range of these names, and of all ``"package.module:attribute"``."""
-    text = f"one of {', '.join(choices)}, or package.module:attribute"
-    return Range(lambda v: v in choices or is_reference(v), text, choices)
 
 
 def at_least(bound: float) -> Range:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flwr_asyncdrop.app.config import IRRELEVANT, RunConfig
+from flwr_asyncdrop.app.config import IRRELEVANT, LEFT_OUT, RunConfig
 from flwr_asyncdrop.checkpoint import Checkpointer
 
 _DEFAULTS = RunConfig().settings
@@ -34,7 +34,7 @@ def _flwr_run(config: RunConfig, out: Path) -> str:
     given = (
         f"{key}={_toml(value)}"
         for key, value in settings.items()
-        if value != _DEFAULTS.get(key)
+        if value != _DEFAULTS.get(key, LEFT_OUT)
     )
     return f'flwr run . --run-config "{" ".join(given)}"'
 

@@ -154,7 +154,7 @@ def output_dir(config: RunConfig) -> Path:
         out = Path(config.out_dir).expanduser().absolute()
     else:
         stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-        out = Path.cwd() / "runs" / f"{stamp}-{config.algo}"
+        out = Path.cwd() / "runs" / f"{stamp}-{config.algorithm.label()}"
     out.mkdir(parents=True, exist_ok=True)
     return out
 

@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         "[--KEY VALUE ...]"
     )
     parser.description = (
-        "Compare algorithms on a simulated fleet. The same command resumes a comparison "
-        "that was interrupted: it does what is missing, and resumes half a run from its "
-        "last checkpoint."
+        "Compare algorithms on a simulated fleet. The same command resumes a "
+        "comparison that was interrupted: it does what is missing, and resumes half "
+        "a run from its last checkpoint."
     )
     algos = algos_from_outside("--algos", words)
     add_task(parser)

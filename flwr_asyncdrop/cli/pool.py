@@ -134,7 +134,7 @@ class RunPool:
         with self._lock, log.open("wb") as output:
             if self._closed:
                 raise InterruptedError("the comparison was ended")
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603  # our own command
                 [*self._command, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from flwr_asyncdrop.algorithms import Algorithm, algorithm
-from flwr_asyncdrop.app.config import RunConfig, Value, key_table
+from flwr_asyncdrop.algorithms import algorithm
+from flwr_asyncdrop.app.config import RunConfig, Value, has_scope, key_table
 from flwr_asyncdrop.cli.presets import Preset, num_rounds
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import details
@@ -105,9 +105,7 @@ def _meaningless(name: str, beside: Iterable[str] = ()) -> frozenset[str]:
         for key in key_table(name, *beside).values()
         if key.own is not None and key.field not in details(kind)
     }
-    if kind.masks is Algorithm.masks or kind.units == "blocks":
-        ignored.add("scope")
-    return frozenset(ignored)
+    return frozenset(ignored if has_scope(kind) else {*ignored, "scope"})
 
 
 def _shown(value: Value) -> str:

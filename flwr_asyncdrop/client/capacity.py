@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.memory import training_memory
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT
+
+ClientAppCallable = Callable[[Message, Context], Message]
+"""A ClientApp, or what is left of it behind a mod."""
 
 Probe = Callable[[Context], float]
 """Measures how many seconds the local steps of a task with the full model take."""

@@ -45,12 +45,12 @@ class ResultCollector(Callback):
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from there."""
         self._round = [
-            RecordDict({name: MetricRecord(record) for name, record in records.items()})
-            for records in state["round"]
+            RecordDict({name: MetricRecord(found) for name, found in record.items()})
+            for record in state["round"]
         ]
         for name in _SAVED:
-            by_round = from_plain(dict[int, dict[str, Any]], state[name])
-            metrics = {number: MetricRecord(r) for number, r in by_round.items()}
+            by_round = from_plain(dict[int, Any], state[name])
+            metrics = {number: MetricRecord(m) for number, m in by_round.items()}
             setattr(self.result, name, metrics)
 
     def on_update(self, state: RunState, merged: Merged) -> None:

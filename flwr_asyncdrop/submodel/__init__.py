@@ -10,6 +10,7 @@ from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
 from flwr_asyncdrop.submodel.block_plan import BlockPlan
 from flwr_asyncdrop.submodel.blocks import plan_blocks
 from flwr_asyncdrop.submodel.declare import declare_plan
+from flwr_asyncdrop.submodel.kernels import steady_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.planning import plan_submodels, verify_plan
@@ -46,6 +47,7 @@ __all__ = [
     "savings",
     "savings_table",
     "silenced",
+    "steady_kernels",
     "step_flops",
     "verify_plan",
 ]

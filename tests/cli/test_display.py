@@ -1,13 +1,18 @@
 import io
+import logging
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from flwr_asyncdrop.cli.display import BarDisplay, LineDisplay, make_display
-from flwr_asyncdrop.cli.events import Progress
+from flwr_asyncdrop.cli.display import (
+    BarDisplay,
+    LineDisplay,
+    make_display,
+    warnings_to,
+)
+from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
-from flwr_asyncdrop.cli.worker import Ended, Failed
 
 SETTINGS = {"num-rounds": 2, "in-flight": 4}
 
@@ -37,9 +42,9 @@ def test_lines_at_the_start_at_the_end_and_now_and_then(run):
     lines = LineDisplay(console(terminal=False), 3, 1, seconds=30.0, timer=lambda: now)
     lines.start(run)
     for now in (29.0, 31.0, 32.0):
-        lines.advance(run, Progress(int(now) - 28, now))
+        lines.advance(run, RunProgress(int(now) - 28, now))
     now = 65.4
-    lines.end(run, Ended(Progress(8, 400.0, ("accuracy", 0.75))))
+    lines.end(run, Ended(RunProgress(8, 400.0, ("accuracy", 0.75))))
     assert printed(lines).splitlines() == [
         "started  asyncdrop seed 0",
         "running  asyncdrop seed 0: 3/8 updates, t 31 s",
@@ -62,13 +67,25 @@ def test_a_failed_run_is_reported_with_its_log(run):
 def test_a_run_has_its_bar_while_it_goes_on(run):
     with BarDisplay(console(terminal=True), 2) as bars:
         bars.start(run)
-        bars.advance(run, Progress(3, 120.0, ("accuracy", 0.25)))
+        bars.advance(run, RunProgress(3, 120.0, ("accuracy", 0.25)))
         bars._bars.refresh()
         assert "3/8 t 120 s, accuracy 0.250" in printed(bars)
-        bars.end(run, Ended(Progress(8, 400.0)))
+        bars.end(run, Ended(RunProgress(8, 400.0)))
         shown = printed(bars)
         assert "complete asyncdrop seed 0 [1/2]: 8/8 updates, t 400 s" in shown
         bars._bars.refresh()
         after = printed(bars).removeprefix(shown)
         assert "1/2" in after
         assert "asyncdrop" not in after
+
+
+def test_warnings_are_said_here_and_nothing_elsewhere(capsys):
+    logger = logging.getLogger("flwr.asyncdrop")
+    handlers = logging.getLogger("flwr").handlers[:]
+    said = []
+    with warnings_to(said.append):
+        logger.info("all is well")
+        logger.warning("device %d is gone", 3)
+    assert said == ["warning: device 3 is gone"]
+    assert logging.getLogger("flwr").handlers == handlers
+    assert capsys.readouterr() == ("", "")

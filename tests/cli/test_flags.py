@@ -1,56 +1,70 @@
 import argparse
-import re
-from pathlib import Path
+import sys
 
 import pytest
 
-from flwr_asyncdrop.cli.descriptions import DESCRIPTIONS
-from flwr_asyncdrop.cli.flags import DEFAULTS, add_flags, given, value_of
+from flwr_asyncdrop.app.config import RunConfig, key_table
+from flwr_asyncdrop.cli.flags import (
+    add_flags,
+    algos_from_outside,
+    given,
+    names,
+    seeds,
+    values,
+)
 from flwr_asyncdrop.exceptions import ConfigError
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+OUTSIDE = """
+from dataclasses import dataclass
+
+from flwr_asyncdrop.algorithms import AsyncDrop
+
+@dataclass(frozen=True)
+class Rolling(AsyncDrop):
+    window: int = 3
+
+@dataclass(frozen=True)
+class Jobbing(AsyncDrop):
+    jobs: int = 3
+"""
 
 
-def commented():
-    """Section, then key, then comment, as pyproject has them."""
-    section = PYPROJECT.read_text().split("[tool.flwr.app.config]\n")[1].split("\n[")[0]
-    found = {}
-    for line in section.splitlines():
-        if line.startswith("# "):
-            title = line.removeprefix("# ")
-            found[title] = {}
-        elif match := re.fullmatch(r"(\S+) = .*?(?: # (.*))?", line):
-            found[title][match[1]] = match[2]
-    return found
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    (tmp_path / "outside_flags.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("outside_flags", None)
+    key_table.cache_clear()
 
 
-def parsed(*arguments, without=()):
+def parsed(*arguments, without=(), algos=()):
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_flags(parser, without=without)
+    parser.add_argument("--jobs")
+    add_flags(parser, algos=algos, without=without)
     return given(parser.parse_args(arguments))
 
 
-def test_descriptions_are_the_comments_of_pyproject():
-    """One who edits a comment there edits `cli/descriptions.py` too."""
-    comments = commented()
-    assert list(DESCRIPTIONS) == list(comments)
-    for section, keys in comments.items():
-        assert list(DESCRIPTIONS[section]) == list(keys)
-        for key, comment in keys.items():
-            if comment is not None:
-                assert DESCRIPTIONS[section][key] == comment
-
-
 def test_every_key_is_a_flag_of_its_type():
-    flags = {
-        key: [f"--{key}"] if isinstance(value, bool) else [f"--{key}", str(value)]
-        for key, value in DEFAULTS.items()
-    }
-    values = parsed(*(word for words in flags.values() for word in words))
-    assert values == {**DEFAULTS, "download": True}
+    words, expected = [], {}
+    for name, key in key_table().items():
+        value = next(iter(key.own.values())) if key.own else key.default
+        expected[name] = key.kind(value or 0) if key.kind is not str else value
+        words.append(f"--{name}" if key.kind is bool else f"--{name}={expected[name]}")
+    expected["download"] = True
+    values = parsed(*words)
+    assert values == expected
     assert [type(value) for value in values.values()] == [
-        type(value) for value in DEFAULTS.values()
+        key.kind for key in key_table().values()
     ]
+
+
+def test_a_hyperparameter_can_be_left_out_on_purpose_and_switched_off():
+    assert parsed("--drop-rate", "", "--no-group-memory", "--averaging=0") == {
+        "drop-rate": "",
+        "group-memory": False,
+        "averaging": 0.0,
+    }
 
 
 def test_only_what_was_given_is_given():
@@ -79,30 +93,78 @@ def test_help_shows_what_a_key_means_and_its_default(capsys):
         parsed("--help")
     text = " ".join(capsys.readouterr().out.split())
     assert "--local-steps INT mini-batches per task (default: 50)" in text
+    assert "served, in [0, 1); 0 = off (default: 0.0; asyncdrop-plus 0.8)" in text
+    assert "in (0, 1] (default: 0.5)" in text
+
+
+@pytest.mark.usefixtures("outside")
+class TestAlgorithmFromOutside:
+    ROLLING = "outside_flags:Rolling"
+
+    def test_it_is_found_before_anything_else_is_parsed(self):
+        words = ["--window", "5", "--algo", self.ROLLING, "--help"]
+        assert algos_from_outside("--algo", words) == [self.ROLLING]
+        words = [f"--algos=fedavg,{self.ROLLING}"]
+        assert algos_from_outside("--algos", words) == [self.ROLLING]
+        for words in ([], ["--algo"], ["--algo=fedavg"], ["--algos", "a:b"]):
+            assert algos_from_outside("--algo", words) == []
+
+    def test_its_fields_are_flags(self):
+        words = ("--algo", self.ROLLING, "--window=5", "--drop-rate=0.5")
+        settings = parsed(*words, algos=[self.ROLLING])
+        assert settings == {"algo": self.ROLLING, "window": 5, "drop-rate": 0.5}
+        assert RunConfig.parse(settings).algorithm.window == 5
+        assert values("window=1,2", [self.ROLLING]) == ("window", [1, 2])
+
+    def test_a_field_that_is_a_flag_of_the_command_is_refused(self):
+        with pytest.raises(ConfigError, match=r"Jobbing: .*--jobs"):
+            parsed(algos=["outside_flags:Jobbing"])
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "value"),
+    ("text", "read"),
     [
-        ("drop-rate", "0.5", 0.5),
-        ("local-steps", "25", 25),
-        ("scope", "internal", "internal"),
-        ("download", "true", True),
+        ("drop-rate=0,0.5", ("drop-rate", [0.0, 0.5])),
+        ("local-steps=25", ("local-steps", [25])),
+        ("scope=internal,all", ("scope", ["internal", "all"])),
+        ("group-memory=true,false", ("group-memory", [True, False])),
     ],
 )
-def test_values_are_read_by_the_type_of_their_key(key, text, value):
-    read = value_of(key, text)
-    assert (read, type(read)) == (value, type(value))
+def test_a_key_varies_over_values_of_its_type(text, read):
+    assert values(text) == read
+    assert [type(value) for value in values(text)[1]] == [type(v) for v in read[1]]
+
+
+def test_names_are_parted_by_commas():
+    assert names("fedavg, asyncdrop,") == ["fedavg", "asyncdrop"]
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "says"),
+    ("text", "numbers"),
+    [("0", [0]), ("0,1,5", [0, 1, 5]), ("0-2", [0, 1, 2]), ("7,3-4", [7, 3, 4])],
+)
+def test_seeds_are_numbers_and_ranges(text, numbers):
+    assert seeds(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "a", "-1", "1-", "2-1", "1.5"])
+def test_what_is_no_seed_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        seeds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
     [
-        ("drop-rat", "0.5", "did you mean 'drop-rate'"),
-        ("drop-rate", "much", "drop-rate='much' must be a number (float)"),
-        ("download", "1", "download='1' must be true or false"),
+        ("drop-rate", "must be a key and its values"),
+        ("drop-rate=", "must be a key and its values"),
+        ("drop-rat=0.5", "did you mean 'drop-rate'"),
+        ("drop-rate=much", r"drop-rate='much' must be a number \(float\)"),
+        ("download=1", "download='1' must be true or false"),
+        ("algo=asyncdrop", "algo varies by --algos"),
+        ("seed=1,2", "seed varies by --seeds"),
     ],
 )
-def test_unknown_keys_and_wrong_values_are_named(key, text, says):
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        value_of(key, text)
+def test_what_cannot_vary_is_refused(text, says):
+    with pytest.raises(argparse.ArgumentTypeError, match=says):
+        values(text)

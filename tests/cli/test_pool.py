@@ -1,11 +1,35 @@
-import os
+import signal
+import sys
 
 import pytest
 
-from flwr_asyncdrop.cli.events import Progress
-from flwr_asyncdrop.cli.pool import RunPool, Started, share_out
-from flwr_asyncdrop.cli.runs import RunSpec
-from flwr_asyncdrop.cli.worker import Ended, Failed
+from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress, Started
+from flwr_asyncdrop.cli.pool import RunPool, share_out
+from flwr_asyncdrop.cli.runs import LOG, RunSpec
+
+# Does what the run's name says.
+OBEDIENT = """
+import json, os, sys, time
+run, workers, channel = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+def say(kind, **fields):
+    os.write(channel, (json.dumps({kind: fields}) + chr(10)).encode())
+print("printed", flush=True)
+name = run["name"]
+if name == "die":
+    print("no room", file=sys.stderr, flush=True)
+    os._exit(3)
+if name == "fail":
+    say("Failed", reason="told to")
+    sys.exit(1)
+say("RunProgress", updates=1, time=float(workers), metric=["accuracy", 0.5], lost=0)
+if name == "killed":
+    os.kill(os.getpid(), 9)
+while name == "stay":
+    time.sleep(0.1)
+"""
+COMMAND = (sys.executable, "-c", OBEDIENT)
+PROGRESS = RunProgress(1, 3.0, ("accuracy", 0.5))
+WITHOUT_WORKERS = RunProgress(1, 0.0, ("accuracy", 0.5))
 
 
 @pytest.mark.parametrize(
@@ -24,68 +48,61 @@ def test_cores_are_shared_out_between_runs(jobs, runs, expected):
     assert share_out(jobs, runs) == expected
 
 
-def obedient(channel, workers):
-    """Do what the run's name says."""
-    while True:
-        run = channel.recv()
-        if run.name == "die":
-            os._exit(3)
-        if run.name == "fail":
-            channel.send(Failed("told to"))
-            continue
-        channel.send(Progress(1, 0.5))
-        # Which process did it, in a form that the parent understands.
-        channel.send(Ended(Progress(os.getpid(), float(workers))))
-
-
 def runs(tmp_path, *names):
-    return [RunSpec(name, tmp_path, {}, devices=1) for name in names]
+    return [RunSpec(name, tmp_path / name, {"lr": 0.5}, devices=1) for name in names]
 
 
-def test_a_process_takes_run_after_run(tmp_path):
-    first, second = runs(tmp_path, "first", "second")
-    with RunPool(1, workers=3, work=obedient) as pool:
-        events = list(pool.do([first, second]))
-    assert [(run.name, type(event)) for run, event in events] == [
-        (name, kind)
+def done(pool, runs):
+    return [(run.name, event) for run, event in pool.do(runs)]
+
+
+def test_one_run_after_the_other_in_processes_with_a_log_each(tmp_path):
+    asked = runs(tmp_path, "first", "second")
+    with RunPool(1, workers=3, command=COMMAND) as pool:
+        events = done(pool, asked)
+    assert events == [
+        (name, event)
         for name in ("first", "second")
-        for kind in (Started, Progress, Ended)
+        for event in (Started(), PROGRESS, Ended(PROGRESS))
     ]
-    ends = [event.progress for _, event in events if isinstance(event, Ended)]
-    assert ends[0] == ends[1]
-    assert ends[0].time == 3.0
+    assert [(run.folder / LOG).read_text() for run in asked] == ["printed\n"] * 2
 
 
-def test_runs_go_on_beside_each_other(tmp_path):
-    with RunPool(2, workers=0, work=obedient) as pool:
-        events = list(pool.do(runs(tmp_path, "first", "second")))
-    assert [type(event) for _, event in events[:2]] == [Started, Started]
-    assert len({e.progress.updates for _, e in events if isinstance(e, Ended)}) == 2
+def test_runs_are_side_by_side(tmp_path):
+    with RunPool(2, workers=0, command=COMMAND) as pool:
+        events = pool.do(runs(tmp_path, "stay", "first"))
+        while next(events)[1] != Ended(WITHOUT_WORKERS):
+            pass
 
 
-def test_a_run_that_fails_or_kills_its_process_does_not_stop_the_others(tmp_path):
-    with RunPool(1, workers=0, work=obedient) as pool:
-        events = list(pool.do(runs(tmp_path, "fail", "die", "last")))
-    ends = {
-        run.name: event for run, event in events if isinstance(event, Ended | Failed)
-    }
-    assert ends["fail"] == Failed("told to")
-    assert "exit code 3" in ends["die"].reason
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("fail", "told to"),
+        ("die", "its process died with exit code 3: no room"),
+        ("killed", "its process died with exit code -9 (out of memory?): printed"),
+    ],
+)
+def test_a_run_that_fails_or_kills_its_process_does_not_stop_the_others(
+    tmp_path, name, reason
+):
+    with RunPool(1, workers=0, command=COMMAND) as pool:
+        ends = dict(done(pool, runs(tmp_path, name, "last")))
+    assert ends[name] == Failed(reason)
     assert isinstance(ends["last"], Ended)
 
 
-def test_a_process_that_dies_before_it_has_a_run_costs_that_run_alone(tmp_path):
-    with RunPool(1, workers=0, work=obedient) as pool:
-        (process,) = [entry.process for entry in pool._processes]
-        process.kill()
-        process.join()
-        events = [event for _, event in pool.do(runs(tmp_path, "first"))]
-        assert [type(event) for event in events] == [Started, Failed]
-        assert isinstance(list(pool.do(runs(tmp_path, "next")))[-1][1], Ended)
+def test_a_process_that_cannot_be_started_costs_its_run(tmp_path):
+    with RunPool(1, workers=0, command=("/no/such/program",)) as pool:
+        ((_, event),) = done(pool, runs(tmp_path, "first"))
+    assert event.reason.startswith("FileNotFoundError")
 
 
-def test_closing_ends_the_processes(tmp_path):
-    pool = RunPool(1, workers=0, work=obedient)
-    (process,) = [entry.process for entry in pool._processes]
+def test_closing_ends_the_processes_and_starts_no_more(tmp_path):
+    pool = RunPool(1, workers=0, command=COMMAND)
+    events = pool.do(runs(tmp_path, "stay", "next"))
+    assert [next(events)[1] for _ in range(2)] == [Started(), WITHOUT_WORKERS]
+    (process,) = pool._processes
     pool.close()
-    assert process.exitcode is not None
+    assert process.returncode == -signal.SIGTERM
+    assert not (tmp_path / "next").exists()

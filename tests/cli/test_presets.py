@@ -1,14 +1,14 @@
 import pytest
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.cli.presets import TASKS, num_rounds
-from flwr_asyncdrop.cli.variants import task_settings
+from flwr_asyncdrop.cli.presets import PRESETS, num_rounds
+from flwr_asyncdrop.cli.variants import preset_settings
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("algo", ["async-fedavg", "hetero-asyncdrop"])
 def test_every_task_is_a_valid_configuration(name, algo):
-    config = RunConfig.parse(task_settings(TASKS[name], {"algo": algo}))
+    config = RunConfig.parse(preset_settings(PRESETS[name], {"algo": algo}))
     assert config.algo == algo
 
 
@@ -30,18 +30,18 @@ def test_every_task_is_a_valid_configuration(name, algo):
 def test_the_papers_tasks_last_until_the_fastest_have_finished_their_epochs(
     name, rounds
 ):
-    settings = task_settings(TASKS[name], {"algo": "hetero-asyncdrop"})
+    settings = preset_settings(PRESETS[name], {"algo": "hetero-asyncdrop"})
     assert settings["num-rounds"] == rounds
 
 
 def test_longer_tasks_make_fewer_rounds():
     """100 local steps: 46.875, so 47 updates of the fastest; 47 x 0.43261 = 20.3."""
     explicit = {"algo": "fedbuff", "local-steps": 100}
-    assert task_settings(TASKS["mlp-fashion-mnist"], explicit)["num-rounds"] == 21
+    assert preset_settings(PRESETS["mlp-fashion-mnist"], explicit)["num-rounds"] == 21
 
 
 def test_rounds_that_were_asked_for_stay():
-    settings = task_settings(TASKS["mlp-fashion-mnist"], {"num-rounds": 3})
+    settings = preset_settings(PRESETS["mlp-fashion-mnist"], {"num-rounds": 3})
     assert settings["num-rounds"] == 3
 
 
@@ -52,9 +52,9 @@ def test_where_all_devices_are_equal_a_round_is_an_update_of_each():
 
 
 def test_tasks_have_the_papers_protocol():
-    settings = TASKS["lstm-imdb"].settings
+    settings = PRESETS["lstm-imdb"].settings
     assert (settings["drop-rate"], settings["local-steps"]) == (0.125, 40)
     for task in ("mlp-fashion-mnist", "resnet34-cifar100"):
-        settings = TASKS[task].settings
+        settings = PRESETS[task].settings
         assert (settings["drop-rate"], settings["local-steps"]) == (0.25, 50)
         assert (settings["lr"], settings["batch-size"]) == (0.01, 128)

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
-from flwr_asyncdrop.cli.runs import HISTORY, all_runs, is_complete, resumed
+from flwr_asyncdrop.cli.runs import (
+    HISTORY,
+    RunSpec,
+    all_runs,
+    is_complete,
+    resumed,
+)
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.history import SCHEMA
@@ -48,6 +54,10 @@ def test_runs_are_all_variants_of_the_first_seed_then_of_the_next(tmp_path):
 def test_a_run_has_as_many_updates_as_rounds_of_devices_in_flight(run):
     assert run.num_updates == 12
     assert replace(run, devices=3).num_updates == 9
+
+
+def test_another_process_gets_all_of_it(run):
+    assert RunSpec.from_json(run.to_json()) == run
 
 
 def test_what_is_asked_for_twice_is_refused(tmp_path):
@@ -94,6 +104,7 @@ def test_a_run_that_an_error_ended_is_to_be_done(run):
         ({"lr": 0.5}, "(lr 0.5, now 0.1)"),
         ({"partition": "iid"}, "(partition 'iid', now 'speed-level')"),
         ({"devices": 9}, "(devices 9, now 10)"),
+        ({"drop-rate": 0.5}, "(drop-rate 0.5, now 0.25)"),
         ({"width": 0.5, "lr": 0.5}, "(width 0.5, now 1.0; lr 0.5, now 0.1)"),
     ],
 )
@@ -136,4 +147,9 @@ def test_half_a_run_that_is_to_have_no_checkpoints_begins_again(run):
 
 def test_folders_and_patience_make_no_other_run(run):
     write(run, **{"timeout": 1.0, "data-dir": "elsewhere"})
+    assert is_complete(run)
+
+
+def test_a_hyperparameter_that_was_left_out_is_the_algorithms_own(run):
+    write(run, **{"drop-rate": 0.25, "alpha": "", "server-lr": 0.7})
     assert is_complete(run)

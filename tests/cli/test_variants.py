@@ -1,13 +1,12 @@
 import pytest
 
-from flwr_asyncdrop.algorithms.registry import ALGORITHMS
+from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.cli.ablations import ABLATIONS
-from flwr_asyncdrop.cli.presets import TASKS
-from flwr_asyncdrop.cli.variants import build_variants, task_settings
+from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
+from flwr_asyncdrop.cli.variants import build_variants, preset_settings
 from flwr_asyncdrop.exceptions import ConfigError
 
-DIGITS, MLP = TASKS["digits"], TASKS["mlp-fashion-mnist"]
+DIGITS, MLP = PRESETS["digits"], PRESETS["mlp-fashion-mnist"]
 
 
 def labels(*arguments):
@@ -52,9 +51,10 @@ def test_every_algorithm_runs_every_task_with_flags_that_suit_only_some(algo):
     names = {algo, "hetero-asyncdrop", "fedbuff"}
     for variant in build_variants(names, MLP, explicit, {}):
         config = RunConfig.parse(variant.settings)
-        uses = ALGORITHMS[config.algo].uses
-        assert config.drop_rate == (0.5 if "drop_rate" in uses else 0.25)
-        assert config.server_lr == (0.5 if "server_lr" in uses else 0.0)
+        own = ALGORITHMS[config.algo]()
+        for name in ("drop_rate", "server_lr"):
+            expected = 0.5 if hasattr(own, name) else None
+            assert getattr(config.algorithm, name, None) == expected
 
 
 def test_a_key_that_means_nothing_to_any_algorithm_is_refused():
@@ -66,13 +66,33 @@ def test_a_key_that_means_nothing_to_any_algorithm_is_refused():
 
 def test_a_single_run_keeps_explicit_keys_so_that_contradictions_show():
     with pytest.raises(ConfigError, match=r"drop-rate=0\.5 makes no difference"):
-        task_settings(MLP, {"algo": "fedavg", "drop-rate": 0.5})
+        preset_settings(MLP, {"algo": "fedavg", "drop-rate": 0.5})
 
 
 def test_labels_are_names_of_folders():
     assert labels(["fedavg"], DIGITS, {}, {"trace": ["a/b.csv"]}) == [
         "fedavg,trace=a_b.csv"
     ]
+
+
+def test_the_label_of_an_algorithm_from_outside_is_a_name(tmp_path, monkeypatch):
+    (tmp_path / "outside_variants.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from flwr_asyncdrop.algorithms import AsyncDrop\n"
+        "@dataclass(frozen=True)\n"
+        "class Rolling(AsyncDrop):\n"
+        "    window: int = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    algos = ["outside_variants:Rolling", "asyncdrop"]
+    vary = {"window": [1, 2], "model": ["nets:build"]}
+    variants = build_variants(algos, DIGITS, {"scope": "internal"}, vary)
+    assert [variant.label for variant in variants] == [
+        "Rolling,window=1,model=nets.build",
+        "Rolling,window=2,model=nets.build",
+        "asyncdrop,model=nets.build",
+    ]
+    assert RunConfig.parse(variants[1].settings).algorithm.window == 2
 
 
 @pytest.mark.parametrize(
@@ -92,5 +112,5 @@ def test_labels_are_names_of_folders():
 )
 def test_ablations(name, expected):
     ablation = ABLATIONS[name]
-    task = TASKS["resnet34-cifar100"]
+    task = PRESETS["resnet34-cifar100"]
     assert labels(ablation.algorithms, task, {}, ablation.vary) == expected

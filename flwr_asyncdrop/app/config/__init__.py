@@ -1,5 +1,6 @@
 """The run-config of ``flwr run``: its keys, and what they may be."""
 
+from flwr_asyncdrop.app.config.contradictions import has_scope
 from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, Value
 from flwr_asyncdrop.app.config.run_config import (
     INCIDENTAL,
@@ -15,5 +16,6 @@ __all__ = [
     "Key",
     "RunConfig",
     "Value",
+    "has_scope",
     "key_table",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.app.data import DATASET_NAMES, TEXT_DATASETS
 from flwr_asyncdrop.app.models import MODEL_NAMES, TEXT_MODELS
 from flwr_asyncdrop.checkpoint import run_folder
@@ -22,6 +23,11 @@ _LEVELS = (
 )
 
 
+def has_scope(kind: type[Algorithm]) -> bool:
+    """Return whether an algorithm leaves units out of layers, which have a scope."""
+    return kind.masks is not Algorithm.masks and kind.units == "channels"
+
+
 def _resumes_elsewhere(config: Any) -> bool:
     if not (config.resume and config.out_dir):
         return False
@@ -31,14 +37,8 @@ def _resumes_elsewhere(config: Any) -> bool:
 
 NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
     (
-        lambda c: c.algorithm.masks() is None,
-        "algo={c.algo!r} trains full models",
-        ("scope",),
-        "choose algo='asyncdrop'",
-    ),
-    (
-        lambda c: c.algorithm.units == "blocks",
-        "algo={c.algo!r} leaves out whole blocks",
+        lambda c: not has_scope(type(c.algorithm)),
+        "algo={c.algo!r} leaves no units out of layers",
         ("scope",),
         "choose algo='hetero-asyncdrop'",
     ),

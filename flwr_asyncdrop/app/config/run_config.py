@@ -23,13 +23,17 @@ from flwr_asyncdrop.parameters import (
     in_interval,
     more_than,
     one_of,
-    one_of_or_reference,
     parameter,
 )
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.wire import MAX_EXAMPLES
 
 _SECTION_OF_HYPERPARAMETERS = 'Of the algorithm ("" = its own default)'
+
+
+def _one_of_or_reference(*names: str) -> Range:
+    text = f"one of {', '.join(names)}, or package.module:attribute"
+    return Range(lambda name: name in names or is_reference(name), text, names)
 
 
 def _are_fractions(text: str) -> bool:
@@ -51,7 +55,7 @@ class RunConfig:
     algo: str = parameter(
         "hetero-asyncdrop",
         "the algorithm, or package.module:Class",
-        one_of_or_reference(*ALGORITHMS),
+        _one_of_or_reference(*ALGORITHMS),
         section="What is run",
     )
     num_rounds: int = parameter(
@@ -78,7 +82,7 @@ class RunConfig:
         "digits",
         "digits (embedded) | fashion-mnist | cifar10 | cifar100 | imdb "
         "| package.module:function",
-        one_of_or_reference(*DATASET_NAMES),
+        _one_of_or_reference(*DATASET_NAMES),
         section="On what",
     )
     data_dir: str = parameter(
@@ -104,7 +108,7 @@ class RunConfig:
         "cnn",
         "mlp | cnn | resnet10 | resnet18 | resnet34 | lstm (text) "
         "| package.module:function",
-        one_of_or_reference(*MODEL_NAMES),
+        _one_of_or_reference(*MODEL_NAMES),
     )
     width: float = parameter(
         1.0, "factor of all hidden widths of the model, e.g. 0.25", more_than(0)
@@ -187,7 +191,7 @@ class RunConfig:
             "at least 1 (times the expected duration of a task), or 0 for none",
         ),
     )
-    late: LatePolicy = parameter(
+    late: LatePolicy = parameter(  # noqa: RUF009  # of immutable values
         FaultPolicy.late,
         "merge | discount (by half) | drop: a reply after its deadline",
         one_of(*LATE_POLICIES),
