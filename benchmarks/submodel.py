@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks.figures import Figure
 from benchmarks.timing import interleaved
 from flwr_asyncdrop.app.models import build_model
-from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.masks import MaskContext, RandomMask
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 
@@ -31,7 +31,9 @@ def submodel_figures() -> list[Figure]:
     started = time.perf_counter()
     plan = plan_submodels(model, inputs[:1])
     plan_seconds = time.perf_counter() - started
-    keep = RandomMask(0.25).assign(plan.groups, None, 0, 1, torch_generator(0, "mask"))
+    keep = RandomMask(0.25).choose(
+        MaskContext(plan.groups, 0, 1, torch_generator(0, "mask"))
+    )
     state = model.state_dict()
     sub_state = extract(state, plan.indices(keep))
     submodel = load_submodel(model, sub_state)

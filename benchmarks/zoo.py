@@ -17,7 +17,7 @@ from benchmarks.figures import Figure
 from benchmarks.timing import interleaved
 from benchmarks.vision import vision_models
 from flwr_asyncdrop.app.models import build_model
-from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.masks import MaskContext, RandomMask
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import (
     Plan,
@@ -117,7 +117,9 @@ def zoo_figures() -> list[Figure]:
     model = build_model("resnet34", (3, 32, 32), 10, seed=0)
     plan = plan_submodels(model, image[:, :, :32, :32])
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    keep = RandomMask(0.25).assign(plan.groups, None, 0, 1, torch_generator(0, "mask"))
+    keep = RandomMask(0.25).choose(
+        MaskContext(plan.groups, 0, 1, torch_generator(0, "mask"))
+    )
 
     def task() -> None:
         indices = plan.indices(keep)
@@ -133,7 +135,7 @@ def zoo_figures() -> list[Figure]:
 
 def _extract(plan: Plan, state: State, rate: float) -> State:
     mask = RandomMask(rate)
-    keep = mask.assign(plan.groups, None, 0, 1, torch_generator(0, "mask"))
+    keep = mask.choose(MaskContext(plan.groups, 0, 1, torch_generator(0, "mask")))
     return extract(state, plan.indices(keep))
 
 
