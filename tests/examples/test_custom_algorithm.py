@@ -120,8 +120,9 @@ def test_a_task_that_is_no_classification(tmp_path, data, model, metric):
 
 def test_masks_as_an_object_in_a_strategy():
     from custom_algorithm.fedrolex import RollingMask
-    from tests.runs import mlp, plus_one
+
     from tests.grids import HandlerGrid
+    from tests.runs import mlp, plus_one
 
     strategy = AsyncStrategy(
         mlp(),
