@@ -13,19 +13,7 @@ from flwr_asyncdrop.server.state import RunState
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run is.
-
-    Attributes
-    ----------
-    updates : int
-        Replies merged.
-    time : float
-        Seconds on the run's clock.
-    metric : tuple of str and float, or None
-        Name and value of the last evaluation's headline metric; None before it.
-    lost : int
-        Tasks lost.
-    """
+    """How far a run is: replies merged, tasks lost, the run's clock, the last metric."""
 
     updates: int = 0
     time: float = 0.0
@@ -78,17 +66,7 @@ def from_line(line: str) -> RunProgress | Failed:
 
 
 class Reporter(Callback):
-    """Says how far the run is, a few times a second at most.
-
-    Parameters
-    ----------
-    say : callable
-        Gets the progress; after the last update always.
-    seconds : float
-        Least real seconds between two calls.
-    timer : callable
-        Source of monotonic seconds.
-    """
+    """Says how far the run is: every `seconds` at most, and at the end."""
 
     def __init__(
         self,

@@ -32,13 +32,10 @@ def cores() -> int:
 
 
 def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
-    """Share cores out between runs.
+    """Return how many runs are side by side, and the worker processes of each.
 
-    Returns
-    -------
-    tuple of int
-        Runs side by side, and worker processes of each. Runs train in their own
-        process, which costs least, unless there are two cores and more for each.
+    Runs train in their own process, which costs least, unless there are two cores and
+    more for each.
     """
     if num_runs == 0:
         return 0, 0
@@ -48,19 +45,11 @@ def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
 
 
 class RunPool:
-    """A process for each run, some side by side; a context manager.
+    """A process for each run, `size` of them side by side; a context manager.
 
-    A process that dies costs its run.
-
-    Parameters
-    ----------
-    size : int
-        Runs side by side.
-    workers : int
-        Worker processes of each run; 0 trains in the run's own process.
-    command : sequence of str
-        What does a run. It gets the run as JSON, `workers`, and the descriptor to
-        which it writes its events as lines of JSON.
+    A process that dies costs its run. `command` does a run: it gets the run as JSON,
+    how many worker processes to use, and the descriptor to which it writes its events
+    as lines of JSON.
     """
 
     def __init__(

@@ -19,19 +19,7 @@ LOG = "run.log"
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run.
-
-    Attributes
-    ----------
-    name : str
-        For people: label and seed.
-    folder : Path
-        Where its files go.
-    settings : dict of str to value
-        Its run-config, with the seed and the folder.
-    devices : int
-        Size of the simulated fleet.
-    """
+    """One run: its name for people, folder, run-config and size of the fleet."""
 
     name: str
     folder: Path

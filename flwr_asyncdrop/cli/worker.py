@@ -24,21 +24,8 @@ def execute(
 ) -> None:
     """Do a run to its end, and write its files.
 
-    Parameters
-    ----------
-    run : RunSpec
-        What is run.
-    workers : int
-        Worker processes; with 0 the devices train in this process. Affects speed only.
-    say : callable
-        Told how far it is.
-    resume_command : str
-        What resumes it if it is interrupted, for people.
-
-    Raises
-    ------
-    AsyncDropError
-        If the run cannot continue.
+    `workers` affects speed only; with 0 the devices train in this process. `say` is
+    told how far the run is, and people which command resumes it.
     """
     config = run.config
     with LocalGrid(
