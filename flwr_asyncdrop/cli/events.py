@@ -1,9 +1,8 @@
 """What a run says of itself, and how it ends."""
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 
 from flwr_asyncdrop.readable import headline
@@ -13,7 +12,7 @@ from flwr_asyncdrop.server.state import RunState
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run is: replies merged, tasks lost, the run's clock, the last metric."""
+    """Replies merged, seconds on the run's clock, last metric and tasks lost."""
 
     updates: int = 0
     time: float = 0.0
@@ -49,20 +48,6 @@ class Failed:
 
 
 Event = Started | RunProgress | Ended | Failed
-
-
-def to_line(event: RunProgress | Failed) -> str:
-    """Return a line of JSON, for another process."""
-    return json.dumps({type(event).__name__: asdict(event)})
-
-
-def from_line(line: str) -> RunProgress | Failed:
-    """Return what `to_line` was given."""
-    ((kind, fields),) = json.loads(line).items()
-    if kind == Failed.__name__:
-        return Failed(**fields)
-    metric = fields.pop("metric")
-    return RunProgress(**fields, metric=metric and tuple(metric))
 
 
 class Reporter(Callback):

@@ -1,10 +1,9 @@
 """The runs of a comparison, and which of them are already there."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from flwr_asyncdrop.app.config import IRRELEVANT, LEFT_OUT, RunConfig, Value, key_table
 from flwr_asyncdrop.checkpoint import newest
@@ -25,16 +24,6 @@ class RunSpec:
     folder: Path
     settings: dict[str, Value]
     devices: int
-
-    def to_json(self) -> str:
-        """Return it in a form for other processes."""
-        return json.dumps({**asdict(self), "folder": str(self.folder)})
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return what `to_json` was called on."""
-        fields = json.loads(text)
-        return cls(**{**fields, "folder": Path(fields["folder"])})
 
     @property
     def config(self) -> RunConfig:
