@@ -76,10 +76,10 @@ def test_runs_are_side_by_side(tmp_path):
     ("name", "reason"),
     [
         ("fail", "told to"),
-        ("die", "its process died with exit code 3: the last line"),
+        ("die", "its process died with exit code 3: a line"),
         (
             "killed",
-            "its process died with exit code -9 (out of memory?): the last line",
+            "its process died with exit code -9 (out of memory?): a line",
         ),
     ],
 )
