@@ -13,13 +13,13 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Merged
-from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
 
 __all__ = ["monitoring_figures"]
 
-TIERS = 16
+GROUPS = 16
 DEVICES = 100
 UPDATES = 20_000
 SCRAPES = 50
@@ -43,8 +43,8 @@ def monitoring_figures() -> list[Figure]:
 
 @contextmanager
 def _watched() -> Iterator[tuple[PrometheusMetrics, RunState]]:
-    """Serve a run of as many tiers, and as many devices one by one, as are shown."""
-    metrics, fleet = PrometheusMetrics(0), Fleet(TIERS)
+    """Serve a run of as many speed groups, and devices one by one, as are shown."""
+    metrics, fleet = PrometheusMetrics(0), Fleet(GROUPS)
     fleet.refresh(range(DEVICES))
     fleet.seconds = [1.0] * DEVICES
     state = RunState.start_from({}, seed=0)
@@ -61,15 +61,14 @@ def _update_of(device: int) -> Merged:
         number=device,
         device=device,
         node_id=device,
-        rank=device % TIERS,
-        num_ranks=TIERS,
+        rank=device % GROUPS,
+        num_ranks=GROUPS,
         round=1,
-        indices={},
-        shapes={},
         base_version=0,
-        dispatched_at=0.0,
-        due=1.0,
+        lr_factor=1.0,
+        part=Part(None, {}, {}),
         cost=TaskCost(1.0, 1000, 1000),
+        timing=Timing(dispatched_at=0.0, due=1.0),
     )
     return Merged(order, Reply({}, 1, RecordDict(), 1000), staleness=3, round=1)
 

@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord
 from benchmarks.figures import Figure, print_json, print_table
 from benchmarks.usage import resident_bytes
 from flwr_asyncdrop import FedBuff, LocalGrid, speed_levels
-from flwr_asyncdrop.checkpoint import Checkpoints
+from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.fleet import DeviceProfile
 from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.server.callbacks import Callback, Merged
@@ -71,7 +71,7 @@ def soak_figures(updates: int = UPDATES) -> list[Figure]:
         strategy = FedBuff(
             in_flight=IN_FLIGHT,
             fleet=_fleet,
-            checkpoints=Checkpoints(Path(folder), every=CHECKPOINT_EVERY),
+            checkpointer=Checkpointer(Path(folder), every=CHECKPOINT_EVERY),
             callbacks=[HistoryWriter(Path(folder) / "history.jsonl"), memory],
         )
         strategy.start(

@@ -1,3 +1,9 @@
-"""The ready-made ClientApp, where Flower loads it from; see `app.client`."""
+"""The ready-made ClientApp, where Flower looks for it; see `app.client`."""
 
-from flwr_asyncdrop.app.client import app as app
+from flwr.clientapp import ClientApp
+
+from flwr_asyncdrop.app.client import capacity, evaluate, train
+
+app = ClientApp(mods=[capacity])
+app.train()(train)
+app.evaluate()(evaluate)

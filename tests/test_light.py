@@ -100,6 +100,7 @@ class TestExtras:
 
 BLOCKED = """
 import sys
+import flwr.serverapp  # which imports Rich for itself
 sys.modules[{module!r}] = None
 from flwr_asyncdrop.exceptions import AsyncDropError
 try:
@@ -107,7 +108,6 @@ try:
 except AsyncDropError as error:
     print(error)
 """
-REPORT = "from pathlib import Path; from flwr_asyncdrop.report import {0}; {0}"
 USES = {
     "matplotlib-run": ("matplotlib", "report", "draw_run(Path(), Path())"),
     "matplotlib-report": ("matplotlib", "report", "write_report([], Path())"),
@@ -152,3 +152,34 @@ with LocalGrid(make_client_app, num_nodes=8, workers=0) as grid:
 
 def test_local_grid_runs_without_ray():
     subprocess.run([sys.executable, "-c", WITHOUT_RAY], check=True, timeout=120)
+
+
+WITHOUT_MATPLOTLIB = """
+import logging, sys
+sys.modules["matplotlib"] = None
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.simulation import LocalGrid
+settings = {{"num-rounds": 1, "in-flight": 2, "local-steps": 1, "out-dir": {out!r}}}
+with LocalGrid(
+    "flwr_asyncdrop.client_app:app", num_nodes=8, workers=0, run_config=settings
+) as grid:
+    run_experiment(grid, RunConfig.parse(settings))
+"""
+
+
+def test_a_run_without_matplotlib_ends_well_and_says_what_the_picture_needs(tmp_path):
+    code = WITHOUT_MATPLOTLIB.format(out=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert {"history.jsonl", "model.safetensors"} <= {
+        p.name for p in tmp_path.iterdir()
+    }
+    assert not (tmp_path / "run.png").exists()
+    (line,) = (line for line in done.stderr.splitlines() if "no picture" in line)
+    assert "pip install 'flwr-asyncdrop[report]'" in line

@@ -16,7 +16,8 @@ from benchmarks.chaos.faults import TALLY, Fault, Plan
 from benchmarks.chaos.grid import ChaoticGrid
 from benchmarks.chaos.ledger import Ledger
 from flwr_asyncdrop import FedBuff, speed_levels, wire
-from flwr_asyncdrop.checkpoint import Checkpoints
+from flwr_asyncdrop.checkpoint import Checkpointer
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.observers.history import HistoryWriter
 
 __all__ = ["Settings", "app", "merges_so_far", "prepare", "run"]
@@ -89,8 +90,8 @@ def run(grid: Grid, folder: Path) -> None:
         seed=settings.seed,
         buffer_size=1,
         weighting="constant",
-        deadline=settings.deadline,
-        checkpoints=_checkpoints(settings, folder),
+        faults=FaultPolicy(deadline=settings.deadline),
+        checkpointer=_checkpointer(settings, folder),
         callbacks=[HistoryWriter(folder / "history.jsonl"), books],
     )
     result = strategy.start(
@@ -102,11 +103,11 @@ def run(grid: Grid, folder: Path) -> None:
     save_file(wire.from_record(result.arrays), folder / "model.safetensors")
 
 
-def _checkpoints(settings: Settings, folder: Path) -> Checkpoints | None:
+def _checkpointer(settings: Settings, folder: Path) -> Checkpointer | None:
     if not settings.checkpoint_every:
         return None
     begun = (folder / "checkpoints").exists()
-    return Checkpoints(
+    return Checkpointer(
         folder, resume=folder if begun else None, every=settings.checkpoint_every
     )
 

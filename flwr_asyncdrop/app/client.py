@@ -1,4 +1,4 @@
-"""The ready-made ClientApp: local training on the run's data set."""
+"""The client of the ready app: local training on the run's data set."""
 
 import time
 from collections.abc import Mapping
@@ -9,12 +9,10 @@ from typing import Self
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.evaluate import evaluate as totals_of
@@ -30,7 +28,7 @@ from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.loading import load_submodel
 from flwr_asyncdrop.client.state import read_client_state, write_client_state
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.objectives import LocalObjective, LocalTask
+from flwr_asyncdrop.objectives import LocalTask
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import State
 
@@ -47,7 +45,7 @@ def probe(context: Context) -> float:
     config = _config(context)
     model = deepcopy(initial_model(config))
     work = DeviceWork.of(config, wire.TaskConfig(round=0, seed=0), context, model)
-    settings = _objective(config).config()
+    settings = config.algorithm.objective().config()
     seconds = 0.0
     with isolated_randomness(work.seed):
         for steps in (1, _PROBE_STEPS):
@@ -57,10 +55,9 @@ def probe(context: Context) -> float:
     return seconds / _PROBE_STEPS * config.local_steps
 
 
-app = ClientApp(mods=[CapacityMod(probe)])
+capacity = CapacityMod(probe)
 
 
-@app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the submodel that the server sent on this device's samples."""
     work = DeviceWork.open(message, context)
@@ -83,7 +80,6 @@ def train(message: Message, context: Context) -> Message:
     return _reply(message, metrics, {_KEYS.arrays: work.model.state_dict(), **returned})
 
 
-@app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the global model on this device's samples."""
     work = DeviceWork.open(message, context)
@@ -176,7 +172,7 @@ class DeviceWork:
     def train(self, task: LocalTask) -> tuple[float, Mapping[str, State]]:
         """Train the model in place; return the mean loss, and records for the reply."""
         config = self.config
-        local = _objective(config).begin(task)
+        local = config.algorithm.objective().begin(task)
         lr = task.number("lr", config.lr)
         training = LocalTraining(
             task.steps, config.batch_size, lr, config.momentum, config.optimizer
@@ -207,10 +203,6 @@ def _config(context: Context) -> RunConfig:
     if not isinstance(folder, str) or config.dataset == "digits":
         return config
     return replace(config, data_dir=folder)
-
-
-def _objective(config: RunConfig) -> LocalObjective:
-    return algorithm(config.algo)().objective()
 
 
 def _partition(

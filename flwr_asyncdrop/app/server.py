@@ -22,7 +22,7 @@ from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_mode
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule
 from flwr_asyncdrop.checkpoint import Checkpointer, run_folder
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, MissingExtraError
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history
@@ -129,14 +129,14 @@ def run_experiment(
     model = out / "model.safetensors"
     trained = trained_model(config, wire.from_record(result.arrays))
     save_file(trained.state_dict(), model, {"algorithm": config.algo})
-    picture = draw_run(history.path, out / "run.png")
+    files = {"history": history.path, "model": model}
+    try:
+        files["picture"] = draw_run(history.path, out / "run.png")
+    except MissingExtraError as error:
+        logger.warning("no picture: %s", error)
     for line in summarise(read_history(history.path)).text().splitlines():
         logger.info("%s", line)
-    for label, path in (
-        ("history", history.path),
-        ("model", model),
-        ("picture", picture),
-    ):
+    for label, path in files.items():
         logger.info("%-8s %s", label, path)
     if checkpointer is not None and not history.ended_early:
         checkpointer.discard()

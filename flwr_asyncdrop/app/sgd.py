@@ -13,7 +13,8 @@ class PlainSGD:
 
     PyTorch's arithmetic, without its parameter groups, hooks and profiling: of the
     digits' `mlp`, a step with a batch of 16 takes 211 us of CPU, and 266 us with
-    `torch.optim.SGD`; with a batch of 128, 367 and 435 us.
+    `torch.optim.SGD`; with a batch of 128, 367 and 435 us. A whole task of 50 steps
+    takes 19.2 ms and 23.2 ms; of the digits' `cnn`, 130 and 135 ms.
 
     Parameters
     ----------

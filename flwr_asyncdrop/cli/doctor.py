@@ -51,8 +51,8 @@ def print_findings(console: Console, findings: Sequence[Finding]) -> None:
     for each in findings:
         level = Text(each.level, style=_STYLES[each.level])
         table.add_row(level, Text(each.name), Text(each.found))
-        if each.mend:
-            table.add_row("", "", Text(f"-> {each.mend}", style="bold"))
+        if each.fix:
+            table.add_row("", "", Text(f"-> {each.fix}", style="bold"))
     console.print(table)
     problems, warnings = (
         sum(each.level == level for each in findings)

@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.memory import training_memory
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT
+
+ClientAppCallable = Callable[[Message, Context], Message]
+"""A ClientApp, or what is left of it behind a mod."""
 
 Probe = Callable[[Context], float]
 """Measures how many seconds the local steps of a task with the full model take."""
@@ -24,7 +26,7 @@ class CapacityMod:
     It goes into the ClientApp of a real fleet, ``ClientApp(mods=[CapacityMod()])``,
     and adds a record of six numbers to each reply to a training message: how long it
     took, when it came and went, and how much memory there is. It also answers the
-    server's greeting. What the SuperNode's ``--node-config`` declares counts in place
+    server's probe. What the SuperNode's ``--node-config`` declares counts in place
     of what is measured: ``capacity`` (speed relative to the other devices),
     ``memory-mb`` (for training) and ``bandwidth-mbps`` (in each direction).
 
@@ -33,8 +35,8 @@ class CapacityMod:
     Parameters
     ----------
     probe : callable, optional
-        Measures the device when it is greeted, before its first task; without it the
-        first task does.
+        Measures the device when the server probes it, before its first task; without it
+        the first task does.
     train_seconds : str
         Key of a metric in the replies with the seconds that the local steps took.
         Without such a metric the whole call counts.
@@ -49,7 +51,7 @@ class CapacityMod:
     def __call__(
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> Message:
-        """Answer a greeting, or pass a task on and measure it."""
+        """Answer a probe, or pass a task on and measure it."""
         received, started = time.time(), time.perf_counter()
         if wire.is_probe(message):
             reply = Message(RecordDict(), reply_to=message)
@@ -77,13 +79,7 @@ class CapacityMod:
 
 
 def declared(node_config: Mapping[str, object], key: str) -> float:
-    """Return a number that the node's owner declares; 0 if there is none.
-
-    Raises
-    ------
-    ConfigError
-        If it is not a positive number.
-    """
+    """Return a number that the node's owner declares; 0 if there is none."""
     if key not in node_config:
         return 0.0
     value = node_config[key]

@@ -19,14 +19,10 @@ _NO_LIMIT = 2**60
 
 
 def training_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
-    """Return the bytes that training may take: the GPU's, else the machine's.
+    """Return the bytes that training may take: the GPU's, else the machine's, or 0.
 
-    0 if the system does not say.
-
-    Parameters
-    ----------
-    meminfo, cgroup : Path
-        Where Linux says how much there is, and how much of it a container may use.
+    `meminfo` and `cgroup` are where Linux says how much there is, and how much of it a
+    container may use.
     """
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()

@@ -7,5 +7,5 @@ for, and the SuperExec is told when there is a task. Whatever is missing or fail
 Flower's plain way.
 
 The modules of this room start without the rest of the package (see `thin`): a SuperNode
-needs no PyTorch. They import the standard library, Flower and each other.
+needs no PyTorch. They import the standard library, each other and `flower_internals`.
 """

@@ -54,19 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def become_node(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
     """Become the SuperNode, so that it has this process's number and its signals.
 
-    Parameters
-    ----------
-    arguments : Namespace
-        The flags of `add_arguments`.
-    rest : sequence of str
-        The arguments of ``flower-supernode``, after ``--`` or not.
-
-    Raises
-    ------
-    ValueError
-        If a flag is wrong.
-    LookupError
-        If Flower's programs are not there.
+    `rest` are the arguments of ``flower-supernode``, after ``--`` or not. ValueError: a
+    flag is wrong. LookupError: Flower's programs are not there.
     """
     if not 0 <= arguments.poll < float("inf"):
         raise ValueError(f"--poll {arguments.poll:g} must be seconds, or 0")

@@ -12,12 +12,8 @@ class Doorbell:
     """Rung in one process and waited for in another.
 
     Rings before a wait are remembered, as one. Nobody ever blocks on ringing, and a
-    ring that nobody waits for is lost.
-
-    Parameters
-    ----------
-    path : Path
-        The named pipe; made if it is not there, for this user only.
+    ring that nobody waits for is lost. The pipe is made if it is not there, for this
+    user only.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,6 +1,5 @@
 """Flower's SuperNode, at another pace and with a trainer for its tasks."""
 
-import importlib
 import json
 import os
 import sys
@@ -15,11 +14,10 @@ from flwr_asyncdrop.device.doorbell import Doorbell
 from flwr_asyncdrop.device.programs import load_program, program_path, write_program
 from flwr_asyncdrop.device.supervisor import Supervisor
 from flwr_asyncdrop.device.thin import thin_command
-from flwr_asyncdrop.flower_internals.pace import NodePace, pace_node, warn_of_plain_pace
-from flwr_asyncdrop.flower_internals.pulls import pull_sooner
+from flwr_asyncdrop.flower_internals.loops import pace_node
+from flwr_asyncdrop.flower_internals.pace import NodePace
 
 _PROGRAM = "flower-supernode"
-_LOOP = "flwr.supernode.start_client_internal"
 
 
 @dataclass(frozen=True)
@@ -47,13 +45,7 @@ def node_command(settings: Settings, arguments: Sequence[str]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> object:
-    """Run Flower's SuperNode until it ends.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        The `Settings` as JSON, and the arguments of ``flower-supernode``.
-    """
+    """Run Flower's SuperNode: the `Settings` as JSON, and its own arguments."""
     settings = Settings(**json.loads(arguments[0]))
     with private_folder() as folder, ExitStack() as stack:
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -77,12 +69,7 @@ def private_folder() -> Iterator[Path]:
 def trainer(folder: Path, preload: Sequence[str]) -> Supervisor:
     """Start a trainer, and put what hands tasks to it in the place of Flower's program.
 
-    Parameters
-    ----------
-    folder : Path
-        The first one on the PATH of whoever starts tasks.
-    preload : sequence of str
-        Modules that the trainer imports.
+    `folder` must come first on the PATH of whoever starts tasks.
     """
     path = folder / "trainer.socket"
     name = "flwr-clientapp"
@@ -93,10 +80,7 @@ def trainer(folder: Path, preload: Sequence[str]) -> Supervisor:
 
 def set_pace(folder: Path, least: float) -> None:
     """Change the pace of the SuperNode's loop, and of the SuperExec that it starts."""
-    doorbell = Doorbell(folder / "task.pipe")
-    loop = importlib.import_module(_LOOP)
-    if not pace_node(loop, NodePace(least, doorbell.ring)) or not pull_sooner(loop):
-        warn_of_plain_pace(_LOOP)
-        return
-    name = "flower-superexec"
-    write_program(folder / name, thin_command("superexec", str(folder / "task.pipe")))
+    pipe = folder / "task.pipe"
+    if pace_node(NodePace(least, Doorbell(pipe).ring)):
+        command = thin_command("superexec", str(pipe))
+        write_program(folder / "flower-superexec", command)

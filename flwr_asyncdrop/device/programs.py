@@ -18,13 +18,7 @@ def program_path(name: str) -> Path | None:
 
 
 def load_program(name: str) -> Callable[[], object]:
-    """Return the function that a program of Flower's calls, to call it here.
-
-    Raises
-    ------
-    LookupError
-        If no installed package has such a program.
-    """
+    """Return the function that a program of Flower's calls, to call it here."""
     for entry in entry_points(group="console_scripts", name=name):
         function: Callable[[], object] = entry.load()
         return function

@@ -42,10 +42,7 @@ def main() -> None:
 def offer(path: str, command: list[str]) -> socket.socket:
     """Offer a task to the trainer; return the connection once it has taken it.
 
-    Raises
-    ------
-    OSError
-        If there is no trainer, it is another user's, or it does not answer in time.
+    OSError: there is no trainer, it is another user's, or it does not answer in time.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -70,13 +67,7 @@ def offer(path: str, command: list[str]) -> socket.socket:
 
 
 def require_own_peer(connection: socket.socket) -> None:
-    """Make sure that the other end is a process of the same user.
-
-    Raises
-    ------
-    PermissionError
-        If it is not.
-    """
+    """Raise PermissionError unless the other end is a process of the same user."""
     size = _CREDENTIALS.size
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     user = _CREDENTIALS.unpack(data)[1]

@@ -18,14 +18,8 @@ class Supervisor:
 
     Use it as a context manager: on exit the process is ended for good. It also ends by
     itself, if it heeds the end of its standard input, when this process is killed.
-
-    Parameters
-    ----------
-    command : sequence of str
-        The process.
-    first_pause : float, optional
-        Seconds from its first end to its next start. They double with every end after
-        less than a minute.
+    `first_pause` are the seconds from its first end to its next start. They double
+    with every end after less than a minute.
     """
 
     def __init__(

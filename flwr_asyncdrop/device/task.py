@@ -13,25 +13,14 @@ _STREAMS = 3
 
 
 @dataclass(frozen=True)
-class Task:
-    """A task as it is handed over.
-
-    Attributes
-    ----------
-    command : list of str
-        Flower's program and its arguments.
-    folder : str
-        Its current folder.
-    environ : dict
-        Its environment.
-    streams : list of int
-        File descriptors that become its standard streams.
-    """
+class Handover:
+    """What Flower started for a task: its command, and what the process has."""
 
     command: list[str]
     folder: str
     environ: dict[str, str]
     streams: list[int]
+    """File descriptors that become the standard streams."""
 
     def put_on(self) -> None:
         """Make this process look as if it had been started for the task."""
@@ -49,11 +38,8 @@ class Task:
 def accept(connection: socket.socket) -> bool:
     """Take a task over, and make this process its own.
 
-    Returns
-    -------
-    bool
-        Whether the other side has left it to this process. If not it does the task
-        itself, or is not one that may hand over tasks.
+    Return whether the other side has left it to this process. If not it does the task
+    itself, or is not one that may hand over tasks.
     """
     connection.settimeout(PATIENCE)
     try:
@@ -69,16 +55,8 @@ def accept(connection: socket.socket) -> bool:
     return True
 
 
-def receive(connection: socket.socket) -> Task:
-    """Read a task.
-
-    Raises
-    ------
-    OSError
-        If it does not come whole, or in time.
-    ValueError, TypeError
-        If it is none.
-    """
+def receive(connection: socket.socket) -> Handover:
+    """Read a task: OSError if it does not come whole or in time, else ValueError."""
     data, streams, _, _ = socket.recv_fds(connection, LENGTH.size, _STREAMS)
     if len(data) != LENGTH.size or len(streams) != _STREAMS:
         raise ConnectionError("no task")
@@ -89,4 +67,4 @@ def receive(connection: socket.socket) -> Task:
         if not part:
             raise ConnectionError("half a task")
         body += part
-    return Task(**json.loads(body), streams=streams)
+    return Handover(**json.loads(body), streams=streams)

@@ -22,15 +22,7 @@ sys.exit(module.main(sys.argv[3:]))
 
 
 def thin_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs ``main(arguments)`` of a module of this room.
-
-    Parameters
-    ----------
-    module : str
-        Its name within the room, such as ``"node"``.
-    *arguments : str
-        What ``main`` gets.
-    """
+    """Return the command that runs ``main(arguments)`` of this room's ``module``."""
     name = f"{PACKAGE}.device.{module}"
     # -P: the current folder is no place to import from.
     return [sys.executable, "-P", "-c", _START, str(_FOLDER), name, *arguments]

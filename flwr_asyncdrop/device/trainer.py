@@ -29,17 +29,10 @@ _CRASHED = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until the standard input ends; then, or at the end of a task, return.
+    """Serve until the standard input ends; return the exit status.
 
-    Parameters
-    ----------
-    arguments : sequence of str
-        Path of the socket to serve on, and the modules to import before.
-
-    Returns
-    -------
-    int
-        The exit status: that of the task in a process that was forked for one.
+    The arguments are the path of the socket to serve on, and the modules to import
+    before. A process that was forked for a task returns at the end of the task.
     """
     path, *modules = arguments
     clientapp = load_program(_PROGRAM)
@@ -72,20 +65,10 @@ def preload(modules: Iterable[str]) -> None:
 
 
 def serve(path: Path, owner: int) -> socket.socket | None:
-    """Fork for each connection.
+    """Fork for each connection to the socket, until the descriptor `owner` ends.
 
-    Parameters
-    ----------
-    path : Path
-        The Unix socket; replaced if it is there.
-    owner : int
-        File descriptor that ends when the trainer is needed no more.
-
-    Returns
-    -------
-    socket or None
-        In a forked process the connection that it is for; in the trainer None, at the
-        end.
+    Return in a forked process the connection that it is for; in the trainer None, at
+    the end.
     """
     path.unlink(missing_ok=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner

@@ -9,13 +9,7 @@ from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 
 
 def check_data(data_dir: Path | None) -> Iterator[Finding]:
-    """Look for the files of every data set; they are not read.
-
-    Parameters
-    ----------
-    data_dir : Path or None
-        Where the data sets' folders are; None if nobody has said.
-    """
+    """Look for the files of every data set; they are not read."""
     if data_dir is None:
         yield ok("data", "digits is embedded; --data-dir looks for the others")
         return

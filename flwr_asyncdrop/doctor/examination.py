@@ -6,8 +6,12 @@ from pathlib import Path
 
 from flwr_asyncdrop.doctor.data import check_data
 from flwr_asyncdrop.doctor.finding import Finding
-from flwr_asyncdrop.doctor.gpu import check_gpu
-from flwr_asyncdrop.doctor.machine import check_memory, check_output, check_shared
+from flwr_asyncdrop.doctor.machine import (
+    check_gpu,
+    check_memory,
+    check_output,
+    check_shared,
+)
 from flwr_asyncdrop.doctor.software import check_optional, check_python, check_required
 from flwr_asyncdrop.doctor.superlink import check_ports, check_variables
 

@@ -17,16 +17,14 @@ class Finding:
         What was looked at.
     level : {"ok", "warning", "problem"}
         How it is.
-    found : str
-        What was found, in one line.
-    mend : str
-        What to do about it, in one line; empty if it is well.
+    found, fix : str
+        What was found, and what to do about it, each in one line.
     """
 
     name: str
     level: Level
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def ok(name: str, found: str) -> Finding:
@@ -34,11 +32,11 @@ def ok(name: str, found: str) -> Finding:
     return Finding(name, "ok", found)
 
 
-def warning(name: str, found: str, mend: str) -> Finding:
+def warning(name: str, found: str, fix: str) -> Finding:
     """Return what may be in the way of some runs."""
-    return Finding(name, "warning", found, mend)
+    return Finding(name, "warning", found, fix)
 
 
-def problem(name: str, found: str, mend: str) -> Finding:
+def problem(name: str, found: str, fix: str) -> Finding:
     """Return what runs fail by."""
-    return Finding(name, "problem", found, mend)
+    return Finding(name, "problem", found, fix)

@@ -1,4 +1,4 @@
-"""Memory and disk."""
+"""GPU, memory and disk."""
 
 import os
 import shutil
@@ -6,10 +6,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from flwr_asyncdrop.client.memory import available_memory, left_in_container
+import torch
+
+from flwr_asyncdrop.client.memory import left_in_container
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
+from flwr_asyncdrop.exceptions import MissingExtraError
+from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.readable import readable_bytes
 
+_DRIVER = Path("/proc/driver/nvidia/version")
+_CGROUP = Path("/sys/fs/cgroup")
+_SHARED = Path("/dev/shm")  # noqa: S108  # measured, not written to
 _GB = 10**9
 # A server and one worker of a small model; checkpoints of a large one.
 _LEAST_MEMORY, _ENOUGH_MEMORY = _GB // 2, 2 * _GB
@@ -17,60 +24,68 @@ _LEAST_DISK, _ENOUGH_DISK = _GB // 5, 2 * _GB
 _ENOUGH_SHARED = _GB // 2
 
 
-def check_output(out: Path) -> Iterator[Finding]:
-    """Check that files can be written to a folder, or to one made there.
+def check_gpu(driver: Path = _DRIVER) -> Finding:
+    """Compute something on the GPU, if PyTorch sees one."""
+    if not torch.cuda.is_available():
+        if not driver.exists():
+            return ok("gpu", "none: devices train on the CPU")
+        return warning(
+            "gpu",
+            f"there is an NVIDIA driver, but torch {torch.__version__} uses no GPU",
+            "install a torch with CUDA for that driver, or see CUDA_VISIBLE_DEVICES",
+        )
+    try:
+        numbers = range(torch.cuda.device_count())
+        names = [torch.cuda.get_device_name(number) for number in numbers]
+        two = torch.ones(2, device="cuda").sum().item()
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        return problem(
+            "gpu",
+            f"it is there but fails: {reason}",
+            "update its driver, or set CUDA_VISIBLE_DEVICES='' to do without",
+        )
+    if two != 2:
+        return problem(
+            "gpu", f"on {names[0]} 1 + 1 is {two:g}", "do not use this GPU for anything"
+        )
+    sizes = f"{readable_bytes(free)} of {readable_bytes(total)} free"
+    return ok("gpu", f"{', '.join(names)}: {sizes}")
 
-    Parameters
-    ----------
-    out : Path
-        The folder; it need not be there, and is not made.
-    """
+
+def check_output(out: Path) -> Iterator[Finding]:
+    """Check that files can be written to a folder, or to one made there."""
     out = out.absolute()
     there = next(folder for folder in (out, *out.parents) if folder.exists())
+    fix = "choose another folder with --out"
     try:
         with tempfile.TemporaryFile(dir=there):
             yield ok("output", f"{out} can be written")
     except OSError as error:
-        yield problem(
-            "output",
-            f"{there} cannot be written: {error.strerror}",
-            "choose another folder with --out",
-        )
+        yield problem("output", f"{there} cannot be written: {error.strerror}", fix)
     free = shutil.disk_usage(there).free
     found = f"{readable_bytes(free)} free at {there}"
-    mend = "free some space, or choose another folder with --out"
-    yield _enough("disk", free, found, mend, _LEAST_DISK, _ENOUGH_DISK)
+    fix = f"free some space, or {fix}"
+    yield _enough("disk", free, found, fix, _LEAST_DISK, _ENOUGH_DISK)
 
 
-def check_memory(
-    meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
-) -> Finding:
-    """Check that there is memory for a server and a worker.
-
-    Parameters
-    ----------
-    meminfo, cgroup : Path
-        Where Linux says how much there is, and how much of it a container may use.
-    """
-    free = available_memory(meminfo)
-    if free is None:
-        return ok("memory", "this system does not say how much is free")
+def check_memory(cgroup: Path = _CGROUP) -> Finding:
+    """Check that there is memory for a server and a worker."""
+    try:
+        free = int(require("psutil", "doctor").virtual_memory().available)
+    except MissingExtraError:
+        return ok("memory", "without psutil nobody says how much is free")
     left = left_in_container(cgroup)
     bound = "" if left is None or left >= free else " to this container"
     free = free if left is None else min(free, left)
     found = f"{readable_bytes(free)} free{bound}, {os.cpu_count()} cores"
-    mend = "end other programs, or use fewer --workers"
-    return _enough("memory", free, found, mend, _LEAST_MEMORY, _ENOUGH_MEMORY)
+    fix = "end other programs, or use fewer --workers"
+    return _enough("memory", free, found, fix, _LEAST_MEMORY, _ENOUGH_MEMORY)
 
 
-def check_shared(folder: Path = Path("/dev/shm")) -> Finding:  # noqa: S108  # measured, not written to
-    """Check the shared memory that Ray puts its objects into; LocalGrid needs none.
-
-    Parameters
-    ----------
-    folder : Path
-        Where Linux has it.
-    """
+def check_shared(folder: Path = _SHARED) -> Finding:
+    """Check the shared memory that Ray puts its objects into; LocalGrid needs none."""
     if not folder.is_dir():
         return ok("shared memory", "this system has no /dev/shm")
     usage = shutil.disk_usage(folder)
@@ -86,8 +101,8 @@ def check_shared(folder: Path = Path("/dev/shm")) -> Finding:  # noqa: S108  # m
 
 
 def _enough(
-    name: str, free: int, found: str, mend: str, least: int, enough: int
+    name: str, free: int, found: str, fix: str, least: int, enough: int
 ) -> Finding:
     if free < least:
-        return problem(name, found, mend)
-    return ok(name, found) if free >= enough else warning(name, found, mend)
+        return problem(name, found, fix)
+    return ok(name, found) if free >= enough else warning(name, found, fix)

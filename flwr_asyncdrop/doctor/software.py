@@ -1,9 +1,9 @@
 """The versions of Python and of the packages."""
 
-import importlib
 import platform
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 
 from packaging.requirements import Requirement
@@ -12,27 +12,28 @@ from packaging.specifiers import SpecifierSet
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 
 _PACKAGE = "flwr-asyncdrop"
-# Each by the module that must be importable, and what goes without it.
+# By name: the module that must be importable, its extra, and what goes without it.
 _OPTIONAL = {
-    "torchvision": "data sets cannot be downloaded",
-    "numba": "the server merges about half as fast",
+    "ray": ("ray", "simulation", "`flwr run` simulates nothing, `asyncdrop` does"),
+    "matplotlib": ("matplotlib", "report", "runs get no pictures"),
+    "jinja2": ("jinja2", "report", "no report is written"),
+    "scikit-learn": ("sklearn", "data", "there are no digits"),
+    "pillow": ("PIL", "data", "compact archives of images are not read"),
+    "torchvision": ("torchvision", "data", "data sets cannot be downloaded"),
+    "prometheus-client": ("prometheus_client", "monitoring", "there are no metrics"),
+    "psutil": ("psutil", "doctor", "memory and who has a port are not seen"),
 }
 _SHOWN = ("flwr", "torch")
 
 
 def check_python(found: str | None = None, range_: str | None = None) -> Finding:
-    """Check that Python is not too old.
-
-    Parameters
-    ----------
-    found : str, optional
-        Its version; by default this one's.
-    range_ : str, optional
-        What the package needs; by default as installed.
-    """
+    """Check that Python, by default this one, is as the installed package needs it."""
     found = found or platform.python_version()
     if range_ is None:
-        range_ = _installed_range()
+        try:
+            range_ = metadata(_PACKAGE)["Requires-Python"]
+        except PackageNotFoundError:
+            range_ = ""
     if SpecifierSet(range_).contains(found, prereleases=True):
         return ok("python", f"{found} ({sys.executable})")
     return problem(
@@ -40,13 +41,6 @@ def check_python(found: str | None = None, range_: str | None = None) -> Finding
         f"{found} ({sys.executable}) is not in {range_}",
         "make a virtual environment with a newer Python",
     )
-
-
-def _installed_range() -> str:
-    try:
-        return metadata(_PACKAGE)["Requires-Python"]
-    except PackageNotFoundError:
-        return ""
 
 
 def check_required() -> Iterator[Finding]:
@@ -78,24 +72,28 @@ def check_required() -> Iterator[Finding]:
 def check_package(requirement: Requirement) -> Finding:
     """Check that a package is there, in a version that will do."""
     name, range_ = requirement.name, requirement.specifier
-    mend = f"pip install '{requirement}'"
+    fix = f"pip install '{requirement}'"
     try:
         found = version(name)
     except PackageNotFoundError:
-        return problem(name, "is not installed", mend)
+        return problem(name, "is not installed", fix)
     if not range_.contains(found, prereleases=True):
-        return problem(name, f"{found} is not in {range_}", mend)
+        return problem(name, f"{found} is not in {range_}", fix)
     return ok(name, found)
 
 
 def check_optional() -> Iterator[Finding]:
-    """Check the packages that can be done without: if there, they must work."""
-    for name, without in _OPTIONAL.items():
+    """Check the packages of the extras: if there, they must work."""
+    working = []
+    for name, (module, extra, without) in _OPTIONAL.items():
         try:
             found = version(name)
-            importlib.import_module(name)
         except PackageNotFoundError:
-            yield ok(name, f"is not installed: {without}")
+            install = f"pip install '{_PACKAGE}[{extra}]'"
+            yield ok(name, f"is not installed: {without} ({install})")
+            continue
+        try:
+            import_module(module)
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             yield warning(
@@ -104,4 +102,6 @@ def check_optional() -> Iterator[Finding]:
                 f"install the {name} that fits torch and numpy, or uninstall it",
             )
         else:
-            yield ok(name, found)
+            working.append(f"{name} {found}")
+    if working:
+        yield ok("extras", ", ".join(working))

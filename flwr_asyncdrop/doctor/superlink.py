@@ -1,11 +1,13 @@
 """Where `flwr run` starts its local SuperLink, and Flower's variables."""
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
-from flwr_asyncdrop.doctor.listeners import is_taken, listener
+from flwr_asyncdrop.exceptions import MissingExtraError
+from flwr_asyncdrop.extras import require
 
 # Flower's own names and defaults; up to 1.34 there is only the second.
 _PORTS = {
@@ -17,29 +19,27 @@ _LONGEST_COMMAND = 60
 
 
 def check_ports(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check that the ports of a local SuperLink are free, or a SuperLink's.
-
-    Parameters
-    ----------
-    environment : mapping of str to str
-        The environment variables.
-    """
+    """Check that the ports of a local SuperLink are free, or a SuperLink's."""
     for variable, default in _PORTS.items():
         value = environment.get(variable, default)
         if value.isdecimal() and 0 < int(value) < 65536:
             yield _check_port(variable, int(value))
         else:
-            mend = f"set {variable} to a number of a free port"
-            yield problem("port", f"{variable}={value!r} is no port", mend)
+            fix = f"set {variable} to a number of a free port"
+            yield problem("port", f"{variable}={value!r} is no port", fix)
 
 
 def _check_port(variable: str, port: int) -> Finding:
     name = f"port {port}"
-    if not is_taken(port):
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        pass
+    else:
         return ok(name, "free")
     process = listener(port)
     if process is None:
-        found = "taken by a program of another user"
+        found = "taken by a program that this user cannot see"
     else:
         pid, command = process
         if "flower-superlink" in command:
@@ -53,14 +53,27 @@ def _check_port(variable: str, port: int) -> Finding:
     return problem(name, found, f"set {variable} to the number of a free port")
 
 
-def check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check Flower's variables that decide how `flwr run` goes.
+def listener(port: int) -> tuple[int, str] | None:
+    """Return the process id and the command line of who listens on a port.
 
-    Parameters
-    ----------
-    environment : mapping of str to str
-        The environment variables.
+    None if nobody does, if it is another user's, or without psutil.
     """
+    try:
+        psutil = require("psutil", "doctor")
+    except MissingExtraError:
+        return None
+    try:
+        for each in psutil.net_connections("tcp"):
+            listens = each.status == psutil.CONN_LISTEN and each.laddr.port == port
+            if listens and each.pid is not None:
+                return each.pid, " ".join(psutil.Process(each.pid).cmdline())
+    except psutil.Error:
+        pass
+    return None
+
+
+def check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Check Flower's variables that decide how `flwr run` goes."""
     home = Path(environment.get("FLWR_HOME") or "~/.flwr").expanduser()
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     if there.is_dir() and os.access(there, os.W_OK):

@@ -1,35 +1,26 @@
-"""What LocalGrid needs from Flower that Flower does not export.
+"""What a message says about where it comes from, and the names that go with it.
 
-Flower's engine is what normally fills in a message's identity and tells the
-process which run it serves. LocalGrid stands in for the engine, so it does the
-same, through the names below. They are gathered here because they move between
-releases; everything else comes from ``flwr.app``, ``flwr.serverapp`` and
-``flwr.clientapp``.
+Flower's engine fills in a message's identity and tells the process which run it
+serves. LocalGrid stands in for the engine and does the same. Seen in flwr 1.34 to 1.41.
 """
 
 import importlib
 
 from flwr.app import Message
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.constant import SUPERLINK_NODE_ID as SUPERLINK_NODE_ID
+from flwr.common.constant import ErrorCode as ErrorCode
 
-# The Grid interface is typed with Run, so its module has the name in every release,
-# whichever module defines it; but it does not re-export it, so mypy must look away.
-from flwr.serverapp.grid.grid import Run  # type: ignore[attr-defined]
-
-__all__ = ["SUPERLINK_NODE_ID", "ErrorCode", "Run", "assume_identity", "stamp"]
+# Every release types Grid with Run, so its module has the name wherever Run is
+# defined. The module does not export it, so mypy must look away.
+from flwr.serverapp.grid.grid import Run as Run  # type: ignore[attr-defined]
 
 
 def assume_identity(run_id: int) -> None:
     """Let this process create messages, as a ServerApp's process may.
 
     From flwr 1.35 on, ``Message`` asks the process for its run, node and task, and
-    refuses to be created where the engine has set none. An identity that is already
-    there stays; older releases have no such thing.
-
-    Parameters
-    ----------
-    run_id : int
-        The run that the messages belong to.
+    refuses to be created without them. An identity that is already there stays.
+    Seen in flwr 1.35 to 1.41; flwr 1.34 needs none.
     """
     try:
         identity = importlib.import_module("flwr.supercore.task_identity").TaskIdentity
@@ -44,15 +35,9 @@ def assume_identity(run_id: int) -> None:
 
 
 def stamp(message: Message, **fields: int | str) -> None:
-    """Set fields of the message's metadata that have no public setter.
+    """Set fields of a message's metadata, by their public names, that have no setter.
 
-    Parameters
-    ----------
-    message : Message
-        Changed in place, as Flower's own grids do.
-    **fields : int | str
-        Metadata fields by their public names: ``message_id``, ``run_id``,
-        ``src_node_id``, ``reply_to_message_id``.
+    Flower's own grids do it like this. Seen in flwr 1.34 to 1.41.
     """
     for name, value in fields.items():
         message.metadata.__dict__[f"_{name}"] = value

@@ -1,37 +1,29 @@
-"""Pulling a message whose parts are still on their way.
+"""Waiting for the parts of a message that are still on their way.
 
-Flower shows a message as soon as it is announced, and its parts come after. Whoever
-looks at once, as an impatient device or server does, finds parts missing, and Flower
-then waits for a second, then two, and so on, before it looks again.
+Flower shows a message as soon as it is announced. Its parts come later. Whoever looks
+at once finds parts missing, and Flower waits for a second, then for two, and so on,
+before it looks again. Here the first wait is 30 ms, and the waits double as before.
 """
 
 import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
-from types import ModuleType
+from typing import Any
 
-_PULL = "pull_objects"
-_WAIT = "initial_backoff"
-_FIRST_WAIT = 0.03
+PULL_OBJECTS = "pull_objects"
+"""Flower's function that waits for parts, as the modules that use it call it."""
+
+_FIRST_WAIT = "initial_backoff"
+_SECONDS = 0.03
 
 
-def pull_sooner(module: ModuleType) -> bool:
-    """Let a module of Flower look again sooner; the waits double as before.
+def waiting_less(names: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Return a module's ``pull_objects`` with a shorter first wait.
 
-    Parameters
-    ----------
-    module : module
-        One that has imported Flower's ``pull_objects``.
-
-    Returns
-    -------
-    bool
-        Whether it has, and the function is as it is known to be; if not the module is
-        left alone.
+    None if the module does not have it, or not as it is known to be. Seen in flwr 1.34
+    to 1.41.
     """
-    pull = getattr(module, _PULL, None)
-    if isinstance(pull, partial):
-        return True
-    if pull is None or _WAIT not in inspect.signature(pull).parameters:
-        return False
-    module.__dict__[_PULL] = partial(pull, **{_WAIT: _FIRST_WAIT})
-    return True
+    pull = names.get(PULL_OBJECTS)
+    if pull is None or _FIRST_WAIT not in inspect.signature(pull).parameters:
+        return None
+    return partial(pull, **{_FIRST_WAIT: _SECONDS})

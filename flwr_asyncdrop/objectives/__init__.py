@@ -6,6 +6,7 @@ from flwr_asyncdrop.objectives.objective import (
     LocalSteps,
     LocalTask,
     StandardObjective,
+    StandardSteps,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "LossFn",
     "Proximal",
     "StandardObjective",
+    "StandardSteps",
 ]

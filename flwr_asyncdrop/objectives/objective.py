@@ -127,10 +127,12 @@ class StandardObjective(LocalObjective):
 
     def begin(self, task: LocalTask) -> LocalSteps:
         """Begin the local steps, with the strengths that the train config has."""
-        return _StandardSteps(task)
+        return StandardSteps(task)
 
 
-class _StandardSteps(LocalSteps):
+class StandardSteps(LocalSteps):
+    """The local steps of `StandardObjective`."""
+
     def __init__(self, task: LocalTask) -> None:
         super().__init__(task)
         tau, mu = task.number("logit-adjustment"), task.number("proximal-mu")
@@ -145,8 +147,10 @@ class _StandardSteps(LocalSteps):
         self._pull = Proximal(task.model, mu) if mu else None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss, adjusted to the labels of the device if asked for."""
         return self._loss_fn(outputs, targets)
 
     def adjust_gradients(self) -> None:
+        """Pull the weights towards those that the device was sent, if asked for."""
         if self._pull is not None:
             self._pull.add_gradients()

@@ -1,5 +1,7 @@
 """Flower's ``Result``, filled while the run goes on."""
 
+from typing import Any
+
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
@@ -42,9 +44,13 @@ class ResultCollector(Callback):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from there."""
-        self._round = from_plain(list[RecordDict], state["round"])
+        self._round = [
+            RecordDict({name: MetricRecord(found) for name, found in record.items()})
+            for record in state["round"]
+        ]
         for name in _SAVED:
-            metrics = from_plain(dict[int, MetricRecord], state[name])
+            by_round = from_plain(dict[int, Any], state[name])
+            metrics = {number: MetricRecord(m) for number, m in by_round.items()}
             setattr(self.result, name, metrics)
 
     def on_update(self, state: RunState, merged: Merged) -> None:

@@ -15,15 +15,7 @@ _PREFERRED = "hetero-asyncdrop"
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds, and how far the seeds lie apart.
-
-    Attributes
-    ----------
-    mean, std : float
-        Mean and sample standard deviation (over ``n - 1``; 0 of one seed).
-    count : int
-        Number of seeds.
-    """
+    """Mean, sample standard deviation (0 of one seed) and number of some seeds."""
 
     mean: float
     std: float
@@ -41,24 +33,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to.
-
-    Attributes
-    ----------
-    best, final : float
-        Highest and last accuracy.
-    arrival : Point or None
-        The first evaluation at or above the target; None if there is none.
-    """
+    """What one run came to: its best and last value, and when it met the target."""
 
     best: float
     final: float
     arrival: Point | None
 
     @classmethod
-    def of(cls, curve: Curve, target: float) -> Self:
+    def of(cls, curve: Curve, target: Target) -> Self:
         """Return what a curve came to."""
-        reached = (point for point in curve.points if point.value >= target)
+        reached = (point for point in curve.points if target.reached_by(point.value))
         return cls(curve.best.value, curve.final.value, next(reached, None))
 
 
@@ -88,12 +72,12 @@ class Row:
 
     @property
     def best(self) -> Spread | None:
-        """The maximum accuracy of the seeds."""
+        """The best values of the seeds."""
         return Spread.of(outcome.best for outcome in self.outcomes.values())
 
     @property
     def final(self) -> Spread | None:
-        """The final accuracy of the seeds."""
+        """The last values of the seeds."""
         return Spread.of(outcome.final for outcome in self.outcomes.values())
 
     @property
@@ -115,16 +99,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table.
+    """The table: a row a label.
 
-    Attributes
-    ----------
-    target : Target
-        The accuracy to which time and bytes are counted.
-    reference : str or None
-        The label that overheads are relative to; None if nobody reached the target.
-    rows : tuple of Row
-        One a label.
+    `reference` is the label that overheads are relative to; None if nobody reached
+    the target.
     """
 
     target: Target
@@ -137,25 +115,7 @@ def compare(
     target: str | float = "auto",
     reference: str | None = None,
 ) -> Comparison:
-    """Compare algorithms.
-
-    Parameters
-    ----------
-    series : sequence of Series
-        Their runs.
-    target : str or float
-        See `choose_target`.
-    reference : str, optional
-        The label that overheads are relative to: by default ``hetero-asyncdrop``, as
-        in the paper, or the first to reach the target if that was not run.
-
-    Raises
-    ------
-    DataError
-        If no run is complete.
-    ConfigError
-        If the target makes no sense, or the reference is none of the labels.
-    """
+    """Compare algorithms; the parameters and errors are those of `write_report`."""
     if not any(one.runs for one in series):
         raise DataError("no run has come to its end: there is nothing to compare yet")
     goal = choose_target(series, target)
@@ -164,8 +124,7 @@ def compare(
             label=one.label,
             algorithm=one.algorithm,
             outcomes={
-                seed: Outcome.of(curve, goal.accuracy)
-                for seed, curve in one.curves.items()
+                seed: Outcome.of(curve, goal) for seed, curve in one.curves.items()
             },
             incomplete=tuple(one.incomplete),
         )

@@ -1,4 +1,4 @@
-"""The figures that compare: accuracy against time, and against bytes."""
+"""The panels that show the headline metric: of one run, and of several algorithms."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,24 +9,23 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.readable import byte_unit
-from flwr_asyncdrop.report.looks import looks
-from flwr_asyncdrop.report.runlog import Curve, Point
+from flwr_asyncdrop.report.looks import Look, looks
+from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.panels import add_bytes_axis
+from flwr_asyncdrop.report.runlog import Curve, Point, RunLog
 from flwr_asyncdrop.report.series import Series
-from flwr_asyncdrop.report.style import GREY
-from flwr_asyncdrop.report.target import CONTROL
+from flwr_asyncdrop.report.style import BLUE, GREY, ORANGE, say_none
+from flwr_asyncdrop.report.target import CONTROL, Target
 
 _Cost = Callable[[Point], float]
+
+_MOST_MARKERS = 60
+_ONE_RUN = Look(BLUE, "-", 1.4)
 
 
 @dataclass(frozen=True)
 class Band:
-    """Curves of several seeds as one: their mean, and where they lie.
-
-    Attributes
-    ----------
-    x, mean, low, high : ndarray of float64
-        All of one shape; `low` and `high` are the lowest and highest seed.
-    """
+    """Curves of several seeds as one: mean, lowest and highest, each shape (x,)."""
 
     x: NDArray[np.float64]
     mean: NDArray[np.float64]
@@ -35,17 +34,10 @@ class Band:
 
 
 def band(curves: Iterable[Curve], cost: _Cost) -> Band:
-    """Put the curves of several seeds together.
+    """Put the curves of several seeds together; `cost` is what the x axis shows.
 
     Between two evaluations a curve is taken to be straight. The band ends where the
     first of the curves does.
-
-    Parameters
-    ----------
-    curves : iterable of Curve
-        At least one.
-    cost : callable
-        What the x axis shows of a point.
     """
     costs, values = [], []
     for curve in curves:
@@ -58,42 +50,70 @@ def band(curves: Iterable[Curve], cost: _Cost) -> Band:
     return Band(x, seeds.mean(axis=0), seeds.min(axis=0), seeds.max(axis=0))
 
 
-def draw_against_time(
-    axes: Axes, series: Sequence[Series], target: float, time_label: str
-) -> None:
-    """Draw the accuracy of every series against time, and the target."""
-    _draw(axes, series, target, lambda point: point.time)
-    axes.set_xlabel(time_label)
+def draw_metric(axes: Axes, log: RunLog) -> None:
+    """Draw the metric of one run against time, and on top the bytes sent by then."""
+    curve = log.curve
+    if curve is None:
+        axes.set_title("Accuracy")
+        say_none(axes, "The run was not evaluated")
+        return
+    where = "on the server" if curve.source == "server" else "by the clients"
+    axes.set_title(f"{curve.metric.title.capitalize()}, evaluated {where}")
+    axes.set_xlabel(log.time_label)
+    marker = "o" if len(curve.points) <= _MOST_MARKERS else ""
+    _draw_band(axes, [curve], lambda point: point.time, _ONE_RUN, marker=marker)
+    _name_metric(axes, curve.metric)
+    words = {"best": curve.best, "final": curve.final}
+    if curve.best == curve.final:
+        words = {"best and final": curve.best}
+    for word, point in words.items():
+        best = word != "final"
+        axes.scatter(
+            [point.time],
+            [point.value],
+            marker="*" if best else "o",
+            s=130 if best else 34,
+            color=ORANGE if best else BLUE,
+            edgecolor="white",
+            linewidth=0.8,
+            zorder=3,
+            label=f"{word} {curve.metric.text(point.value)} at update {point.update:,}",
+        )
+    axes.margins(x=0.02, y=0.08)
+    axes.legend(
+        loc="upper right" if curve.metric.falls else "lower right", handletextpad=0.4
+    )
+    add_bytes_axis(axes, log)
 
 
-def draw_against_bytes(axes: Axes, series: Sequence[Series], target: float) -> None:
-    """Draw the accuracy of every series against the bytes sent, and the target."""
+def draw_against_time(axes: Axes, series: Sequence[Series], target: Target) -> None:
+    """Draw the metric of every series against time, and the target."""
+    log = next(log for one in series for log in one.runs.values())
+    _draw_series(axes, series, target, lambda point: point.time)
+    axes.set_xlabel(log.time_label)
+
+
+def draw_against_bytes(axes: Axes, series: Sequence[Series], target: Target) -> None:
+    """Draw the metric of every series against the bytes sent, and the target."""
     unit, size = byte_unit(_reach(series, lambda point: point.num_bytes))
-    _draw(axes, series, target, lambda point: point.num_bytes / size)
+    _draw_series(axes, series, target, lambda point: point.num_bytes / size)
     axes.set_xlabel(f"sent and received ({unit})")
 
 
-def _draw(axes: Axes, series: Sequence[Series], target: float, cost: _Cost) -> None:
+def _draw_series(
+    axes: Axes, series: Sequence[Series], target: Target, cost: _Cost
+) -> None:
     styles = looks(series)
     for one in series:
-        if not one.curves:
-            continue
-        line, look = band(one.curves.values(), cost), styles[one.label]
-        axes.fill_between(
-            line.x, line.low, line.high, color=look.color, alpha=0.13, linewidth=0
-        )
-        axes.plot(
-            line.x,
-            line.mean,
-            color=look.color,
-            linestyle=look.dashes,
-            linewidth=look.width,
-            label=one.label,
-        )
-    axes.axhline(target, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+        if one.curves:
+            curves = list(one.curves.values())
+            _draw_band(axes, curves, cost, styles[one.label], label=one.label)
+    axes.axhline(
+        target.value, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1
+    )
     axes.annotate(
-        f"target {target:.1%}",
-        (0, target),
+        f"target {target.metric.text(target.value, 1)}",
+        (0, target.value),
         xycoords=("axes fraction", "data"),
         xytext=(3, 2),
         textcoords="offset points",
@@ -101,8 +121,40 @@ def _draw(axes: Axes, series: Sequence[Series], target: float, cost: _Cost) -> N
         color=GREY,
     )
     axes.set_xlim(0, _reach(series, cost))
-    axes.set_ylabel("accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    _name_metric(axes, target.metric)
+
+
+def _draw_band(
+    axes: Axes,
+    curves: Sequence[Curve],
+    cost: _Cost,
+    look: Look,
+    *,
+    label: str = "",
+    marker: str = "",
+) -> None:
+    """Draw the mean of some curves, shaded from the lowest to the highest of them."""
+    line = band(curves, cost)
+    if len(curves) > 1:
+        axes.fill_between(
+            line.x, line.low, line.high, color=look.color, alpha=0.13, linewidth=0
+        )
+    axes.plot(
+        line.x,
+        line.mean,
+        color=look.color,
+        linestyle=look.dashes,
+        linewidth=look.width,
+        marker=marker,
+        markersize=3,
+        label=label or "_",
+    )
+
+
+def _name_metric(axes: Axes, metric: Metric) -> None:
+    axes.set_ylabel(metric.title)
+    if metric.is_share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def _reach(series: Sequence[Series], cost: _Cost) -> float:

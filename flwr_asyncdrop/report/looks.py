@@ -33,22 +33,12 @@ _ALGORITHMS: Final = MappingProxyType[str, tuple[str, _Dashes]](
     }
 )
 _COLOURS: Final = tuple(dict.fromkeys(colour for colour, _ in _ALGORITHMS.values()))
-_THIN, _THICK = 1.0, 1.6
+_THIN, _THICK = 1.0, 1.6  # the baselines' lines, and ours
 
 
 @dataclass(frozen=True)
 class Look:
-    """A line's look.
-
-    Attributes
-    ----------
-    color : str
-        Its colour.
-    dashes : str or tuple
-        Its style, as Matplotlib has it.
-    width : float
-        Its width in points; our algorithms' lines are thicker.
-    """
+    """A line's colour, dashes as Matplotlib has them, and width in points."""
 
     color: str
     dashes: _Dashes

@@ -2,21 +2,15 @@
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.pictures import Picture
 from flwr_asyncdrop.report.tables import columns, notes
 
 _TEMPLATE = "page.html"
-
-
-@dataclass(frozen=True)
-class _Figure:
-    source: str
-    caption: str
 
 
 def render_page(
@@ -28,22 +22,11 @@ def render_page(
 ) -> str:
     """Return the page.
 
-    Parameters
-    ----------
-    title : str
-        Its heading.
-    facts : sequence of str
-        What all runs have in common.
-    comparison : Comparison
-        The table.
-    pictures : sequence of Picture
-        What stands below the table.
-    runs : mapping of str to sequence of Picture
-        The pictures of one run of each label; read when the page is made, and put
-        into it.
+    `facts` is what all runs have in common; `pictures` stand below the table; `runs`
+    has the pictures of one run of each label.
     """
     environment = Environment(
-        loader=PackageLoader("flwr_asyncdrop.report", "."),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -51,6 +34,7 @@ def render_page(
     )
     return environment.get_template(_TEMPLATE).render(
         title=title,
+        metric=comparison.target.metric.title.capitalize(),
         facts=facts,
         columns=columns(comparison),
         reference=comparison.reference,
@@ -60,11 +44,13 @@ def render_page(
     )
 
 
-def _inlined(pictures: Sequence[Picture]) -> list[_Figure]:
+def _inlined(pictures: Sequence[Picture]) -> list[dict[str, str]]:
+    """Return pictures with their bytes in the source."""
     return [
-        _Figure(
-            f"data:image/png;base64,{b64encode(picture.path.read_bytes()).decode()}",
-            picture.caption,
-        )
+        {
+            "source": "data:image/png;base64,"
+            + b64encode(picture.path.read_bytes()).decode(),
+            "caption": picture.caption,
+        }
         for picture in pictures
     ]

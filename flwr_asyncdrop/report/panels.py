@@ -1,85 +1,36 @@
-"""The panels of the figure that plot numbers: metric, bytes and ranks."""
-
-from collections.abc import Sequence
+"""The panels that plot counts of a run: bytes, staleness, updates, and levels."""
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.readable import byte_unit, lower_is_better, readable_bytes
-from flwr_asyncdrop.report.runlog import Point, RunLog, column
-from flwr_asyncdrop.report.style import BLUE, GREY, INK, ORANGE, SKY, say_none
+from flwr_asyncdrop.readable import byte_unit, readable_bytes
+from flwr_asyncdrop.report.runlog import Record, RunLog, column
+from flwr_asyncdrop.report.style import (
+    BLUE,
+    GREY,
+    INK,
+    SKY,
+    colour_bar,
+    say_none,
+)
 
-_MOST_MARKERS = 60
 _MOST_LABELLED_RANKS = 24
 _NOTABLE_SHARE = 0.005
+# What the ready app's evaluation calls it in a history.
+_LEVELS = "level-accuracy"
 
 
-def draw_metric(axes: Axes, log: RunLog, time_label: str) -> None:
-    """Draw the headline metric against time, and on top the bytes sent by then."""
-    curve = log.curve
-    if curve is None:
-        axes.set_title("Accuracy")
-        say_none(axes, "The run was not evaluated")
-        return
-    where = "on the server" if curve.source == "server" else "by the clients"
-    name = curve.name.replace("_", " ")
-    axes.set_title(f"{name.capitalize()}, evaluated {where}")
-    axes.set(xlabel=time_label, ylabel=name)
-    times = [point.time for point in curve.points]
-    values = [point.value for point in curve.points]
-    markers = "o" if len(values) <= _MOST_MARKERS else ""
-    axes.plot(times, values, color=BLUE, marker=markers, markersize=3, linewidth=1.4)
-    if curve.best == curve.final:
-        _mark(axes, curve.best, "best and final", marker="*", size=130, color=ORANGE)
-    else:
-        _mark(axes, curve.best, "best", marker="*", size=130, color=ORANGE)
-        _mark(axes, curve.final, "final", marker="o", size=34, color=BLUE)
-    axes.margins(x=0.02, y=0.08)
-    falls = lower_is_better(curve.name)
-    axes.legend(loc="upper right" if falls else "lower right", handletextpad=0.4)
+def add_bytes_axis(axes: Axes, log: RunLog) -> None:
+    """Mark on the upper edge what the merged updates have sent and received."""
     if log.updates:
         down, up = _cumulative(log)
         unit, size = byte_unit(down[-1] + up[-1])
         _add_top_axis(axes, log, (down + up) / size, f"sent and received ({unit})")
 
 
-def _mark(
-    axes: Axes, point: Point, word: str, *, marker: str, size: float, color: str
-) -> None:
-    axes.scatter(
-        [point.time],
-        [point.value],
-        marker=marker,
-        s=size,
-        color=color,
-        edgecolor="white",
-        linewidth=0.8,
-        zorder=3,
-        label=f"{word} {point.value:.4f} at update {point.update:,}",
-    )
-
-
-def _add_top_axis(
-    axes: Axes, log: RunLog, counts: NDArray[np.float64], label: str
-) -> None:
-    """Mark on the upper edge when a count that grows by update passes round numbers.
-
-    `counts` has shape ``(updates,)``.
-    """
-    locator = MaxNLocator(7, steps=[1, 2, 5, 10])
-    ticks = np.array(locator.tick_values(0, counts[-1]))
-    ticks = ticks[(ticks >= 0) & (ticks <= counts[-1])]
-    times = np.interp(ticks, [0.0, *counts], [0.0, *column(log.updates, "time")])
-    top = axes.secondary_xaxis("top")
-    top.set_xticks(times, [f"{tick:,g}" for tick in ticks])
-    top.set_xlabel(label, color=GREY, fontsize=8.5)
-    top.tick_params(labelcolor=GREY, labelsize=8.5, color=GREY)
-    top.spines["top"].set_visible(False)
-
-
-def draw_bytes(axes: Axes, log: RunLog, time_label: str) -> None:
+def draw_bytes(axes: Axes, log: RunLog) -> None:
     """Draw the bytes sent and received, and what full models would have cost."""
     axes.set_title("Bytes of the merged updates")
     if not log.updates:
@@ -111,7 +62,7 @@ def draw_bytes(axes: Axes, log: RunLog, time_label: str) -> None:
         linestyle=(0, (4, 2)),
         label=f"full models: {readable_bytes(full[-1])}",
     )
-    axes.set(xlabel=time_label, ylabel=f"cumulative {unit}")
+    axes.set(xlabel=log.time_label, ylabel=f"cumulative {unit}")
     axes.margins(x=0.01)
     axes.set_ylim(bottom=0)
     share = log.share_saved or 0.0
@@ -131,6 +82,21 @@ def _cumulative(log: RunLog) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return down, np.cumsum(column(log.updates, "bytes_up"))
 
 
+def _add_top_axis(
+    axes: Axes, log: RunLog, counts: NDArray[np.float64], label: str
+) -> None:
+    """Mark on the upper edge when a count of each update passes round numbers."""
+    locator = MaxNLocator(7, steps=[1, 2, 5, 10])
+    ticks = np.array(locator.tick_values(0, counts[-1]))
+    ticks = ticks[(ticks >= 0) & (ticks <= counts[-1])]
+    times = np.interp(ticks, [0.0, *counts], [0.0, *column(log.updates, "time")])
+    top = axes.secondary_xaxis("top")
+    top.set_xticks(times, [f"{tick:,g}" for tick in ticks])
+    top.set_xlabel(label, color=GREY, fontsize=8.5)
+    top.tick_params(labelcolor=GREY, labelsize=8.5, color=GREY)
+    top.spines["top"].set_visible(False)
+
+
 def draw_staleness(axes: Axes, log: RunLog) -> None:
     """Draw the distribution of the staleness in every rank."""
     axes.set_title("Staleness by rank")
@@ -140,7 +106,9 @@ def draw_staleness(axes: Axes, log: RunLog) -> None:
     ranks, staleness = column(log.updates, "rank"), column(log.updates, "staleness")
     lanes = np.unique(ranks)
     groups = [staleness[ranks == rank] for rank in lanes]
-    low, first, third, high = _quantiles(groups, (0.0, 0.25, 0.75, 1.0))
+    low, first, third, high = np.transpose(
+        [np.quantile(group, (0.0, 0.25, 0.75, 1.0)) for group in groups]
+    )
     axes.hlines(lanes, low, high, color=GREY, linewidth=1, label="range")
     axes.hlines(lanes, first, third, color=SKY, linewidth=7, label="middle half")
     means = [group.mean() for group in groups]
@@ -177,7 +145,28 @@ def _set_rank_lanes(axes: Axes, lanes: NDArray[np.float64]) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(12, integer=True))
 
 
-def _quantiles(
-    groups: Sequence[NDArray[np.float64]], shares: tuple[float, ...]
-) -> NDArray[np.float64]:
-    return np.array([np.quantile(group, shares) for group in groups]).T
+def draw_levels(axes: Axes, log: RunLog) -> None:
+    """Draw the accuracy of the global model on the labels of each level, over time.
+
+    Each evaluation is a column, which reaches half-way to its neighbours.
+    """
+    axes.set_title("Accuracy on the labels of each speed level")
+    evaluations = level_evaluations(log)
+    if len(evaluations) < 2:
+        say_none(axes, "Labels were not tied to speed levels")
+        return
+    times = column(evaluations, "time")
+    edges = np.concatenate([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
+    levels = np.array([line["metrics"][_LEVELS] for line in evaluations]).T
+    rows = np.arange(len(levels) + 1) - 0.5
+    mesh = axes.pcolormesh(edges, rows, levels, cmap="cividis", vmin=0, vmax=1)
+    axes.set_ylim(rows[-1], rows[0])
+    axes.set_yticks(range(len(levels)))
+    axes.set(xlabel=log.time_label, ylabel="speed level, 0 the fastest")
+    axes.grid(visible=False)
+    colour_bar(axes, mesh, "accuracy", shares=True)
+
+
+def level_evaluations(log: RunLog) -> list[Record]:
+    """Return the evaluations that tell the levels apart."""
+    return [line for line in log.evaluations if _LEVELS in line["metrics"]]

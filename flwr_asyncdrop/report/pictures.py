@@ -1,50 +1,106 @@
-"""The pictures of a report, each a file of the size that a paper prints it in."""
+"""What is drawn: a run in one picture, and the pictures of a report one by one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from flwr_asyncdrop.report.curves import draw_against_bytes, draw_against_time
-from flwr_asyncdrop.report.figure import save, time_axis
-from flwr_asyncdrop.report.levels import draw_levels, level_evaluations
+from flwr_asyncdrop.report.curves import (
+    draw_against_bytes,
+    draw_against_time,
+    draw_metric,
+)
+from flwr_asyncdrop.report.panels import (
+    draw_bytes,
+    draw_levels,
+    draw_staleness,
+    draw_updates_by_rank,
+    level_evaluations,
+)
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
+from flwr_asyncdrop.report.style import GREY, save
+from flwr_asyncdrop.report.target import Target
 from flwr_asyncdrop.report.timeline import draw_timeline
 from flwr_asyncdrop.report.units import draw_units
 
+# Inches: a run's picture; a column and a page of a paper.
+_WIDTH, _HEIGHT, _MORE_HEIGHT, _HEADER = 13.0, 8.6, 3.4, 0.86
 _COLUMN: Final = (3.4, 3.2)
 _PAGE: Final = (7.0, 2.5)
-_DPI: Final = 220
+_RUN_DPI, _DPI = 140, 220
 _LEGEND_LINE: Final = 0.17
 _LONGEST_OF_TWO: Final = 20  # characters
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture and what it shows.
-
-    Attributes
-    ----------
-    path : Path
-        The PNG.
-    caption : str
-        A sentence or two below it.
-    """
+    """A PNG, and a sentence or two below it."""
 
     path: Path
     caption: str
 
 
+def draw_log(log: RunLog, png: Path) -> Path:
+    """Draw a run in one picture."""
+    return save(lambda: compose(log), png, dpi=_RUN_DPI)
+
+
+def compose(log: RunLog) -> Figure:
+    """Lay out the header and the panels of a run."""
+    more = log.units is not None or bool(level_evaluations(log))
+    height = _HEIGHT + _MORE_HEIGHT * more
+    below_header = (0.008, 0.008, 0.984, 1 - _HEADER / height)
+    layout = ConstrainedLayoutEngine(rect=below_header, h_pad=0.1, wspace=0.05)
+    figure = Figure(figsize=(_WIDTH, height), layout=layout)
+    ratios = (1, 1.1, 0.85) if more else (1, 1.1)
+    grid = figure.add_gridspec(len(ratios), 1, height_ratios=ratios)
+    rows = [
+        {draw_metric: 1.25, draw_bytes: 1.0},
+        {draw_timeline: 1.9, draw_staleness: 0.8, draw_updates_by_rank: 0.55},
+        {draw_units: 1.6, draw_levels: 1.0},
+    ]
+    for number, row in enumerate(rows[: len(ratios)]):
+        spaces = grid[number].subgridspec(1, len(row), width_ratios=tuple(row.values()))
+        for place, draw in enumerate(row):
+            draw(figure.add_subplot(spaces[place]), log)
+    title_at, facts_at = 1 - 0.24 / height, 1 - 0.53 / height
+    figure.text(0.012, title_at, _title(log), fontsize=14, weight="bold", va="center")
+    subtitle = " · ".join(_facts(log))
+    figure.text(0.012, facts_at, subtitle, fontsize=10, color=GREY, va="center")
+    return figure
+
+
+def _title(log: RunLog) -> str:
+    title = str(log.fact("algorithm") or "A run")
+    if dataset := log.fact("dataset"):
+        title += f" on {dataset}"
+    if model := log.fact("model"):
+        title += f", {model}"
+    return title
+
+
+def _facts(log: RunLog) -> Iterator[str]:
+    yield f"{log.devices:,} devices"
+    if in_flight := log.fact("in_flight"):
+        yield f"{in_flight:,} in flight"
+    if drop_rate := log.fact("drop_rate"):
+        yield f"drop rate {drop_rate:g}"
+    yield f"seed {log.run['seed']}"
+    yield f"{len(log.updates):,} updates"
+    if log.failures:
+        yield f"{len(log.failures):,} lost"
+    if not log.complete:
+        yield "cut off before its end"
+
+
 def draw_comparison(
-    series: Sequence[Series], target: float, out: Path
-) -> tuple[Picture, Picture]:
-    """Draw accuracy against time and against bytes, each as wide as a column."""
-    logs = [log for one in series for log in one.runs.values()]
-    label = time_axis(logs[0])
+    series: Sequence[Series], target: Target, out: Path
+) -> list[Picture]:
+    """Draw the metric against time and against bytes, each as wide as a column."""
     most = max(len(one.curves) for one in series)
     lines = "mean of the seeds" if most > 1 else "one seed"
     shade = "; shaded from the lowest to the highest seed" if most > 1 else ""
@@ -52,23 +108,21 @@ def draw_comparison(
     columns = legend_columns([one.label for one in series])
     lines_of_legend = -(-len(series) // columns)
     size = (width, height + _LEGEND_LINE * max(0, lines_of_legend - 4))
-
-    def against_time(axes: Axes) -> None:
-        draw_against_time(axes, series, target, label)
-
-    def against_bytes(axes: Axes) -> None:
-        draw_against_bytes(axes, series, target)
-
-    return (
-        Picture(
-            _draw(against_time, out / "accuracy-time.png", size, columns),
-            f"Accuracy against {label.removesuffix(' (s)')}: {lines}{shade}.",
-        ),
-        Picture(
-            _draw(against_bytes, out / "accuracy-bytes.png", size, columns),
-            f"Accuracy against the bytes sent both ways: {lines}{shade}.",
-        ),
+    log = next(log for one in series for log in one.runs.values())
+    metric, time = target.metric, log.time_label.removesuffix(" (s)")
+    shown = (
+        ("time", draw_against_time, time),
+        ("bytes", draw_against_bytes, "the bytes sent both ways"),
     )
+    return [
+        Picture(
+            _draw(
+                out / f"{metric.name}-{cost}.png", size, columns, draw, series, target
+            ),
+            f"{metric.title.capitalize()} against {words}: {lines}{shade}.",
+        )
+        for cost, draw, words in shown
+    ]
 
 
 def legend_columns(labels: Sequence[str]) -> int:
@@ -82,44 +136,38 @@ def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
     The timeline, and where the history tells, the units that each rank trained and
     the accuracy of each level.
     """
-    time_label = time_axis(log)
-    pictures = [
-        Picture(
-            _draw(
-                lambda axes: draw_timeline(axes, log, time_label),
-                out / f"timeline-{label}.png",
-                _PAGE,
-            ),
-            "Every task from dispatch to merge; the darker, the staler.",
-        )
+    timeline = "Every task from dispatch to merge; the darker, the staler."
+    units = (
+        "Share of each rank's updates that trained a unit. In each group, the units "
+        "that the fastest ranks leave out most come first."
+    )
+    levels = "Accuracy of the global model on the labels that each level has."
+    shown = (
+        (True, "timeline", draw_timeline, timeline),
+        (log.units is not None, "units", draw_units, units),
+        (bool(level_evaluations(log)), "levels", draw_levels, levels),
+    )
+    return [
+        Picture(_draw(out / f"{name}-{label}.png", _PAGE, 0, draw, log), caption)
+        for there, name, draw, caption in shown
+        if there
     ]
-    if log.units is not None:
-        path = out / f"units-{label}.png"
-        caption = (
-            "Share of each rank's updates that trained a unit. In each group, the "
-            "units that the fastest ranks leave out most come first."
-        )
-        drawn = _draw(lambda axes: draw_units(axes, log), path, _PAGE)
-        pictures.append(Picture(drawn, caption))
-    if level_evaluations(log):
-        path = out / f"levels-{label}.png"
-        caption = "Accuracy of the global model on the labels that each level has."
-        drawn = _draw(lambda axes: draw_levels(axes, log, time_label), path, _PAGE)
-        pictures.append(Picture(drawn, caption))
-    return pictures
 
 
 def _draw(
-    panel: Callable[[Axes], None],
     png: Path,
     size: tuple[float, float],
-    columns: int = 0,
+    legend_columns: int,
+    panel: Callable[..., None],
+    *arguments: object,
 ) -> Path:
+    """Save one panel, with a legend below it if that has columns."""
+
     def figure() -> Figure:
         made = Figure(figsize=size, layout="constrained")
-        panel(made.add_subplot())
-        if columns:
-            made.legend(loc="outside lower center", ncols=columns)
+        panel(made.add_subplot(), *arguments)
+        if legend_columns:
+            made.legend(loc="outside lower center", ncols=legend_columns)
         return made
 
     return save(figure, png, dpi=_DPI)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import SCHEMA
-from flwr_asyncdrop.readable import headline, lower_is_better
+from flwr_asyncdrop.readable import headline
+from flwr_asyncdrop.report.metric import Metric
 
 Record = dict[str, Any]
 
@@ -29,8 +30,7 @@ class Point:
     update : int
         Updates merged by then.
     num_bytes : int
-        Bytes sent and received by then, those of lost tasks and of tasks in flight
-        included.
+        Bytes sent and received by then, also of tasks lost or in flight.
     """
 
     value: float
@@ -41,19 +41,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """How the headline metric went.
+    """The headline metric over time: one point or more, in the order of time.
 
-    Attributes
-    ----------
-    name : str
-        Name of the metric.
-    source : str
-        Who evaluated: ``"server"`` or ``"clients"``.
-    points : tuple of Point
-        At least one, in the order of time.
+    `source` is who evaluated: ``"server"`` or ``"clients"``.
     """
 
-    name: str
+    metric: Metric
     source: str
     points: tuple[Point, ...]
 
@@ -65,26 +58,14 @@ class Curve:
     @property
     def best(self) -> Point:
         """The first of the best points."""
-        sign = -1 if lower_is_better(self.name) else 1
-        return max(self.points, key=lambda point: sign * point.value)
+        return max(self.points, key=lambda point: self.metric.goodness(point.value))
 
 
 @dataclass(frozen=True)
 class RunLog:
-    """A history, one field for each sort of record.
+    """A history, one field for each sort of record, in the file's order.
 
-    Attributes
-    ----------
-    run : dict
-        The first line.
-    updates, failures, evaluations : tuple of dict
-        The lines of each sort, in the file's order.
-    units : dict or None
-        Which units each rank trained; None if the history does not say.
-    end : dict or None
-        The last line; None if the run was cut off.
-    wall_seconds : float
-        Real seconds that the history covers.
+    `units` is None if the history does not count units, `end` if the run was cut off.
     """
 
     run: Record
@@ -131,16 +112,13 @@ class RunLog:
         )
 
     def fact(self, name: str) -> Any:
-        """Return what the first line, or the configuration in it, says of the run.
-
-        None if it does not say; a key of the configuration has dashes.
-        """
+        """Return what the first line, or the run-config in it, says of the run."""
         config = self.run.get("config", {})
         return self.run.get(name, config.get(name.replace("_", "-")))
 
     @property
     def complete(self) -> bool:
-        """Whether the run came to its end: its last round, or the end of its time."""
+        """Whether the run came to its last round, or to the end of its time."""
         if self.end is None:
             return False
         limit = self.fact("max_seconds")
@@ -167,6 +145,11 @@ class RunLog:
         return max((float(record["time"]) for record in records), default=0.0)
 
     @property
+    def time_label(self) -> str:
+        """The label of an axis that shows the run's time."""
+        return "virtual time (s)" if self.fact("clock") == "virtual" else "time (s)"
+
+    @property
     def bytes_of_updates(self) -> int:
         """Bytes sent and received for the tasks that were merged."""
         return sum(line["bytes_down"] + line["bytes_up"] for line in self.updates)
@@ -190,7 +173,7 @@ class RunLog:
             named = (headline(line["metrics"]) for line in lines)
             name = next((metric[0] for metric in named if metric is not None), None)
             if name is not None:
-                return Curve(source=source, name=name, points=_points(lines, name))
+                return Curve(Metric(name), source, _points(lines, name))
         return None
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr_asyncdrop.algorithms.registry import ALGORITHMS
+from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import read_history
-from flwr_asyncdrop.readable import lower_is_better
+from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _HISTORY = "history.jsonl"
@@ -16,7 +16,7 @@ _SEED = "seed-"
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one algorithm, or of one variant of it, that differ in their seed.
+    """The runs of one algorithm or variant, which differ in their seed.
 
     Attributes
     ----------
@@ -24,10 +24,8 @@ class Series:
         Name of the algorithm, or ``algorithm,key=value``.
     algorithm : str
         Name of the algorithm.
-    runs : mapping of int to RunLog
-        The complete runs by seed: those that did all their rounds and were evaluated.
-    incomplete : mapping of int to RunLog
-        The other ones.
+    runs, incomplete : mapping of int to RunLog
+        By seed: the runs that did all their rounds and were evaluated; the others.
     """
 
     label: str
@@ -37,8 +35,13 @@ class Series:
 
     @property
     def curves(self) -> dict[int, Curve]:
-        """The accuracy of the complete runs by seed."""
+        """The headline metric of the complete runs by seed."""
         return {seed: log.curve for seed, log in self.runs.items() if log.curve}
+
+
+def metric_of(series: Iterable[Series]) -> Metric:
+    """Return the metric of series of which at least one run is complete."""
+    return next(c.metric for one in series for c in one.curves.values())
 
 
 def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
@@ -59,8 +62,7 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     ------
     DataError
         If there is no history or one cannot be read, if two are of the same label
-        and seed, if the runs are on different data sets, or if their headline metric
-        is not one that grows.
+        and seed, or if data sets or headline metrics differ.
     """
     logs: dict[str, dict[int, RunLog]] = {}
     for path in _histories(folders):
@@ -113,14 +115,10 @@ def _check_comparable(logs: Iterator[RunLog]) -> None:
     datasets, metrics = set(), set()
     for log in logs:
         datasets.add(str(log.fact("dataset")))
-        metrics |= {log.curve.name} if log.curve else set()
-    if len(datasets) > 1:
-        raise DataError(
-            f"the runs are on different data sets, {', '.join(sorted(datasets))}: "
-            "report them one by one"
-        )
-    if len(metrics) > 1 or any(lower_is_better(name) for name in metrics):
-        raise DataError(
-            f"runs are compared by one metric that grows, such as accuracy, not by "
-            f"{', '.join(sorted(metrics))}"
-        )
+        metrics |= {log.curve.metric.name} if log.curve else set()
+    for kind, names in (("data sets", datasets), ("metrics", metrics)):
+        if len(names) > 1:
+            raise DataError(
+                f"the runs have different {kind}, {', '.join(sorted(names))}: "
+                "report them one by one"
+            )

@@ -1,12 +1,16 @@
-"""How the figure looks: colours safe for colour-blind readers, and type."""
+"""How pictures look, and how they are saved."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-# Okabe and Ito's palette.
+# Okabe and Ito's palette, safe for colour-blind readers.
 BLUE: Final = "#0072B2"
 SKY: Final = "#8CC9EE"
 ORANGE: Final = "#E69F00"
@@ -41,6 +45,15 @@ STYLE: Final[dict[str, Any]] = {
     "legend.edgecolor": "none",
     "legend.fontsize": 8.5,
 }
+
+
+def save(draw: Callable[[], Figure], png: Path, *, dpi: int) -> Path:
+    """Draw a figure in our style and write it, the same bytes for the same figure."""
+    png.parent.mkdir(parents=True, exist_ok=True)
+    with style.context(["default", STYLE]):
+        # Without the version of Matplotlib, and nothing in it tells the time.
+        draw().savefig(png, dpi=dpi, format="png", metadata={"Software": None})
+    return png
 
 
 def say_none(axes: Axes, text: str) -> None:

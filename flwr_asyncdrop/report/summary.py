@@ -23,45 +23,29 @@ class Summary:
 
     Attributes
     ----------
-    algorithm : str
-        Name of the algorithm.
-    devices : int
-        Size of the fleet; devices that had a task if the history does not say.
-    in_flight : int or None
-        Most tasks in flight; None if the history does not say.
-    updates, rounds : int
-        Replies merged, and rounds begun.
+    devices, in_flight : int
+        Size of the fleet, and most tasks in flight.
+    updates, rounds, late : int
+        Replies merged, rounds begun, and updates that came after their deadlines.
     time, wall_seconds : float
         Seconds on the run's clock, and real ones.
-    metric : str or None
-        Name of the headline metric; None if nothing was evaluated.
-    final, best : Point or None
-        Its last and its best value, and where.
-    bytes_down, bytes_up : int
-        Bytes of arrays sent and received, lost tasks included.
-    bytes_full : int
-        Bytes, both ways, of the merged tasks had they trained the full model.
-    share_saved : float or None
-        Share of `bytes_full` that was not sent; None without updates.
-    mean_staleness : float or None
-    max_staleness : int or None
-        Staleness of the updates in versions of the model; None without updates.
-    mean_queued : float
-        Mean of the versions among these that came while a task waited on its device.
-    updates_by_rank : mapping of int to int
-        Updates merged of each speed rank, 0 the fastest.
-    late : int
-        Updates that came after their deadlines.
-    failures : mapping of str to int
-        Tasks lost, by kind.
+    metric, final, best : str, Point, Point
+        The headline metric, its last and its best value.
+    bytes_down, bytes_up, bytes_full : int
+        Bytes sent and received, lost tasks included; and those of the merged tasks
+        had they trained the full model, of which `share_saved` was not sent.
+    mean_staleness, max_staleness, mean_queued : float
+        Staleness in versions, and what of it came while a task waited on its device.
+    updates_by_rank, failures : mapping
+        Updates merged of each speed rank, 0 the fastest; tasks lost, by kind.
     duplicates : int
         Replies that came twice, and were merged once.
-    updates_per_second : float or None
-        Updates per real second; None if there was no time.
-    complete : bool
-        Whether the run did all its rounds, as far as the history says.
-    ended : str
-        Why it ended early, as `RunState` has it; "" if that is not known.
+    updates_per_second : float
+        Updates per real second.
+    complete, ended : bool, str
+        Whether the run did all its rounds; why not, as `RunState` has it.
+
+    What the history does not tell is None, or "" where it is a text.
     """
 
     algorithm: str
@@ -145,8 +129,8 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     Parameters
     ----------
     records : iterable of dict
-        The lines of its history, e.g. of `read_history`. Evaluations, updates and the
-        last line may be missing.
+        The lines of its history, e.g. of `read_history`; all but the first may be
+        missing.
 
     Raises
     ------
@@ -154,41 +138,36 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
         If the first line is missing.
     """
     log = RunLog.from_records(records)
-    staleness = column(log.updates, "staleness")
-    by_rank = Counter(int(line["rank"]) for line in log.updates)
-    if log.end is None:
-        bytes_down = int(column(log.updates, "bytes_down").sum())
-        bytes_up = int(column(log.updates, "bytes_up").sum())
-        failures = dict(Counter(line["kind"] for line in log.failures))
-    else:
-        bytes_down, bytes_up = log.end["bytes_down"], log.end["bytes_up"]
-        failures = log.end["failures"]
-    end = log.end or {}
-    seconds = log.wall_seconds
+    updates, curve, end = log.updates, log.curve, log.end or {}
+    staleness = column(updates, "staleness")
+    by_rank = Counter(int(line["rank"]) for line in updates)
+    down, up = (int(column(updates, f"bytes_{way}").sum()) for way in ("down", "up"))
     return Summary(
         algorithm=log.fact("algorithm") or "unknown",
         devices=log.devices,
         in_flight=log.fact("in_flight"),
-        updates=len(log.updates),
-        rounds=max((line["round"] for line in log.updates), default=0),
+        updates=len(updates),
+        rounds=max((line["round"] for line in updates), default=0),
         time=log.time,
-        wall_seconds=seconds,
-        metric=log.curve.name if log.curve else None,
-        final=log.curve.final if log.curve else None,
-        best=log.curve.best if log.curve else None,
-        bytes_down=bytes_down,
-        bytes_up=bytes_up,
+        wall_seconds=log.wall_seconds,
+        metric=curve.metric.name if curve else None,
+        final=curve.final if curve else None,
+        best=curve.best if curve else None,
+        bytes_down=end.get("bytes_down", down),
+        bytes_up=end.get("bytes_up", up),
         bytes_full=log.bytes_of_full_models,
         share_saved=log.share_saved,
-        mean_staleness=float(staleness.mean()) if len(staleness) else None,
-        max_staleness=int(staleness.max()) if len(staleness) else None,
-        mean_queued=sum(line.get("queued", 0) for line in log.updates)
-        / max(len(log.updates), 1),
+        mean_staleness=float(staleness.mean()) if updates else None,
+        max_staleness=int(staleness.max()) if updates else None,
+        mean_queued=sum(line.get("queued", 0) for line in updates)
+        / max(len(updates), 1),
         updates_by_rank=dict(sorted(by_rank.items())),
-        late=sum("late" in line for line in log.updates),
-        failures=failures,
+        late=sum("late" in line for line in updates),
+        failures=end.get("failures", Counter(line["kind"] for line in log.failures)),
         duplicates=end.get("duplicates", 0),
-        updates_per_second=len(log.updates) / seconds if seconds > 0 else None,
+        updates_per_second=len(updates) / log.wall_seconds
+        if log.wall_seconds > 0
+        else None,
         complete=log.complete,
         ended=end.get("ended", ""),
     )

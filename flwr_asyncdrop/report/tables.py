@@ -14,17 +14,9 @@ _BYTES_PER_MB = 1e6
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
+    """A column: its heading, its texts, and the numbers behind them to sort by.
 
-    Attributes
-    ----------
-    title : str
-        Its heading.
-    texts : tuple of str
-        What stands in it, row by row.
-    values : tuple of float or None
-        The numbers behind the texts, to sort by; None where there is none, and
-        throughout in the column of names.
+    The numbers are None where there is none, and throughout in the column of names.
     """
 
     title: str
@@ -38,7 +30,14 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
     Accuracies are in per cent, time in seconds on the runs' clock, bytes in MB.
     """
     rows, reference = comparison.rows, comparison.reference
-    to = f"to {comparison.target.accuracy:.2%}"
+    target, metric = comparison.target, comparison.target.metric
+    to = f"to {metric.text(target.value)}"
+
+    def score(spread: Spread, _: Row) -> str:
+        scale, spec = (100, ".2f") if metric.is_share else (1, ".4g")
+        std = f" ± {scale * spread.std:{spec}}" if spread.count > 1 else ""
+        return f"{scale * spread.mean:{spec}}{std}"
+
     return (
         Column("algorithm", tuple(row.label for row in rows), (None,) * len(rows)),
         Column(
@@ -46,10 +45,10 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
             tuple(_seeds(row) for row in rows),
             tuple(len(row.outcomes) for row in rows),
         ),
-        _spreads(rows, "max. accuracy", lambda row: row.best, _percent),
-        _spreads(rows, "final accuracy", lambda row: row.final, _percent),
-        _spreads(rows, f"s {to}", lambda row: row.seconds, _seconds),
-        _spreads(rows, f"MB {to}", lambda row: row.num_bytes, _megabytes),
+        _spreads(rows, f"{metric.extreme}. {metric.title}", lambda r: r.best, score),
+        _spreads(rows, f"final {metric.title}", lambda row: row.final, score),
+        _spreads(rows, f"s {to}", lambda row: row.seconds, _cost(1)),
+        _spreads(rows, f"MB {to}", lambda row: row.num_bytes, _cost(_BYTES_PER_MB)),
         _overheads(rows, reference, "time overhead", lambda row: row.time_overhead),
         _overheads(rows, reference, "comm. overhead", lambda row: row.byte_overhead),
     )
@@ -57,8 +56,9 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
 
 def notes(comparison: Comparison) -> tuple[str, ...]:
     """Return what has to be said below the table."""
+    target = comparison.target
     said = [
-        f"Target: {comparison.target.accuracy:.2%} ({comparison.target.rule}). "
+        f"Target: {target.metric.text(target.value)} ({target.rule}). "
         "Mean ± sample standard deviation over seeds."
     ]
     if comparison.reference is not None:
@@ -94,13 +94,12 @@ def markdown(comparison: Comparison) -> str:
     """Return the table and its notes in Markdown."""
     parts = columns(comparison)
     lines = [
-        _markdown_line([column.title for column in parts]),
-        _markdown_line(["---", *("--:" for _ in parts[1:])]),
-        *map(_markdown_line, zip(*(column.texts for column in parts), strict=True)),
-        "",
-        " ".join(notes(comparison)),
+        [column.title for column in parts],
+        ["---", *("--:" for _ in parts[1:])],
+        *zip(*(column.texts for column in parts), strict=True),
     ]
-    return "\n".join(lines) + "\n"
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return f"{table}\n\n{' '.join(notes(comparison))}\n"
 
 
 def _spreads(
@@ -136,24 +135,12 @@ def _seeds(row: Row) -> str:
     return f"{len(row.outcomes)}{extra}"
 
 
-def _percent(spread: Spread, _: Row) -> str:
-    std = f" ± {100 * spread.std:.2f}" if spread.count > 1 else ""
-    return f"{100 * spread.mean:.2f}{std}"
+def _cost(unit: float) -> Callable[[Spread, Row], str]:
+    """Return what writes a cost, and how many seeds had it if not all did."""
 
+    def text(spread: Spread, row: Row) -> str:
+        seeds = len(row.outcomes)
+        share = f" ({spread.count}/{seeds})" if spread.count < seeds else ""
+        return f"{spread.mean / unit:,.1f}{share}"
 
-def _seconds(spread: Spread, row: Row) -> str:
-    return f"{spread.mean:,.1f}{_share(spread, row)}"
-
-
-def _megabytes(spread: Spread, row: Row) -> str:
-    return f"{spread.mean / _BYTES_PER_MB:,.1f}{_share(spread, row)}"
-
-
-def _share(spread: Spread, row: Row) -> str:
-    """Return how many seeds reached the target, if not all did."""
-    seeds = len(row.outcomes)
-    return f" ({spread.count}/{seeds})" if spread.count < seeds else ""
-
-
-def _markdown_line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return text

@@ -1,12 +1,14 @@
-"""The accuracy to which time and bytes are counted."""
+"""The value of the metric to which time and bytes are counted."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.report.series import Series
+from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.series import Series, metric_of
 
 OURS: Final = frozenset(
     {"asyncdrop", "hetero-asyncdrop", "layerwise-asyncdrop", "asyncdrop-plus"}
@@ -17,22 +19,20 @@ CONTROL: Final = "fedavg"
 """The synchronous control, which is no baseline either."""
 
 _BEST = "best"
+_EXTREMES = {"max": ("lowest", "maximum"), "min": ("highest", "minimum")}
 
 
 @dataclass(frozen=True)
 class Target:
-    """An accuracy to reach.
+    """A value of the metric to reach, and the rule that it comes from."""
 
-    Attributes
-    ----------
-    accuracy : float
-        The accuracy.
-    rule : str
-        Where it comes from.
-    """
-
-    accuracy: float
+    metric: Metric
+    value: float
     rule: str
+
+    def reached_by(self, value: float) -> bool:
+        """Return whether a value is as good or better."""
+        return self.metric.goodness(value) >= self.metric.goodness(self.value)
 
 
 def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Target:
@@ -43,46 +43,59 @@ def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Targe
     series : sequence of Series
         What is compared; at least one has a complete run.
     wish : str or float
-        An accuracy; or ``"auto"``, the paper's rule: the second-lowest of the
-        baselines' maximum accuracies (means over seeds); or a factor and ``"best"``,
-        e.g. ``"0.95best"``: so much of the highest final accuracy of a baseline.
-        Where no baseline was run, all algorithms stand in for them.
+        A value; or ``"auto"``, the paper's rule: the second-lowest of the baselines'
+        maximum accuracies (means over seeds); or a factor and ``"best"``, e.g.
+        ``"0.95best"``: so much of the best final accuracy of a baseline. Of a metric
+        that falls it is the second-highest minimum, and the best value over the
+        factor. Where no baseline was run, all algorithms stand in for them.
 
     Raises
     ------
     ConfigError
         If `wish` is none of these.
     """
+    metric = metric_of(series)
     complete = [each for each in series if each.runs]
     baselines = [each for each in complete if each.algorithm not in OURS | {CONTROL}]
     whose = "baseline" if baselines else "algorithm"
     compared = baselines or complete
     if wish == "auto":
-        maxima = sorted((_mean_best(s), s.label) for s in compared)
-        accuracy, label = maxima[min(1, len(maxima) - 1)]
-        which = "second-lowest" if len(maxima) > 1 else "only"
-        return Target(accuracy, f"the {which} maximum of the {whose}s, {label}'s")
-    text = str(wish)
-    try:
-        number = float(text.removesuffix(_BEST))
-    except ValueError:
-        number = -1.0
-    if not 0 < number <= 1:
-        raise ConfigError(
-            f"target={wish!r} must be 'auto', an accuracy in (0, 1] such as 0.6, or a "
-            "share of the best baseline's final accuracy such as '0.95best'"
+        values = [fmean(c.best.value for c in s.curves.values()) for s in compared]
+        ranked = sorted(
+            (metric.goodness(value), one.label, value)
+            for value, one in zip(values, compared, strict=True)
         )
-    if not text.endswith(_BEST):
-        return Target(number, "given")
-    final, label = max((_mean_final(s), s.label) for s in compared)
+        _, label, value = ranked[min(1, len(ranked) - 1)]
+        worst, best = _EXTREMES[metric.extreme]
+        which = f"second-{worst}" if len(ranked) > 1 else "only"
+        return Target(metric, value, f"the {which} {best} of the {whose}s, {label}'s")
+    number = _parsed(wish, metric)
+    if not str(wish).endswith(_BEST):
+        return Target(metric, number, "given")
+    finals = [fmean(c.final.value for c in s.curves.values()) for s in compared]
+    _, label, final = max(
+        (metric.goodness(value), one.label, value)
+        for value, one in zip(finals, compared, strict=True)
+    )
     return Target(
-        number * final, f"{number:g} of the best {whose}'s final accuracy, {label}'s"
+        metric,
+        final / number if metric.falls else number * final,
+        f"{number:g} of the best {whose}'s final {metric.title}, {label}'s",
     )
 
 
-def _mean_best(series: Series) -> float:
-    return fmean(curve.best.value for curve in series.curves.values())
-
-
-def _mean_final(series: Series) -> float:
-    return fmean(curve.final.value for curve in series.curves.values())
+def _parsed(wish: str | float, metric: Metric) -> float:
+    """Return the number of a target, or its factor."""
+    text = str(wish)
+    share = metric.is_share or text.endswith(_BEST)
+    try:
+        number = float(text.removesuffix(_BEST))
+    except ValueError:
+        number = math.nan
+    if 0 < number <= 1 if share else math.isfinite(number):
+        return number
+    values = f"an {metric.title} in (0, 1]" if metric.is_share else f"a {metric.title}"
+    raise ConfigError(
+        f"target={wish!r} must be 'auto', {values} such as 0.6, or a share of the best "
+        f"baseline's final {metric.title} such as '0.95best'"
+    )

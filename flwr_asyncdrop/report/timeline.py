@@ -25,7 +25,7 @@ class _Lane:
     tasks: tuple[Record, ...]
 
 
-def draw_timeline(axes: Axes, log: RunLog, time_label: str) -> None:
+def draw_timeline(axes: Axes, log: RunLog) -> None:
     """Draw every task as a bar from dispatch to merge, coloured by its staleness.
 
     A lane is a device, or a speed rank in a fleet of many devices; the fastest is on
@@ -48,7 +48,7 @@ def draw_timeline(axes: Axes, log: RunLog, time_label: str) -> None:
     axes.set(
         xlim=(start, stop),
         ylim=(len(lanes) - 0.4, -0.6),
-        xlabel=time_label,
+        xlabel=log.time_label,
         ylabel="speed rank, 0 the fastest" if by_rank else "device, fastest on top",
     )
     step = max(1, len(lanes) // 24)
@@ -68,10 +68,7 @@ def draw_timeline(axes: Axes, log: RunLog, time_label: str) -> None:
 def stack(starts: Sequence[float], stops: Sequence[float]) -> list[int]:
     """Return for each interval the first row in which it overlaps no earlier one.
 
-    Parameters
-    ----------
-    starts, stops : sequence of float
-        The intervals, by ascending start.
+    The intervals come by ascending start.
     """
     free_from: list[float] = []
     rows = []
@@ -85,12 +82,7 @@ def stack(starts: Sequence[float], stops: Sequence[float]) -> list[int]:
 def window(time: float, most_tasks: int) -> tuple[float, float]:
     """Return the middle part of a run in which single tasks can be told apart.
 
-    Parameters
-    ----------
-    time : float
-        Seconds that the run took.
-    most_tasks : int
-        Tasks in the lane that has most of them.
+    The run took `time` seconds; no lane has more than `most_tasks` tasks.
     """
     share = min(1.0, _MOST_TASKS_A_LANE / max(1, most_tasks))
     return time * (1 - share) / 2, time * (1 + share) / 2
@@ -119,23 +111,18 @@ def _draw_lane(axes: Axes, place: int, lane: _Lane, colours: ScalarMappable) -> 
     middles = place - _LANE_HEIGHT / 2 + (rows + 0.5) * height
     merged = np.array([task["event"] == "update" for task in lane.tasks])
     staleness = [task.get("staleness", 0) for task in lane.tasks]
-    axes.barh(
-        middles[merged],
-        (stops - starts)[merged],
-        left=starts[merged],
-        height=height,
-        color=colours.to_rgba(np.array(staleness)[merged]),
-        edgecolor="white",
-        linewidth=0.6,
-    )
-    axes.barh(
-        middles[~merged],
-        (stops - starts)[~merged],
-        left=starts[~merged],
-        height=height,
-        facecolor="none",
-        edgecolor=GREY,
-        linewidth=0.6,
-        hatch="////",
-    )
+    fills = {
+        "color": colours.to_rgba(np.array(staleness)[merged]),
+        "edgecolor": "white",
+    }
+    hatches = {"facecolor": "none", "edgecolor": GREY, "hatch": "////"}
+    for those, look in ((merged, fills), (~merged, hatches)):
+        axes.barh(
+            middles[those],
+            (stops - starts)[those],
+            left=starts[those],
+            height=height,
+            linewidth=0.6,
+            **look,
+        )
     axes.plot(stops[~merged], middles[~merged], "X", color=RED, markersize=6, zorder=3)

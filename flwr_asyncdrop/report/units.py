@@ -40,18 +40,10 @@ def draw_units(axes: Axes, log: RunLog) -> None:
 
 
 def unit_shares(units: Record) -> dict[str, NDArray[np.float64]]:
-    """Return for every group the share of the updates of a rank that trained a unit.
+    """Return by group the share of a rank's updates that trained a unit.
 
-    Parameters
-    ----------
-    units : dict
-        A history's record, see `UnitCounts.record`.
-
-    Returns
-    -------
-    dict of str to ndarray of float64
-        By the name of the group, of shape ``(ranks, units)``; if units were counted
-        together, of as many columns as there are counts.
+    Each is of shape ``(ranks, units)``; if units were counted together, of as many
+    columns as there are counts. `units` is the record of a history.
     """
     updates = np.array(units["updates"], dtype=np.float64)
     shares = {}
@@ -66,11 +58,7 @@ def unit_shares(units: Record) -> dict[str, NDArray[np.float64]]:
 def by_who_leaves_out(shares: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the order of the units by the mean rank of those who leave them out.
 
-    Parameters
-    ----------
-    shares : ndarray of float64, shape (ranks, units)
-        Share of the updates that trained a unit. A unit that everybody trains
-        always comes last.
+    `shares` has shape ``(ranks, units)``. A unit that everybody trains comes last.
     """
     absent = 1 - shares
     total = absent.sum(axis=0)

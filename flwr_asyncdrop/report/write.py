@@ -1,28 +1,65 @@
-"""From folders of runs to a report."""
+"""From histories to pictures and reports.
+
+What draws is imported when it is needed: it takes the extra ``report``.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.table import Table
-
+from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.exports import csv_text, json_values
-from flwr_asyncdrop.report.page import render_page
-from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
+from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series, read_series
-from flwr_asyncdrop.report.tables import markdown, terminal_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def draw_run(history: Path, png: Path) -> Path:
+    """Draw a run: metric, bytes, timeline of the fleet, its ranks, units and levels.
+
+    Parameters
+    ----------
+    history : Path
+        The ``history.jsonl`` of a run, ended or not.
+    png : Path
+        The picture; its folder is made, an old file is replaced. The same history
+        gives the same bytes.
+
+    Returns
+    -------
+    Path
+        `png`.
+
+    Raises
+    ------
+    DataError
+        If the history cannot be read.
+    MissingExtraError
+        If Matplotlib is not installed.
+    """
+    require("matplotlib", "report")
+    from flwr_asyncdrop.report.pictures import draw_log
+
+    return draw_log(RunLog.from_records(read_history(history)), png)
 
 
 def comparison_table(
     folders: Sequence[Path],
     target: str | float = "auto",
     reference: str | None = None,
-) -> Table:
+) -> "Table":
     """Compare the runs of some folders in a table for the terminal.
 
     The parameters and errors are those of `write_report`.
     """
+    require("rich", "report")
+    from flwr_asyncdrop.report.tables import terminal_table
+
     return terminal_table(compare(read_series(folders), target, reference))
 
 
@@ -38,14 +75,18 @@ def write_report(
     Parameters
     ----------
     folders : sequence of Path
-        Folders with ``LABEL/seed-N/history.jsonl``, of one data set.
+        Folders with ``LABEL/seed-N/history.jsonl``, of one data set and metric.
     out : Path
         Where the files go: ``report.html``, which holds everything, ``table.md``,
         ``table.csv``, ``table.json``, and the pictures one by one. Made if need be.
     target : str or float
-        The accuracy to which time and bytes are counted, see `choose_target`.
+        The value of the metric to which time and bytes are counted: a number;
+        ``"auto"``, the paper's rule: the second-lowest maximum of the baselines; or a
+        factor and ``"best"``, e.g. ``"0.95best"``: that share of the best final value
+        of a baseline. Of a metric that falls, highest and lowest change places.
     reference : str, optional
-        The label that overheads are relative to, see `compare`.
+        The label that overheads are relative to: by default ``hetero-asyncdrop``, as
+        in the paper, or the first to reach the target if that was not run.
 
     Returns
     -------
@@ -58,7 +99,15 @@ def write_report(
         If the runs cannot be read or compared, or none has come to its end.
     ConfigError
         If the target makes no sense, or the reference is none of the labels.
+    MissingExtraError
+        If Matplotlib, Jinja or Rich is not installed.
     """
+    for module in ("matplotlib", "jinja2", "rich"):
+        require(module, "report")
+    from flwr_asyncdrop.report.page import render_page
+    from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
+    from flwr_asyncdrop.report.tables import markdown
+
     series = read_series(folders)
     comparison = compare(series, target, reference)
     out.mkdir(parents=True, exist_ok=True)
@@ -69,7 +118,7 @@ def write_report(
     }
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8")
-    pictures = draw_comparison(series, comparison.target.accuracy, out)
+    pictures = draw_comparison(series, comparison.target, out)
     runs = {
         one.label: draw_fleet(next(iter(one.runs.values())), one.label, out)
         for one in series

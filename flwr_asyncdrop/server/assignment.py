@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Literal
 
 from torch import Tensor, nn
@@ -65,8 +66,10 @@ class Assignment:
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
     def with_masks(self, masks: MaskPolicy | None) -> "Assignment":
-        """Return the same with another mask policy."""
-        return Assignment(self._plan, masks, self._compute, masked=self._masked)
+        """Return the same with another mask policy; both know the same costs."""
+        other = copy(self)
+        other.masks = masks
+        return other
 
     def part(
         self,

@@ -13,7 +13,7 @@ from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
-from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.submodel import State, steady_kernels
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """Flower's ``evaluate_fn``: round and global model to metrics."""
@@ -153,9 +153,10 @@ class ServerEvaluator(Evaluator):
 
     def _evaluate(self, evaluation: PendingEvaluation) -> Evaluation:
         arrays = wire.to_record(evaluation.arrays)
-        return evaluation.ended(
-            self.source, self._evaluate_fn(evaluation.round, arrays)
-        )
+        # The loop may count the FLOPs of a new submodel meanwhile.
+        with steady_kernels():
+            metrics = self._evaluate_fn(evaluation.round, arrays)
+        return evaluation.ended(self.source, metrics)
 
 
 @dataclass

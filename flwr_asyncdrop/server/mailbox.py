@@ -1,45 +1,32 @@
 """One message at a time over Flower's Grid."""
 
-import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flwr_asyncdrop.flower_internals.pulls import pull_sooner
-from flwr_asyncdrop.server.pulls import Pull, Pulls
+from flwr_asyncdrop.flower_internals.grids import pull_function
+from flwr_asyncdrop.server.pulls import DirectPulls, Pulls, ThreadedPulls
 
 _SHORTEST_POLL = 0.002
 _LONGEST_POLL = 0.25
 
 
 class Mailbox:
-    """Pushes tasks and waits for replies through any `Grid`.
+    """Pushes tasks and waits for replies through any `Grid`, which stays as it is.
 
     `Grid.send_and_receive` is a synchronous round; an asynchronous server needs the
     first reply of many. A grid that can block until a reply is there offers
     ``wait_any(message_ids, timeout)``; any other is polled, ever more slowly while
     nothing comes.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid, or a `LocalGrid`.
-    timer, sleep : callable
-        Source of monotonic seconds, and the pause; replaced in tests.
-    check : callable, optional
-        Called before each look for a reply, and again and again while none is there;
-        what it raises ends the wait.
-    patiently : callable, optional
-        Entered whenever it looks for a reply while it waits, as that may take as long
-        as the SuperLink is gone; what comes out of it ends the wait.
-
-    Attributes
-    ----------
-    duplicates : int
-        Replies that were thrown away, as the message had been answered before.
+    `check` is called before each look for a reply, and again and again while none is
+    there. `patiently` is entered whenever it looks for a reply while it waits, as that
+    may take as long as the SuperLink is gone. What either raises ends the wait.
+    `duplicates` counts replies that were thrown away, as the message had been answered
+    before.
     """
 
     def __init__(
@@ -51,8 +38,7 @@ class Mailbox:
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        waits = pull_sooner(sys.modules[type(grid).__module__])
-        self._pulls = Pulls(grid.pull_messages) if waits else self._pull_at_once
+        self._pulls = _pulls_of(grid)
         self._grid = grid
         self._timer = timer
         self._sleep = sleep
@@ -78,19 +64,10 @@ class Mailbox:
         return [self._arrived.pop(name) for name in here]
 
     def wait(self, message_ids: Collection[str], timeout: float) -> Message | None:
-        """Wait for the first reply to any of the messages.
+        """Wait for the first reply to any of the messages; None if none came in time.
 
-        Parameters
-        ----------
-        message_ids : collection of str
-            Ids that `push` returned; without any it only waits.
-        timeout : float
-            Seconds of real time to wait; may be infinite.
-
-        Returns
-        -------
-        Message or None
-            The reply, or None if none came in time.
+        `timeout` are seconds of real time, maybe infinite. Without messages it only
+        waits.
         """
         deadline = self._timer() + timeout
         pause = _SHORTEST_POLL
@@ -132,6 +109,7 @@ class Mailbox:
                     self._arrived[message_id] = message
                 asked.discard(message_id)
 
-    def _pull_at_once(self, message_ids: Sequence[str]) -> list[Pull]:
-        """Pull from a grid that only returns what is there."""
-        return [Pull(message_ids, list(self._grid.pull_messages(message_ids)))]
+
+def _pulls_of(grid: Grid) -> Pulls:
+    pull = pull_function(grid)
+    return DirectPulls(grid) if pull is None else ThreadedPulls(pull)

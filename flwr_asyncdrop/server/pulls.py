@@ -1,36 +1,48 @@
 """Pulling replies so that one that is still on its way holds up no other."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
+from typing import Protocol
 
 from flwr.app import Message
+from flwr.serverapp import Grid
+
+from flwr_asyncdrop.flower_internals.grids import PullMessages
 
 _PATIENCE = 1.0
 
 
 @dataclass(eq=False)
 class Pull:
-    """What was asked for, and what came of it.
-
-    Attributes
-    ----------
-    message_ids : sequence of str
-        The messages whose replies were asked for.
-    replies : list of Message
-        The replies that were there.
-    error : Exception or None
-        What the pull has raised.
-    """
+    """The messages whose replies were asked for, and what came of it."""
 
     message_ids: Sequence[str]
     replies: list[Message] = field(default_factory=list)
     error: Exception | None = None
 
 
-class Pulls:
+class Pulls(Protocol):
+    """A way to pull the replies to messages."""
+
+    def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
+        """Return what has come of a pull for these messages, and of those before."""
+
+
+class DirectPulls:
+    """Pulls from a grid that returns at once, with what is there."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
+        """Pull; return what has come of this pull."""
+        return [Pull(message_ids, list(self._grid.pull_messages(message_ids)))]
+
+
+class ThreadedPulls:
     """Pulls in threads, and leaves alone those that take long.
 
     Flower shows a reply as soon as its device begins to send it, and a pull then waits
@@ -39,19 +51,11 @@ class Pulls:
     that it has, Flower answers the other with an error, which is kept back until it is
     clear that nothing better comes.
 
-    Parameters
-    ----------
-    pull : callable
-        ``Grid.pull_messages``, which may be called by several threads.
-    patience : float
-        Seconds to wait for a pull before it is left alone.
+    `pull` may be called by several threads. `patience` are the seconds to wait for a
+    pull before it is left alone.
     """
 
-    def __init__(
-        self,
-        pull: Callable[[list[str]], Iterable[Message]],
-        patience: float = _PATIENCE,
-    ) -> None:
+    def __init__(self, pull: PullMessages, patience: float = _PATIENCE) -> None:
         self._pull = pull
         self._patience = patience
         self._done: SimpleQueue[Pull] = SimpleQueue()
@@ -61,15 +65,9 @@ class Pulls:
         self._answered: set[str] = set()
 
     def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
-        """Pull; return what has come of this pull and of those before.
-
-        Parameters
-        ----------
-        message_ids : sequence of str
-            The messages whose replies are wanted. So many pulls are sent until any
-            has come back: each may have taken a reply, and more are not needed while
-            the SuperLink is gone.
-        """
+        """Pull; return what has come of this pull and of those before."""
+        # No more pulls than messages until any has come back: each may have taken a
+        # reply, and more are not needed while the SuperLink is gone.
         if self._unanswered < len(message_ids):
             pull = Pull(list(message_ids))
             self._under_way.append(pull)

@@ -1,4 +1,4 @@
-"""Flower's Grid, served by worker processes on this machine."""
+"""Flower's Grid, served by a runner: in this process, in others, or elsewhere."""
 
 import copy
 import logging
@@ -19,8 +19,10 @@ from flwr_asyncdrop.flower_internals.identity import (
     assume_identity,
     stamp,
 )
-from flwr_asyncdrop.simulation.runner import InlineRunner, Runner
-from flwr_asyncdrop.simulation.task import Answer, ClientAppSource, Task
+from flwr_asyncdrop.simulation.client_app import ClientAppSource
+from flwr_asyncdrop.simulation.client_call import Answer, ClientCall
+from flwr_asyncdrop.simulation.inline_runner import InlineRunner
+from flwr_asyncdrop.simulation.runner import Runner
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
 
@@ -51,9 +53,10 @@ class LocalGrid(Grid):
 
     Parameters
     ----------
-    client_app : str | Callable[[], ClientApp]
+    client_app : str | Callable[[], ClientApp] | None
         ``"module:attribute"`` of a ClientApp, importable with this ``sys.path``, or
-        a function of a module that takes nothing and returns a ClientApp.
+        a function of a module that takes nothing and returns a ClientApp. Leave it out
+        if you give a `runner`, which knows its own.
     num_nodes : int
         How many nodes there are; at least 1. Their ids are 1000, 1001, ...
     workers : int
@@ -66,6 +69,8 @@ class LocalGrid(Grid):
         The run config that the ClientApp sees.
     threads_per_worker : int
         Threads that PyTorch uses in each worker; at least 1.
+    runner : Runner | None
+        What runs the ClientApp in place of worker processes; closed with the grid.
 
     Raises
     ------
@@ -80,13 +85,14 @@ class LocalGrid(Grid):
 
     def __init__(
         self,
-        client_app: ClientAppSource,
+        client_app: ClientAppSource | None = None,
         *,
         num_nodes: int,
         workers: int = 1,
         node_config: Callable[[int], Mapping[str, UserConfigValue]] | None = None,
         run_config: Mapping[str, UserConfigValue] | None = None,
         threads_per_worker: int = 1,
+        runner: Runner | None = None,
     ) -> None:
         _check_at_least("num_nodes", num_nodes, 1)
         _check_at_least("workers", workers, 0)
@@ -108,11 +114,11 @@ class LocalGrid(Grid):
         self._queue = TaskQueue()
         self._open: set[str] = set()
         self._replies: dict[str, Message] = {}
-        self._runner: Runner = (
-            WorkerPool(client_app, workers, threads_per_worker)
-            if workers
-            else InlineRunner(client_app)
-        )
+        if runner is None:
+            runner = _default_runner(client_app, workers, threads_per_worker)
+        elif client_app is not None:
+            raise ConfigError("A runner has its own ClientApp: leave client_app out.")
+        self._runner = runner
         self._close = weakref.finalize(self, self._runner.close)
 
     def __enter__(self) -> Self:
@@ -152,52 +158,27 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Queue messages for their nodes.
+        """Queue messages for their nodes; return their ids, which are set in place.
 
-        Parameters
-        ----------
-        messages : Iterable[Message]
-            Each gets its id in place. A message that waits is not copied: leave its
-            content as it is until it has been answered.
-
-        Returns
-        -------
-        list[str]
-            The ids; a message for a node that does not exist has none, and is logged.
-
-        Raises
-        ------
-        RunError
-            The grid is closed, or a message was pushed and not yet answered.
+        A message for a node that does not exist has none, and is logged. A message that
+        waits is not copied: leave its content as it is until it has been answered.
         """
         self._check_open()
         ids = []
         for message in messages:
             if message.metadata.dst_node_id not in self._contexts:
-                _log.error(
-                    "No node %d: the message is dropped; nodes are %d to %d.",
-                    message.metadata.dst_node_id,
-                    min(self._contexts),
-                    max(self._contexts),
-                )
-                continue
-            ids.append(self._accept(message))
+                node = message.metadata.dst_node_id
+                _log.error("No node %d: the message is dropped.", node)
+            else:
+                ids.append(self._accept(message))
         self._hand_out()
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies there are, each one once.
+        """Return the replies there are, each one once, in the order of the ids.
 
-        Parameters
-        ----------
-        message_ids : Iterable[str]
-            Of the messages whose replies to return. An id that is unknown, or whose
-            reply was returned before, gives an Error reply, as in Flower.
-
-        Returns
-        -------
-        list[Message]
-            The replies, in the order of their ids.
+        An id that is unknown, or whose reply was returned before, gives an Error reply,
+        as in Flower.
         """
         self._collect(0.0)
         return [
@@ -213,18 +194,8 @@ class LocalGrid(Grid):
     ) -> bool:
         """Block until `pull_messages` has something to return for one of the ids.
 
-        Parameters
-        ----------
-        message_ids : Collection[str]
-            Of the messages to wait for.
-        timeout : float | None
-            Seconds to wait at most; ``None`` waits as long as it takes.
-
-        Returns
-        -------
-        bool
-            Whether there is something; false where the time is over, or there are no
-            ids.
+        It waits `timeout` seconds at most; ``None`` waits as long as it takes. Return
+        whether there is something.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while message_ids and self._open.issuperset(message_ids):
@@ -237,19 +208,9 @@ class LocalGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Push messages and wait for the replies to all of them.
+        """Push messages and wait for all replies, or `timeout` seconds at most.
 
-        Parameters
-        ----------
-        messages : Iterable[Message]
-            As for `push_messages`.
-        timeout : float | None
-            Seconds after which the replies there are must do; ``None`` waits for all.
-
-        Returns
-        -------
-        list[Message]
-            The replies, in the order in which they came.
+        Replies are returned in the order in which they came.
         """
         end = None if timeout is None else time.monotonic() + timeout
         waiting = set(self.push_messages(messages))
@@ -284,7 +245,7 @@ class LocalGrid(Grid):
         while self._queue and self._runner.has_room:
             message = self._queue.pop()
             context = self._contexts[message.metadata.dst_node_id]
-            self._runner.submit(Task(message, context))
+            self._runner.submit(ClientCall(message, context))
 
     def _collect(self, timeout: float | None) -> None:
         self._check_open()
@@ -312,6 +273,16 @@ class LocalGrid(Grid):
     def _check_open(self) -> None:
         if not self._close.alive:
             raise RunError("The LocalGrid is closed; make a new one.")
+
+
+def _default_runner(
+    client_app: ClientAppSource | None, workers: int, threads: int
+) -> Runner:
+    if client_app is None:
+        raise ConfigError("LocalGrid needs a client_app, or a runner that has one.")
+    if workers == 0:
+        return InlineRunner(client_app)
+    return WorkerPool(client_app, workers, threads)
 
 
 def _check_at_least(name: str, value: int, least: int) -> None:

@@ -1,29 +1,38 @@
-"""Who runs the tasks of the local grid: the interface, and the plain way."""
+"""Who runs the ClientApp for a grid: the interface."""
 
-import pickle
 from abc import ABC, abstractmethod
-from collections import deque
 
-from flwr_asyncdrop.simulation.task import (
-    Answer,
-    ClientAppSource,
-    Task,
-    answer,
-    load_client_app,
-)
+from flwr_asyncdrop.simulation.client_call import Answer, ClientCall
 
 
 class Runner(ABC):
-    """Runs tasks; used from one thread."""
+    """Runs a ClientApp for a `LocalGrid`, wherever it likes.
+
+    The grid calls it from one thread. Each call that was submitted gets one answer, in
+    any order: that of `ClientCall.run`, or of `ClientCall.fail` if the call was lost. A
+    call that was lost may be run again. The ClientApp may change a call's message and
+    context, which the server keeps: what runs must be a copy, such as what pickling
+    makes. `load_client_app` loads the ClientApp where it runs.
+    """
 
     @property
     @abstractmethod
     def has_room(self) -> bool:
-        """Whether another task can be submitted now."""
+        """Whether another call can be submitted now.
+
+        What has no room must have calls that are not answered yet. One call that waits
+        for each that runs keeps the processes busy while the server merges.
+        """
 
     @abstractmethod
-    def submit(self, task: Task) -> None:
-        """Take over a task; only while there is room."""
+    def submit(self, call: ClientCall) -> None:
+        """Take over a call; only while there is room. It must not wait for the answer.
+
+        Parameters
+        ----------
+        call : ClientCall
+            Never of a node that has another call under way.
+        """
 
     @abstractmethod
     def collect(self, timeout: float | None) -> list[Answer]:
@@ -34,48 +43,13 @@ class Runner(ABC):
         timeout : float | None
             Seconds to wait while there is none; ``None`` waits as long as it takes.
             Fewer may pass: an empty list does not mean that the time is over.
+
+        Raises
+        ------
+        RunError
+            There will be no more answers.
         """
 
     @abstractmethod
     def close(self) -> None:
         """Stop, and forget what has not been answered; may be called again."""
-
-
-class InlineRunner(Runner):
-    """Runs each task in the calling process when its answer is asked for.
-
-    Parameters
-    ----------
-    client_app : str | Callable[[], ClientApp]
-        What runs.
-
-    Raises
-    ------
-    ConfigError
-        The ClientApp cannot be loaded.
-    """
-
-    def __init__(self, client_app: ClientAppSource) -> None:
-        self._app = load_client_app(client_app)
-        self._tasks: deque[bytes] = deque()
-
-    @property
-    def has_room(self) -> bool:
-        """One task at a time: the next one sees what the caller does until then."""
-        return not self._tasks
-
-    def submit(self, task: Task) -> None:
-        """Keep the task, as it is now."""
-        self._tasks.append(pickle.dumps(task))
-
-    def collect(self, timeout: float | None) -> list[Answer]:
-        """Run the task there is."""
-        if not self._tasks:
-            return []
-        # S301: pickled above. The client must not share memory with the server.
-        task: Task = pickle.loads(self._tasks.popleft())  # noqa: S301  # bytes of this grid
-        return [answer(self._app, task)]
-
-    def close(self) -> None:
-        """Forget the task there is."""
-        self._tasks.clear()

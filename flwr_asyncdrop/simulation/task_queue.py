@@ -35,13 +35,7 @@ class TaskQueue:
             heapq.heappush(self._ready, (entry[0], node))
 
     def pop(self) -> Message:
-        """Take the oldest message whose node is free; the node is then busy.
-
-        Raises
-        ------
-        IndexError
-            There is none (see ``bool(queue)``).
-        """
+        """Take the oldest message whose node is free; the node is then busy."""
         _, node = heapq.heappop(self._ready)
         return self._lines[node][0][1]
 

@@ -1,9 +1,9 @@
 """Python objects passed between processes through shared memory.
 
-Only a record of a few bytes (which slot, how many bytes) travels through a socket;
-the object itself lies in a slot. A slot is an anonymous file mapped by both sides:
-nothing has a name, so nothing can be left behind, whoever is killed, and the size of
-``/dev/shm`` (64 MB in a container) is no limit.
+Only a `Notice` (which slot, how many bytes) travels through a socket; the object itself
+lies in a slot. A slot is an anonymous file that both sides map. It has no name, so
+nothing can be left behind, whoever is killed, and the size of ``/dev/shm`` (64 MB in a
+container) is no limit.
 """
 
 import mmap
@@ -15,11 +15,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from copyreg import dispatch_table
 from io import BytesIO
+from itertools import accumulate, pairwise
 from multiprocessing import reduction
 from typing import Any, Self
 
 from flwr.app import Array
 
+_LENGTH = struct.Struct("<Q")
 _Rebuild = tuple[Callable[..., Array], tuple[Any, ...]]
 
 
@@ -41,17 +43,9 @@ class _Pickler(pickle.Pickler):
 
 
 def encode(value: object) -> list[memoryview]:
-    """Serialise ``value`` without copying the bytes of its Flower ``Array`` objects.
+    """Pickle ``value`` without copying the bytes of its Flower ``Array`` objects.
 
-    Parameters
-    ----------
-    value : object
-        Anything that pickles.
-
-    Returns
-    -------
-    list[memoryview]
-        The pickle stream, then one view per ``Array``, in the stream's order.
+    Return the pickle stream, then one view per ``Array``, in the stream's order.
     """
     stream = BytesIO()
     buffers: list[pickle.PickleBuffer] = []
@@ -60,13 +54,7 @@ def encode(value: object) -> list[memoryview]:
 
 
 def decode(parts: Sequence[memoryview]) -> Any:
-    """Rebuild what `encode` took apart; the result owns all of its memory.
-
-    Parameters
-    ----------
-    parts : Sequence[memoryview]
-        As `encode` returned them.
-    """
+    """Rebuild what `encode` took apart; the result owns all of its memory."""
     # S301: the parts come from a process that this package started, over memory that
     # only the two share.
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # bytes of this grid
@@ -75,17 +63,10 @@ def decode(parts: Sequence[memoryview]) -> Any:
 class Slot:
     """Shared memory for one object at a time; it grows to the largest it has held.
 
-    Of the processes that share a slot, one at a time may use it: who that is, they
-    agree by other means (the records on the socket). A slot pickles only as an
-    argument of a process that is being started, which then shares it.
-
-    Parameters
-    ----------
-    descriptor : int
-        A file of at least one page, which the slot owns and closes.
+    Of the processes that share a slot, one at a time may use it: the notices on the
+    socket say which. A slot pickles only as an argument of a process that is being
+    started, which then shares it. It owns the file that it is made of.
     """
-
-    _LENGTH = struct.Struct("<Q")
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -100,44 +81,25 @@ class Slot:
         return _attach, (reduction.DupFd(self._descriptor),)
 
     def write(self, value: object) -> int:
-        """Put ``value`` in the slot, over what was there.
-
-        Returns
-        -------
-        int
-            The bytes used, which `read` asks for.
-        """
+        """Put ``value`` in the slot; return the bytes used, which `read` asks for."""
         body = encode(value)
         lengths = [part.nbytes for part in body]
         head = struct.pack(f"<{len(body) + 1}Q", len(body), *lengths)
-        size = len(head) + sum(lengths)
-        self._cover(size)
-        start = 0
-        parts: list[bytes | memoryview] = [head, *body]
-        for part in parts:
-            end = start + len(part)
+        ends = list(accumulate(lengths, initial=len(head)))
+        self._cover(ends[-1])
+        self._map[: len(head)] = head
+        for part, (start, end) in zip(body, pairwise(ends), strict=True):
             self._map[start:end] = part
-            start = end
-        return size
+        return ends[-1]
 
     def read(self, size: int) -> Any:
-        """Rebuild the object in the slot.
-
-        Parameters
-        ----------
-        size : int
-            What `write` returned, maybe in another process.
-        """
+        """Rebuild the object that `write` put here, maybe in another process."""
         self._cover(size)
         view = memoryview(self._map)
-        (count,) = self._LENGTH.unpack_from(view)
-        lengths = struct.unpack_from(f"<{count}Q", view, self._LENGTH.size)
-        start = self._LENGTH.size * (count + 1)
-        parts = []
-        for length in lengths:
-            parts.append(view[start : start + length])
-            start += length
-        return decode(parts)
+        (count,) = _LENGTH.unpack_from(view)
+        lengths = struct.unpack_from(f"<{count}Q", view, _LENGTH.size)
+        ends = list(accumulate(lengths, initial=_LENGTH.size * (count + 1)))
+        return decode([view[start:end] for start, end in pairwise(ends)])
 
     def close(self) -> None:
         """Let go of the memory, which is freed when every process has done so."""

@@ -9,15 +9,9 @@ from multiprocessing import connection, parent_process
 
 import torch
 
-from flwr_asyncdrop.flower_internals.identity import ErrorCode
-from flwr_asyncdrop.simulation.record import FAILED, READY, Record
-from flwr_asyncdrop.simulation.task import (
-    ClientAppSource,
-    Task,
-    answer,
-    failure,
-    load_client_app,
-)
+from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
+from flwr_asyncdrop.simulation.client_call import ClientCall
+from flwr_asyncdrop.simulation.notice import READY, Notice, send_failure
 from flwr_asyncdrop.simulation.transport import Slot
 
 
@@ -27,18 +21,9 @@ def serve(
     client_app: ClientAppSource,
     threads: int,
 ) -> None:
-    """Answer tasks until the grid closes the channel or its process ends.
+    """Answer the calls in the slots that the channel's notices name.
 
-    Parameters
-    ----------
-    channel : socket.socket
-        Where records come from and go to.
-    slots : Sequence[Slot]
-        Where the objects lie that records speak of.
-    client_app : str | Callable[[], ClientApp]
-        Loaded once, before the first task.
-    threads : int
-        Threads that PyTorch may use.
+    It ends when the grid closes the channel, or when the grid's process ends.
     """
     # Ctrl-C goes to the whole process group; the grid's process decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -47,26 +32,22 @@ def serve(
     try:
         app = load_client_app(client_app)
     except Exception as error:
-        text = str(error).encode()
-        Record(FAILED, len(text)).send(channel)
-        channel.sendall(text)
+        send_failure(channel, str(error))
         return
     READY.send(channel)
-    while record := Record.receive(channel):
-        slot = slots[record.slot]
-        task: Task = slot.read(record.size)
+    while notice := Notice.receive(channel):
+        slot = slots[notice.slot]
+        call: ClientCall = slot.read(notice.size)
         try:
-            size = slot.write(answer(app, task))
+            size = slot.write(call.run(app))
         except Exception as error:
             reason = f"The ClientApp's reply cannot be sent: {error}"
-            size = slot.write(
-                failure(task, ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
-            )
-        Record(record.slot, size).send(channel)
+            size = slot.write(call.fail(reason))
+        Notice(notice.slot, size).send(channel)
 
 
 def _exit_with_parent() -> None:
-    """End this process with its parent, even in the middle of a task."""
+    """End this process with its parent, even in the middle of a call."""
     if (parent := parent_process()) is not None:
         connection.wait([parent.sentinel])
         os._exit(1)

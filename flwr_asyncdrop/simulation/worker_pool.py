@@ -3,30 +3,26 @@
 import atexit
 import multiprocessing
 import os
-import pickle
 import selectors
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
-from typing import Self
-
-from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.flower_internals.identity import ErrorCode
+from flwr_asyncdrop.simulation.client_app import ClientAppSource, check_can_be_sent
+from flwr_asyncdrop.simulation.client_call import Answer, ClientCall
 from flwr_asyncdrop.simulation.main_module import no_main_module, refers_to_main
-from flwr_asyncdrop.simulation.record import FAILED, READY, Record, receive_text
+from flwr_asyncdrop.simulation.notice import READY, Notice, read_failure
 from flwr_asyncdrop.simulation.runner import Runner
-from flwr_asyncdrop.simulation.task import Answer, ClientAppSource, Task, failure
 from flwr_asyncdrop.simulation.transport import Slot
 from flwr_asyncdrop.simulation.worker import serve
 
 # One that runs and one that waits, so that a worker has something to do while the
 # caller is busy (merging, evaluating) and does not call in.
-_TASKS_PER_WORKER = 2
+_CALLS_PER_WORKER = 2
 _SECONDS_TO_EXIT = 5.0
 # A machine that is short of memory may kill a worker before it is ready.
 _MOST_FAILED_STARTS = 3
@@ -34,55 +30,30 @@ _MOST_FAILED_STARTS = 3
 _IMPORTED_LATE = ("torch._dynamo",)
 
 
-@dataclass(frozen=True)
-class _Sealed:
-    """A factory that is unpickled where it is called, so that it fails there."""
-
-    name: str
-    data: bytes
-
-    @classmethod
-    def seal(cls, factory: Callable[[], ClientApp]) -> Self:
-        try:
-            return cls(repr(factory), pickle.dumps(factory))
-        except (AttributeError, TypeError, pickle.PicklingError) as error:
-            raise ConfigError(
-                f"The ClientApp {factory!r} cannot be sent to a worker: {error}; "
-                'give "module:attribute", or a function of a module.'
-            ) from error
-
-    def __call__(self) -> ClientApp:
-        # S301: pickled by `seal` in the process that started this one.
-        factory: Callable[[], ClientApp] = pickle.loads(self.data)  # noqa: S301  # bytes of this grid
-        return factory()
-
-    def __repr__(self) -> str:
-        return self.name
-
-
 @dataclass(eq=False)
 class _Worker:
     """A worker process, with both ends of its channel.
 
-    The far end stays open here to take back records that the worker has not read:
-    the system gives each record to one reader only, so a task is either taken back
-    or begun, never both.
+    The far end stays open here to take back notices that the worker has not read: the
+    system gives each notice to one reader only, so a call is either taken back or
+    begun, never both.
     """
 
     process: BaseProcess
     channel: socket.socket
     far_end: socket.socket
     is_ready: bool = False
-    held: dict[int, Task] = field(default_factory=dict)
+    held: dict[int, ClientCall] = field(default_factory=dict)
+    """The calls that it has, by slot."""
 
-    def give(self, record: Record, task: Task) -> None:
-        self.held[record.slot] = task
-        record.send(self.channel)
+    def give(self, notice: Notice, call: ClientCall) -> None:
+        self.held[notice.slot] = call
+        notice.send(self.channel)
 
-    def take_back(self) -> tuple[Record, Task] | None:
-        """Take back the oldest task that the worker has not begun, if any."""
-        record = Record.receive_now(self.far_end)
-        return None if record is None else (record, self.held.pop(record.slot))
+    def take_back(self) -> tuple[Notice, ClientCall] | None:
+        """Take back the oldest call that the worker has not begun, if any."""
+        notice = Notice.receive(self.far_end, wait=False)
+        return None if notice is None else (notice, self.held.pop(notice.slot))
 
     def close(self) -> None:
         self.channel.close()
@@ -95,28 +66,15 @@ class _Worker:
 
 
 class WorkerPool(Runner):
-    """Runs tasks in worker processes, which it starts, replaces and ends.
+    """Runs calls in worker processes, which it starts, replaces and ends.
 
-    A task goes to the worker that has the fewest, at most two; one that waits behind
+    A call goes to the worker that has the fewest, at most two; one that waits behind
     a long one moves to a worker without work. Memory: two slots a worker, each as
     large as the largest message it has held.
 
-    Parameters
-    ----------
-    client_app : str | Callable[[], ClientApp]
-        What runs; loaded by each worker.
-    size : int
-        Worker processes.
-    threads : int
-        Threads of PyTorch in each.
-
-    Raises
-    ------
-    ConfigError
-        The ClientApp cannot be loaded, or sent to the workers; or the system, which
-        is not a POSIX one, cannot start them.
-    RunError
-        A worker died before it was ready; later on, if those that replace it do so too.
+    ConfigError: the ClientApp cannot be loaded, or sent to the workers, or the system
+    cannot start them. RunError: a worker died before it was ready, or later all that
+    replace one.
     """
 
     def __init__(self, client_app: ClientAppSource, size: int, threads: int) -> None:
@@ -125,9 +83,8 @@ class WorkerPool(Runner):
                 "LocalGrid cannot start worker processes on this system, which has no "
                 "fork server; use workers=0."
             )
-        self._client_app = (
-            client_app if isinstance(client_app, str) else _Sealed.seal(client_app)
-        )
+        check_can_be_sent(client_app)
+        self._client_app = client_app
         # A factory's module may be the script itself.
         self._needs_main = not isinstance(client_app, str) or refers_to_main(client_app)
         self._threads = threads
@@ -136,7 +93,7 @@ class WorkerPool(Runner):
         # What every worker imports is imported once, where no thread has run yet.
         self._context.set_forkserver_preload([serve.__module__, *_IMPORTED_LATE])
         self._selector = selectors.DefaultSelector()
-        self._slots = [Slot.make() for _ in range(size * _TASKS_PER_WORKER)]
+        self._slots = [Slot.make() for _ in range(size * _CALLS_PER_WORKER)]
         self._free = list(range(len(self._slots)))
         self._workers: list[_Worker] = []
         self._failed_starts = 0
@@ -160,23 +117,15 @@ class WorkerPool(Runner):
         """Whether a slot is free."""
         return bool(self._free)
 
-    def submit(self, task: Task) -> None:
-        """Hand the task to the worker that has the fewest."""
+    def submit(self, call: ClientCall) -> None:
+        """Hand the call to the worker that has the fewest."""
         slot = self._free[-1]
-        record = Record(slot, self._slots[slot].write(task))
+        notice = Notice(slot, self._slots[slot].write(call))
         self._free.pop()
-        min(self._workers, key=lambda worker: len(worker.held)).give(record, task)
+        min(self._workers, key=lambda worker: len(worker.held)).give(notice, call)
 
     def collect(self, timeout: float | None) -> list[Answer]:
-        """Wait for news of any worker, and return the answers among it.
-
-        Raises
-        ------
-        ConfigError
-            A worker cannot load the ClientApp.
-        RunError
-            A worker died before it was ready.
-        """
+        """Wait for news of any worker, and return the answers among it."""
         self._share_out()
         answers: list[Answer] = []
         dead: list[_Worker] = []
@@ -192,7 +141,7 @@ class WorkerPool(Runner):
         return answers
 
     def close(self) -> None:
-        """End the workers: at once where a task runs, else as they finish."""
+        """End the workers: at once where a call runs, else as they finish."""
         # A process forked from this one has the pool's memory, but not its workers.
         if self._is_closed or os.getpid() != self._owner:
             return
@@ -225,19 +174,19 @@ class WorkerPool(Runner):
         return worker
 
     def _receive(self, worker: _Worker) -> Iterator[Answer]:
-        while record := Record.receive_now(worker.channel):
-            if record == READY:
+        while notice := Notice.receive(worker.channel, wait=False):
+            if notice == READY:
                 worker.is_ready = True
                 self._failed_starts = 0
-            elif record.slot == FAILED:
-                raise ConfigError(receive_text(worker.channel, record.size))
+            elif (text := read_failure(worker.channel, notice)) is not None:
+                raise ConfigError(text)
             else:
-                del worker.held[record.slot]
-                self._free.append(record.slot)
-                yield self._slots[record.slot].read(record.size)
+                del worker.held[notice.slot]
+                self._free.append(notice.slot)
+                yield self._slots[notice.slot].read(notice.size)
 
     def _replace(self, worker: _Worker) -> Iterator[Answer]:
-        """Start another worker for a dead one; answer for the task it had begun."""
+        """Start another worker for a dead one; answer for the call it had begun."""
         self._workers.remove(worker)
         self._selector.unregister(worker.channel)
         self._selector.unregister(worker.process.sentinel)
@@ -255,20 +204,20 @@ class WorkerPool(Runner):
                     '`if __name__ == "__main__":` around its code.'
                 )
         successor = self._start()
-        for record, task in waiting:
-            successor.give(record, task)
-        for slot, task in worker.held.items():
+        for entry in waiting:
+            successor.give(*entry)
+        for slot, call in worker.held.items():
             self._free.append(slot)
             reason = f"The worker process {cause} while it ran the ClientApp."
-            yield failure(task, ErrorCode.CLIENT_APP_CRASHED, reason)
+            yield call.fail(reason, crashed=True)
 
     def _share_out(self) -> None:
-        """Move tasks that wait behind another to workers that have none."""
+        """Move calls that wait behind another to workers that have none."""
         for idle in self._workers:
             if idle.held:
                 continue
             busiest = max(self._workers, key=lambda worker: len(worker.held))
-            if len(busiest.held) < _TASKS_PER_WORKER:
+            if len(busiest.held) < _CALLS_PER_WORKER:
                 return
             if entry := busiest.take_back():
                 idle.give(*entry)

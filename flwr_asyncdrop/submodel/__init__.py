@@ -10,18 +10,18 @@ from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
 from flwr_asyncdrop.submodel.block_plan import BlockPlan
 from flwr_asyncdrop.submodel.blocks import plan_blocks
 from flwr_asyncdrop.submodel.declare import declare_plan
-from flwr_asyncdrop.submodel.flops import step_flops
+from flwr_asyncdrop.submodel.kernels import steady_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.planning import plan_submodels, verify_plan
 from flwr_asyncdrop.submodel.savings import (
-    Saving,
+    SubmodelCost,
     droppable_share,
     savings,
     savings_table,
+    step_flops,
 )
-from flwr_asyncdrop.submodel.scatter import add_
-from flwr_asyncdrop.submodel.transfer import check_fits, extract, merge_, silenced
+from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, silenced
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
     "Indices",
     "Keep",
     "Plan",
-    "Saving",
     "Scope",
     "State",
+    "SubmodelCost",
     "UnitGroup",
     "add_",
     "check_fits",
@@ -47,6 +47,7 @@ __all__ = [
     "savings",
     "savings_table",
     "silenced",
+    "steady_kernels",
     "step_flops",
     "verify_plan",
 ]

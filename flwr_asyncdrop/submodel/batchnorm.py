@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from flwr_asyncdrop.submodel.kernels import eval_mode
+
 
 def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """Learn the running statistics of batch normalisation anew, in place.
@@ -22,30 +24,22 @@ def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
     batches : iterable of Tensor
         Inputs of the model, on its device. Without any the statistics stay.
     """
-    layers = _tracking_layers(model)
-    if not layers:
-        return
-    modes = {module: module.training for module in model.modules()}
-    momenta = {layer: layer.momentum for layer in layers}
-    try:
-        model.eval()
-        for number, batch in enumerate(batches):
-            for layer in layers if number == 0 else ():
-                layer.reset_running_stats()
-                layer.momentum = None  # torch's word for the plain average
-                layer.train()
-            with torch.no_grad():
-                model(batch)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for layer, momentum in momenta.items():
-            layer.momentum = momentum
-
-
-def _tracking_layers(model: nn.Module) -> list[_BatchNorm]:
-    return [
+    layers = [
         module
         for module in model.modules()
         if isinstance(module, _BatchNorm) and module.running_mean is not None
     ]
+    if not layers:
+        return
+    momenta = {layer: layer.momentum for layer in layers}
+    try:
+        with eval_mode(model), torch.no_grad():
+            for number, batch in enumerate(batches):
+                for layer in layers if number == 0 else ():
+                    layer.reset_running_stats()
+                    layer.momentum = None  # torch's word for the plain average
+                    layer.train()
+                model(batch)
+    finally:
+        for layer, momentum in momenta.items():
+            layer.momentum = momentum

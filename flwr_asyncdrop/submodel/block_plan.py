@@ -10,7 +10,7 @@ from torch import nn
 
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.skipping import is_inside
-from flwr_asyncdrop.submodel.tensors import tensors_of
+from flwr_asyncdrop.submodel.types import parameters_of, shapes_of, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +37,13 @@ class BlockPlan(Plan):
         tensors = tensors_of(model)
         return cls(
             groups=(UnitGroup("residual blocks", len(blocks), "residual"),),
-            shapes={name: tuple(tensor.shape) for name, tensor in tensors.items()},
+            shapes=shapes_of(tensors),
             axes={
                 name: {0: torch.full((len(tensors[name]),), unit)}
                 for unit, block in enumerate(blocks)
                 for name in tensors_in(model, block)
             },
-            parameters=frozenset(
-                name for name, t in tensors.items() if isinstance(t, nn.Parameter)
-            ),
+            parameters=parameters_of(tensors),
             left_out=dict(left_out),
             blocks=tuple(blocks),
         )

@@ -2,29 +2,31 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel.agreement import agree
 from flwr_asyncdrop.submodel.block_plan import BlockPlan, tensors_in
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.probe import Probe, make_probe
 from flwr_asyncdrop.submodel.residual import residual_modules, zeroed
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside
-from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.transfer import extract
-from flwr_asyncdrop.submodel.types import Indices
+from flwr_asyncdrop.submodel.types import (
+    Indices,
+    Inputs,
+    as_tuple,
+    shapes_of,
+    tensors_of,
+)
+from flwr_asyncdrop.submodel.verify import agree, bisect
 
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
 
 
-def plan_blocks(
-    model: nn.Module, example_inputs: Tensor | tuple[Any, ...]
-) -> BlockPlan:
+def plan_blocks(model: nn.Module, example_inputs: Inputs) -> BlockPlan:
     """Find which residual blocks of `model` can be left out whole.
 
     A block is a module that returns its input when its tensors are zero, and has a
@@ -50,11 +52,9 @@ def plan_blocks(
     UnsupportedModelError
         If the model cannot be copied, does not run on the inputs, or has fewer blocks.
     """
-    is_tensor = isinstance(example_inputs, Tensor)
-    inputs = (example_inputs,) if is_tensor else tuple(example_inputs)
     left_out: dict[str, str] = {}
     with plain_kernels():
-        probe = make_probe(model, inputs)
+        probe = make_probe(model, as_tuple(example_inputs))
         found = residual_modules(probe)
         blocks = _smallest(_separable(probe.model, found, left_out))
         blocks = _unmistakable(probe.model, blocks, found, left_out)
@@ -111,7 +111,7 @@ def _unmistakable(
         inside = [block for block in kept if is_inside(block, outer)]
         if not inside or len(inside) == len(kept):
             continue
-        shapes = {name: tuple(t.shape) for name, t in tensors_of(model).items()}
+        shapes = shapes_of(tensors_of(model))
         for block in inside:
             for name in tensors_in(model, block):
                 shapes[name] = (0, *shapes[name][1:])
@@ -128,23 +128,14 @@ def _verified(
 
     Every other block is left out at once, then the others: all of them never are.
     """
-    sound = {*_sound(probe, blocks[::2]), *_sound(probe, blocks[1::2])}
-    for block in blocks:
-        if block not in sound:
-            left_out[block] = "the model without it does not give what it should"
-    return [block for block in blocks if block in sound]
 
+    def fault(tried: Sequence[str]) -> str | None:
+        holds = _can_do_without(probe, tried)
+        return None if holds else "the model without it does not give what it should"
 
-def _sound(probe: Probe, blocks: Sequence[str]) -> Sequence[str]:
-    """Return the blocks that can be left out, together."""
-    if not blocks or _can_do_without(probe, blocks):
-        return blocks
-    middle = len(blocks) // 2
-    if not middle:
-        return ()
-    first, second = _sound(probe, blocks[:middle]), _sound(probe, blocks[middle:])
-    together = (*first, *second)
-    return together if _can_do_without(probe, together) else first
+    faults = bisect(blocks[::2], fault) | bisect(blocks[1::2], fault)
+    left_out |= {block: faults[block] for block in blocks if block in faults}
+    return [block for block in blocks if block not in faults]
 
 
 def _can_do_without(probe: Probe, blocks: Sequence[str]) -> bool:

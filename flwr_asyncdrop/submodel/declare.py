@@ -38,8 +38,8 @@ def declare_plan(
     Returns
     -------
     Plan
-        Nothing has been run, so nothing is verified: the server takes your word. Where
-        there is a module, `verify_plan` tries the plan on it.
+        Nothing has been run, so nothing is verified. If there is a module,
+        `verify_plan` tries the plan on it.
 
     Raises
     ------
@@ -86,13 +86,8 @@ def _num_units(
 
 
 def _positions(
-    group: str,
-    size: int,
-    tensor: str,
-    axis: Axis,
-    shapes: Mapping[str, Sequence[int]],
+    group: str, size: int, tensor: str, axis: Axis, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[int, Tensor]:
-    """Return the dim and the unit of each of its positions."""
     dim = axis if isinstance(axis, int) else axis[0]
     length = _length(group, tensor, dim, shapes)
     if isinstance(axis, int):

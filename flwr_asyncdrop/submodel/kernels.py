@@ -1,10 +1,25 @@
-"""Run a model on torch's plain operations, in which every unit can be seen."""
+"""Run a model so that every unit can be seen, and leave everything as it was."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+_switches = threading.RLock()
+
+
+@contextmanager
+def steady_kernels() -> Iterator[None]:
+    """Let no other thread switch kernels meanwhile.
+
+    For a thread that runs models beside one that plans submodels or counts their
+    FLOPs: other kernels round otherwise.
+    """
+    with _switches:
+        yield
 
 
 @contextmanager
@@ -12,9 +27,15 @@ def plain_kernels() -> Iterator[None]:
     """Switch fused kernels and gradients off, and keep the random state as it was.
 
     Fused LSTM, attention and encoder kernels hide matrix products from dispatch. The
-    switches are process-wide: they are restored on leaving, and no other thread should
-    run a model meanwhile.
+    switches are process-wide, and restored on leaving: a thread that runs a model
+    meanwhile protects itself with `steady_kernels`.
     """
+    with _switches, _switched():
+        yield
+
+
+@contextmanager
+def _switched() -> Iterator[None]:
     mkldnn = torch.backends.mkldnn
     was_enabled, was_fast = mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
     mkldnn.enabled = False  # type: ignore[assignment]  # a descriptor takes the bool
@@ -29,3 +50,15 @@ def plain_kernels() -> Iterator[None]:
     finally:
         mkldnn.enabled = was_enabled
         torch.backends.mha.set_fastpath_enabled(was_fast)
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put `model` into eval mode; on leaving, each module gets its own mode back."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode

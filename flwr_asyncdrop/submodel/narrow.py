@@ -11,8 +11,7 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.scaling import scale_consumers
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
-from flwr_asyncdrop.submodel.tensors import tensors_of
-from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
 
 
 def narrow(
@@ -54,7 +53,6 @@ def _narrowed(
     *,
     scale: bool,
 ) -> nn.Module:
-    """Return the narrower copy of `model`, with tensors from `make`."""
     tensors = tensors_of(model)
     skipped = emptied_blocks(model, shapes)
     _check_shapes(type(model).__name__, tensors, shapes, skipped)
@@ -99,8 +97,7 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
     ShapeError
         If the arrays are not a submodel of `model`.
     """
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    small = _narrowed(model, shapes, torch.empty, scale=scale)
+    small = _narrowed(model, shapes_of(state), torch.empty, scale=scale)
     small.load_state_dict(state, strict=True)
     return small
 

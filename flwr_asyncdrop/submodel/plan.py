@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.types import Indices, Keep, Scope
+from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, Shapes, is_ascending
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Plan:
     """
 
     groups: tuple[UnitGroup, ...]
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Shapes
     axes: dict[str, dict[int, Tensor]]
     parameters: frozenset[str]
     left_out: dict[str, str] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Plan:
             flags[units + offset] = True
         return flags
 
-    def shapes_of(self, indices: Indices) -> dict[str, tuple[int, ...]]:
+    def shapes_of(self, indices: Indices) -> Shapes:
         """Return the shape that every tensor has in the submodel of `indices`."""
         return {
             name: narrowed_shape(shape, indices.get(name, {}))
@@ -167,14 +167,7 @@ class Plan:
 
 
 def _check_units(group: UnitGroup, units: Tensor) -> None:
-    """Raise ShapeError unless `units` are ascending unit numbers of `group`."""
-    ascending = (
-        units.dtype == torch.int64
-        and units.dim() == 1
-        and len(units) > 0
-        and bool((units[1:] > units[:-1]).all())
-    )
-    if not ascending:
+    if not is_ascending(units) or not len(units):
         raise ShapeError(
             f"the kept units of {group.name} must be a non-empty ascending int64 "
             f"vector, not {units.dtype} of shape {tuple(units.shape)}"

@@ -12,13 +12,15 @@ from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe, probes
-from flwr_asyncdrop.submodel.tensors import tensors_of
+from flwr_asyncdrop.submodel.types import Inputs, as_tuple, parameters_of, tensors_of
 from flwr_asyncdrop.submodel.verify import find_faults
+
+_RESIDUAL = "carried by a residual stream, which the scope 'internal' leaves whole"
 
 
 def plan_submodels(
     model: nn.Module,
-    example_inputs: Tensor | tuple[Any, ...],
+    example_inputs: Inputs,
     *,
     scope: Literal["internal", "all"] = "all",
 ) -> Plan:
@@ -55,11 +57,12 @@ def plan_submodels(
     """
     if scope not in ("all", "internal"):
         raise ConfigError(f"scope={scope!r} must be 'all' or 'internal'")
-    inputs = _as_tuple(example_inputs)
+    inputs = as_tuple(example_inputs)
     with plain_kernels():
         probe, plan = _discover(model, inputs)
         if scope == "internal":
-            plan = leave_out(plan, _residual_groups(plan))
+            residual = [n for n, g in enumerate(plan.groups) if g.scope == "residual"]
+            plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
         plan = leave_out(plan, find_faults(probe, plan))
     if not plan.groups:
         why = "; ".join(f"{name}: {reason}" for name, reason in plan.left_out.items())
@@ -71,9 +74,7 @@ def plan_submodels(
     return plan
 
 
-def verify_plan(
-    model: nn.Module, example_inputs: Tensor | tuple[Any, ...], plan: Plan
-) -> Plan:
+def verify_plan(model: nn.Module, example_inputs: Inputs, plan: Plan) -> Plan:
     """Try a plan on the module that it is meant for, e.g. one from `declare_plan`.
 
     Parameters
@@ -100,10 +101,9 @@ def verify_plan(
     """
     tensors = tensors_of(model)
     _check_arrays(type(model).__name__, tensors, plan)
-    parameters = (n for n, t in tensors.items() if isinstance(t, nn.Parameter))
-    plan = replace(plan, parameters=frozenset(parameters))
+    plan = replace(plan, parameters=parameters_of(tensors))
     with plain_kernels():
-        faults = find_faults(make_probe(model, _as_tuple(example_inputs)), plan)
+        faults = find_faults(make_probe(model, as_tuple(example_inputs)), plan)
     if faults:
         why = "; ".join(f"{plan.groups[n].name}: {why}" for n, why in faults.items())
         raise UnsupportedModelError(
@@ -113,14 +113,7 @@ def verify_plan(
     return plan
 
 
-def _as_tuple(example_inputs: Tensor | tuple[Any, ...]) -> tuple[Any, ...]:
-    if isinstance(example_inputs, Tensor):
-        return (example_inputs,)
-    return tuple(example_inputs)
-
-
 def _check_arrays(model: str, tensors: Mapping[str, Tensor], plan: Plan) -> None:
-    """Raise ShapeError unless `plan` is of arrays like the `tensors` of the model."""
     for name in sorted(tensors.keys() | plan.shapes.keys()):
         actual = tuple(tensors[name].shape) if name in tensors else "no such tensor"
         declared = plan.shapes.get(name, "not there")
@@ -146,24 +139,8 @@ def _discover(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Probe, Plan]:
     ) from failure
 
 
-def _residual_groups(plan: Plan) -> dict[int, str]:
-    return {
-        number: "carried by a residual stream, which the scope 'internal' leaves whole"
-        for number, group in enumerate(plan.groups)
-        if group.scope == "residual"
-    }
-
-
 def leave_out(plan: Plan, reasons: Mapping[int, str]) -> Plan:
-    """Return `plan` without the groups in `reasons`, numbered anew.
-
-    Parameters
-    ----------
-    plan : Plan
-        The plan to narrow down; not touched.
-    reasons : mapping of int to str
-        The number of each group to leave out, and why it stays whole.
-    """
+    """Return `plan` without the groups that have a reason, numbered anew."""
     kept = [number for number in range(len(plan.groups)) if number not in reasons]
     numbers = torch.full((plan.num_units + 1,), -1)
     first = 0
@@ -179,10 +156,9 @@ def leave_out(plan: Plan, reasons: Mapping[int, str]) -> Plan:
             if bool((renewed >= 0).any()):
                 axes.setdefault(name, {})[dim] = renewed
     names = {plan.groups[number].name: reason for number, reason in reasons.items()}
-    return Plan(
+    return replace(
+        plan,
         groups=tuple(plan.groups[number] for number in kept),
-        shapes=plan.shapes,
         axes=axes,
-        parameters=plan.parameters,
         left_out=plan.left_out | names,
     )

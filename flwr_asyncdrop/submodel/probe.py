@@ -3,14 +3,16 @@
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel.tensors import tensors_of
+from flwr_asyncdrop.submodel.types import tensors_of
+
+T = TypeVar("T")
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
 
@@ -19,14 +21,8 @@ _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
 class Probe:
     """A private copy of a model, in eval mode on the CPU, with inputs that it takes.
 
-    Attributes
-    ----------
-    model : Module
-        Its tensors are free to be overwritten.
-    inputs : tuple
-        The positional arguments of a forward pass.
-    tolerance : float
-        The largest difference, relative to the largest value, that rounding explains.
+    The tensors of `model` are free to be overwritten. `tolerance` is the largest
+    difference, relative to the largest value, that rounding explains.
     """
 
     model: nn.Module
@@ -43,7 +39,7 @@ class Probe:
 
     def fresh_inputs(self) -> tuple[Any, ...]:
         """Return a copy of the inputs: models may write on what they are given."""
-        return _map_tensors(Tensor.clone, self.inputs)
+        return map_tensors(Tensor.clone, self.inputs)
 
     def varied(self, generator: torch.Generator) -> "Probe":
         """Return a probe with noise, as large as they are, on floating-point inputs."""
@@ -54,16 +50,13 @@ class Probe:
             noise = torch.empty_like(tensor).normal_(generator=generator)
             return tensor + tensor.abs().mean() * noise
 
-        return replace(self, inputs=_map_tensors(vary, self.inputs))
+        return replace(self, inputs=map_tensors(vary, self.inputs))
 
 
 def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
-    """Return the first of the `probes` of `model` that runs.
+    """Return the first of the `probes` that runs; raise UnsupportedModelError if none.
 
-    Raises
-    ------
-    UnsupportedModelError
-        If the model cannot be copied or does not run on the inputs.
+    The error names the inputs as the likely cause.
     """
     failure: Exception | None = None
     for probe in probes(model, inputs):
@@ -85,11 +78,6 @@ def probes(model: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Probe]:
 
     Tensors that hold one value throughout, like a new batch normalisation's, get
     random ones: if all positions are equal, nobody sees that they were mixed up.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model cannot be copied.
     """
     generator = torch.Generator().manual_seed(0)
     for dtype, tolerance in _TOLERANCES.items():
@@ -100,7 +88,9 @@ def probes(model: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Probe]:
                 f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
                 "no tensors with a gradient history, files or locks in its attributes"
             ) from error
-        _diversify(copied, generator)
+        for tensor in tensors_of(copied).values():
+            if tensor.is_floating_point() and _is_constant(tensor):
+                tensor.data.uniform_(0.5, 1.5, generator=generator)
         yield Probe(copied, _probe_inputs(inputs, dtype, generator), tolerance)
 
 
@@ -116,12 +106,6 @@ def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     return copy.deepcopy(model, memo).to("cpu", dtype).eval()
 
 
-def _diversify(model: nn.Module, generator: torch.Generator) -> None:
-    for tensor in tensors_of(model).values():
-        if tensor.is_floating_point() and _is_constant(tensor):
-            tensor.data.uniform_(0.5, 1.5, generator=generator)
-
-
 def _probe_inputs(
     inputs: tuple[Any, ...], dtype: torch.dtype, generator: torch.Generator
 ) -> tuple[Any, ...]:
@@ -135,20 +119,19 @@ def _probe_inputs(
             prepared.normal_(generator=generator)
         return prepared
 
-    return _map_tensors(prepare, inputs)
-
-
-def _map_tensors(
-    function: Callable[[Tensor], Tensor], inputs: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    mapped: tuple[Any, ...] = tree_map(
-        lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, inputs
-    )
-    return mapped
+    return map_tensors(prepare, inputs)
 
 
 def _is_constant(tensor: Tensor) -> bool:
     return tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], arguments: T) -> T:
+    """Return the arguments, nested as they are, with `function` of each tensor."""
+    mapped: T = tree_map(
+        lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, arguments
+    )
+    return mapped
 
 
 def first_line(error: Exception | None) -> str:

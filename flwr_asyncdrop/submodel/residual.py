@@ -7,30 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from flwr_asyncdrop.submodel.probe import Probe
-from flwr_asyncdrop.submodel.tensors import tensors_of
+from flwr_asyncdrop.submodel.probe import Probe, map_tensors
+from flwr_asyncdrop.submodel.types import tensors_of
 
 
 def residual_modules(probe: Probe) -> tuple[str, ...]:
     """Return the modules that add something to their input, and nothing if zeroed.
 
-    They take a tensor, and perhaps more arguments, and return one of the same shape.
-    With zeros for their tensors it is their input. With the tensors that they have,
-    what they add depends on the input: a layer that adds a bias or an encoding of the
-    position is none of them.
-
-    Parameters
-    ----------
-    probe : Probe
-        A model on the CPU and inputs for it. Run under ``plain_kernels``.
-
-    Returns
-    -------
-    tuple of str
-        The modules that do so every time they are called, as the model lists them;
-        nested ones too, but not the model itself.
+    They take a tensor, and perhaps more arguments, and return one of the same shape,
+    every time they are called. With zeros for their tensors it is their input. With
+    the tensors that they have, what they add depends on the input: a layer that adds a
+    bias or an encoding of the position is none of them. Nested ones count too, the
+    model itself does not. Run under ``plain_kernels``.
     """
     return tuple(
         name
@@ -50,7 +39,8 @@ class _Call:
 
     def with_input(self, tensor: Tensor) -> Tensor:
         """Return the output for another input; models may write on what they get."""
-        first, others, keywords = _cloned((tensor, self.others, self.keywords))
+        given = (tensor, self.others, self.keywords)
+        first, others, keywords = map_tensors(Tensor.clone, given)
         output: Tensor = self.module(first, *others, **keywords)
         return output
 
@@ -66,7 +56,7 @@ class _Watch:
     def before(
         self, _: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        self._running.append(_cloned((args, keywords)))
+        self._running.append(map_tensors(Tensor.clone, (args, keywords)))
 
     def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         args, keywords = self._running.pop()
@@ -131,10 +121,4 @@ def _alike(one: Any, other: Any) -> bool:
         and isinstance(other, Tensor)
         and one.is_floating_point()
         and (one.shape, one.dtype) == (other.shape, other.dtype)
-    )
-
-
-def _cloned(arguments: Any) -> Any:
-    return tree_map(
-        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, arguments
     )

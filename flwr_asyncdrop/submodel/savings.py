@@ -3,35 +3,30 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.submodel.flops import step_flops
+from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.tensors import tensors_of
 from flwr_asyncdrop.submodel.transfer import extract
-from flwr_asyncdrop.submodel.types import Keep
+from flwr_asyncdrop.submodel.types import Inputs, as_tuple, tensors_of
 
 
 @dataclass(frozen=True)
-class Saving:
-    """What is left of a model at one drop rate.
+class SubmodelCost:
+    """What is left of a model when the share `rate` of each group's units is dropped.
 
     Attributes
     ----------
     rate : float
-        The share of the units of each group that is dropped.
-    num_bytes : int
-        The size of the submodel's tensors.
-    bytes_ratio : float
-        The same over the full model's.
-    flops : int
-        The floating-point operations of one forward pass, see `step_flops`.
-    flops_ratio : float
-        The same over the full model's.
+        In [0, 1).
+    num_bytes, bytes_ratio : int, float
+        The size of the submodel's tensors, and the same over the full model's.
+    flops, flops_ratio : int, float
+        What one forward pass computes (`step_flops`), and over the full model's.
     """
 
     rate: float
@@ -44,23 +39,13 @@ class Saving:
 def savings(
     plan: Plan,
     model: nn.Module,
-    example_inputs: Tensor | tuple[Any, ...],
+    example_inputs: Inputs,
     rates: Sequence[float] = (0.25, 0.5),
-) -> tuple[Saving, ...]:
+) -> tuple[SubmodelCost, ...]:
     """Return bytes and operations of submodels of `model`, one row a drop rate.
 
     All units of a group weigh the same, so it does not matter which ones are dropped.
-
-    Parameters
-    ----------
-    plan : Plan
-        Made for `model`.
-    model : Module
-        Not touched; it and each submodel run once.
-    example_inputs : Tensor or tuple
-        The positional arguments of one forward pass, on the model's device.
-    rates : sequence of float
-        Shares of the units of each group, each in [0, 1).
+    The model and each submodel run once, on inputs that lie on the model's device.
 
     Raises
     ------
@@ -71,20 +56,20 @@ def savings(
         if not 0 <= rate < 1:
             raise ConfigError(f"rates={rates!r} must all be in [0, 1)")
     state = model.state_dict()
-    full = (_num_bytes(model), step_flops(model, example_inputs))
+    all_bytes, all_flops = _num_bytes(model), step_flops(model, example_inputs)
     rows = []
     for rate in rates:
-        sub = extract(state, plan.indices(_first_units(plan, rate)))
+        keep = tuple(u[: len(u) - int(len(u) * rate)] for u in plan.full_keep())
+        sub = extract(state, plan.indices(keep))
         small = load_submodel(model, sub, scale=False)
         size, flops = _num_bytes(small), step_flops(small, example_inputs)
-        rows.append(
-            Saving(rate, size, size / max(full[0], 1), flops, flops / max(full[1], 1))
-        )
+        ratios = size / max(all_bytes, 1), flops / max(all_flops, 1)
+        rows.append(SubmodelCost(rate, size, ratios[0], flops, ratios[1]))
     return tuple(rows)
 
 
-def savings_table(rows: Iterable[Saving]) -> str:
-    """Return the rows as a readable table."""
+def savings_table(rows: Iterable[SubmodelCost]) -> str:
+    """Return the rows of `savings` as a readable table."""
     lines = ["dropped     bytes  of full     FLOPs  of full"]
     lines += [
         f"{row.rate:>7.1%}  {row.num_bytes:>8.3g}  {row.bytes_ratio:>7.1%}  "
@@ -104,9 +89,18 @@ def droppable_share(plan: Plan) -> float:
     return droppable / max(total, 1)
 
 
-def _first_units(plan: Plan, rate: float) -> Keep:
-    full = plan.full_keep()
-    return tuple(units[: len(units) - int(len(units) * rate)] for units in full)
+def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
+    """Return the floating-point operations of one forward pass, in eval mode.
+
+    A multiplication and an addition count as two; only matrix products, convolutions
+    and attention count, as in `torch.utils.flop_counter`. A training step costs some
+    three times as much. The inputs are on the model's device; `model`, full or narrow,
+    stays as it is.
+    """
+    counter = FlopCounterMode(display=False)
+    with eval_mode(model), plain_kernels(), counter:
+        model(*as_tuple(example_inputs))
+    return int(counter.get_total_flops())
 
 
 def _num_bytes(model: nn.Module) -> int:

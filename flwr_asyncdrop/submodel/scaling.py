@@ -1,6 +1,5 @@
 """Scale what flows into a narrowed layer, so that its sums keep their size."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +31,14 @@ def scale_consumers(narrow: nn.Module, full: nn.Module) -> None:
     These are the linear layers and the convolutions that see all channels; in a
     depthwise or grouped convolution a unit takes its whole group along.
     """
-    originals: Mapping[str, nn.Module] = dict(full.named_modules())
+    originals = dict(full.named_modules())
     for name, module in narrow.named_modules():
-        factor = _width(originals[name]) / max(_width(module), 1)
+        factor = _summed_over(originals[name]) / max(_summed_over(module), 1)
         if factor > 1:
             module.register_forward_pre_hook(InputScale(factor), with_kwargs=True)
 
 
-def _width(module: nn.Module) -> int:
-    """Return over how many inputs each output of `module` sums; 0 if none does."""
+def _summed_over(module: nn.Module) -> int:
     if isinstance(module, nn.Linear):
         return module.in_features
     if isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:

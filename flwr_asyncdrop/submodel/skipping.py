@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from flwr_asyncdrop.submodel.tensors import tensors_of
+from flwr_asyncdrop.submodel.types import owner_of, tensors_of
 
 # What is iterated over instead of called cannot pass anything on.
 _UNCALLED = (nn.ModuleList, nn.ModuleDict)
@@ -14,17 +14,10 @@ _UNCALLED = (nn.ModuleList, nn.ModuleDict)
 def emptied_blocks(
     model: nn.Module, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[str, ...]:
-    """Return the modules of `model` of which every tensor has lost all its rows.
+    """Return the modules of which every tensor has lost all its rows: ``(0, ...)``.
 
     Of nested ones the outermost. Tensors without dims, which count batches, have no
     rows to lose.
-
-    Parameters
-    ----------
-    model : Module
-        The full module.
-    shapes : mapping of str to sequence of int
-        The shapes of a submodel's tensors, some of them ``(0, ...)``.
     """
     emptied: set[str] = set()
     alive = {""}
@@ -60,7 +53,6 @@ def _pass_on(first: Any, *_: Any, **__: Any) -> Any:
 
 
 def _owners(name: str) -> Iterator[str]:
-    """Yield the modules that a tensor belongs to, the innermost first."""
     while name:
-        name = name.rpartition(".")[0]
+        name = owner_of(name)
         yield name

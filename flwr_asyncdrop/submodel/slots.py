@@ -8,8 +8,7 @@ filter and one input channel. NumPy moves masked elements of an opaque dtype wit
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,25 +17,12 @@ from torch import Tensor
 
 # Below this a run of slots is too short to pay for its bookkeeping.
 _MIN_SLOT_BYTES = 8
-# Bounds the temporaries of a merge; smaller ones lose more to call overhead than
-# they gain by staying in the cache.
-_BLOCK_BYTES = 2**21
+# Bounds the temporaries of a merge: they stay in the cache.
+_BLOCK_BYTES = 2**18
 
 
-@dataclass(frozen=True)
-class Slots:
-    """The kept slots of one tensor.
-
-    Attributes
-    ----------
-    grid : ndarray
-        A view of the tensor's memory, one opaque element a slot, of the leading
-        dims' shape.
-    kept : ndarray of bool
-        Which slots are kept, of the same shape.
-    dtype : torch.dtype
-        The dtype of the tensor's elements.
-    """
+class Slots(NamedTuple):
+    """A view of a tensor's memory, one opaque element a slot, and which are kept."""
 
     grid: npt.NDArray[np.void]
     kept: npt.NDArray[np.bool_]
@@ -44,16 +30,7 @@ class Slots:
 
     @classmethod
     def of(cls, tensor: Tensor, dims: Mapping[int, Tensor]) -> "Slots | None":
-        """Return the slots of `tensor`, or None where indexing serves better.
-
-        Parameters
-        ----------
-        tensor : Tensor
-            Any tensor; only contiguous ones on the CPU with slots of 8 bytes or more
-            are worth it.
-        dims : dict of int to Tensor
-            Dim -> kept positions (int64, ascending).
-        """
+        """Return the slots of `tensor`, or None where indexing serves better."""
         if not dims or tensor.device.type != "cpu" or not tensor.is_contiguous():
             return None
         depth = max(dims) + 1
@@ -68,15 +45,7 @@ class Slots:
         return self._elements(self.grid[self.kept])
 
     def mix_(self, sub: Tensor, weight: float) -> None:
-        """Move the kept elements towards those of `sub`, in place.
-
-        Parameters
-        ----------
-        sub : Tensor
-            Contiguous, on the CPU, of the same dtype, as many elements as are kept.
-        weight : float
-            The share of `sub` in the result; 1 copies it.
-        """
+        """Move the kept elements towards those of `sub`, which is contiguous."""
         fresh = _bytes(sub).view(self.grid.dtype)
         if weight == 1:
             self.grid[self.kept] = fresh
@@ -93,12 +62,10 @@ class Slots:
             done += len(mixed)
 
     def _elements(self, slots: npt.NDArray[np.void]) -> Tensor:
-        """View one-dimensional slots as the elements that they are made of."""
         return torch.from_numpy(slots.view(np.uint8)).view(self.dtype)
 
 
 def _bytes(tensor: Tensor) -> npt.NDArray[Any]:
-    """View the memory of a contiguous tensor as a vector of bytes."""
     flat: npt.NDArray[Any] = tensor.detach().view(-1).view(torch.uint8).numpy()
     return flat
 

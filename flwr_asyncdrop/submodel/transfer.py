@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.fused import FusedMerge, compiled
 from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
-from flwr_asyncdrop.submodel.types import Indices, State
+from flwr_asyncdrop.submodel.types import Indices, State, is_ascending
 
 _WHOLE: Mapping[int, Tensor] = {}
 
@@ -44,25 +43,7 @@ def extract(state: State, indices: Indices) -> State:
 
 
 def silenced(state: State, indices: Indices) -> State:
-    """Copy the full state with all dropped coordinates zeroed.
-
-    Parameters
-    ----------
-    state : dict of str to Tensor
-        The full model's ``state_dict``.
-    indices : dict of str to dict of int to Tensor
-        The kept positions, as for :func:`extract`.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Full-size tensors under the same names, sharing no memory with `state`.
-
-    Raises
-    ------
-    ShapeError
-        If `indices` do not fit `state`.
-    """
+    """Copy the full state, at full size, with all dropped coordinates zeroed."""
     zeros = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     merge_(zeros, extract(state, indices), indices, 1.0)
     return zeros
@@ -96,27 +77,50 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
         If names, shapes or dtypes do not fit; nothing has been touched then.
     """
     check_fits(full, sub, indices)
-    kernels = compiled() if weight < 1 else None
-    fused = None if kernels is None else FusedMerge(weight, kernels)
     for name, tensor in full.items():
         fresh = sub[name].detach().to(tensor.device).contiguous()
-        dims = indices.get(name, _WHOLE)
-        if not (dims and fused is not None and fused.mix_(tensor, fresh, dims)):
-            _merge_(tensor, fresh, dims, weight)
+        _merge_(tensor, fresh, indices.get(name, _WHOLE), weight)
+
+
+def add_(
+    full: Tensor, part: Tensor, dims: Mapping[int, Tensor], scale: float = 1.0
+) -> None:
+    """Add a part of one tensor where it came from: ``full[kept] += scale * part``.
+
+    `dims` has the kept positions of each narrowed dim, as in ``Plan.indices``; dtypes
+    and devices are the same.
+    """
+    if not dims:
+        full.add_(part, alpha=scale)
+        return
+    dim, *others = sorted(dims)
+    kept = dims[dim].to(full.device)
+    if not others:
+        full.index_add_(dim, kept, part, alpha=scale)
+        return
+    rows = full.index_select(dim, kept)
+    add_(rows, part, {other: dims[other] for other in others}, scale)
+    full.index_copy_(dim, kept, rows)
 
 
 def check_fits(full: State, sub: State, indices: Indices) -> None:
-    """Raise ShapeError unless `sub` looks as if extracted from `full`.
-
-    Parameters
-    ----------
-    full, sub : dict of str to Tensor
-        The tensors of the full model and of the submodel; only read.
-    indices : dict of str to dict of int to Tensor
-        The kept positions, as for :func:`extract`.
-    """
+    """Raise ShapeError unless `sub` looks as if extracted from `full`."""
     _check_indices(full, indices)
-    _check_submodel(full, sub, indices)
+    if sub.keys() != full.keys():
+        missing, unknown = full.keys() - sub.keys(), sub.keys() - full.keys()
+        raise ShapeError(
+            f"the submodel lacks {sorted(missing)} and adds {sorted(unknown)}: "
+            "return exactly the tensors that were sent"
+        )
+    for name, tensor in full.items():
+        wanted = narrowed_shape(tensor.shape, indices.get(name, _WHOLE))
+        found = sub[name]
+        if tuple(found.shape) != wanted or found.dtype != tensor.dtype:
+            raise ShapeError(
+                f"{name} has {found.dtype} of shape {tuple(found.shape)} where "
+                f"{tensor.dtype} of shape {wanted} was sent: return the tensors as "
+                "they were sent"
+            )
 
 
 def _extract(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
@@ -143,23 +147,18 @@ def _merge_(
         kept = dims[dim].to(full.device)
         part = full.index_select(dim, kept)
         _merge_(part, sub, {other: dims[other] for other in others}, weight)
-        _put_(full, dim, kept, part)
+        # Columns of a matrix: scatter_ takes half as long as index_copy_, but passes
+        # half precision through float, which changes the bits of a NaN.
+        if 0 < dim == full.dim() - 1 and full.element_size() >= 4:
+            full.scatter_(dim, kept.expand_as(part), part)
+        else:
+            full.index_copy_(dim, kept, part)
     elif not mixes:
         full.copy_(torch.maximum(full, sub))
     elif weight == 1:
         full.copy_(sub)
     else:
         full.lerp_(sub, weight)
-
-
-def _put_(full: Tensor, dim: int, kept: Tensor, part: Tensor) -> None:
-    """Write `part` to the positions `kept` of one dim."""
-    # Columns of a matrix: scatter_ takes half as long as index_copy_, but passes half
-    # precision through float, which changes the bits of a NaN.
-    if 0 < dim == full.dim() - 1 and full.element_size() >= 4:
-        full.scatter_(dim, kept.expand_as(part), part)
-    else:
-        full.index_copy_(dim, kept, part)
 
 
 def _check_indices(state: State, indices: Indices) -> None:
@@ -185,8 +184,7 @@ def _check_indices(state: State, indices: Indices) -> None:
 
 
 def _check_positions(name: str, dim: int, kept: Tensor, size: int) -> None:
-    fits = kept.dtype == torch.int64 and kept.dim() == 1
-    if not fits or not bool((kept[1:] > kept[:-1]).all()):
+    if not is_ascending(kept):
         raise ShapeError(
             f"the kept positions of {name}, dim {dim}, must be an ascending int64 "
             f"vector, not {kept.dtype} of shape {tuple(kept.shape)}"
@@ -196,22 +194,3 @@ def _check_positions(name: str, dim: int, kept: Tensor, size: int) -> None:
             f"the kept positions {int(kept[0])}..{int(kept[-1])} of {name}, dim {dim}, "
             f"do not lie in 0..{size - 1}: use the indices of this model's own plan"
         )
-
-
-def _check_submodel(full: State, sub: State, indices: Indices) -> None:
-    """Raise ShapeError unless `sub` looks as if extracted from `full`."""
-    if sub.keys() != full.keys():
-        missing, unknown = full.keys() - sub.keys(), sub.keys() - full.keys()
-        raise ShapeError(
-            f"the submodel lacks {sorted(missing)} and adds {sorted(unknown)}: "
-            "return exactly the tensors that were sent"
-        )
-    for name, tensor in full.items():
-        wanted = narrowed_shape(tensor.shape, indices.get(name, _WHOLE))
-        found = sub[name]
-        if tuple(found.shape) != wanted or found.dtype != tensor.dtype:
-            raise ShapeError(
-                f"{name} has {found.dtype} of shape {tuple(found.shape)} where "
-                f"{tensor.dtype} of shape {wanted} was sent: return the tensors as "
-                "they were sent"
-            )

@@ -1,17 +1,18 @@
 """Try a plan on the model itself: what does not hold is left out."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.submodel.agreement import agree
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import Probe
-from flwr_asyncdrop.submodel.tensors import tensors_of
-from flwr_asyncdrop.submodel.types import Indices, Keep, State
+from flwr_asyncdrop.submodel.probe import Probe, first_line
+from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
+
+T = TypeVar("T")
 
 _SMALL_SIZE = 1_000_000
 _MOST_ROUNDS = 8
@@ -38,68 +39,91 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     for number in range(rounds):
         tried = probe.varied(generator) if number else probe
         drops_one = rounds > 1 and number % 2 == 0
+        trial = _Trial(tried, plan, state, generator, drops_one)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
-        faults |= _Trial(tried, plan, state, generator, drops_one).faults(sound)
+        faults |= bisect(sound, trial.fault)
     return faults
 
 
+def bisect(
+    items: Sequence[T], fault: Callable[[Sequence[T]], str | None]
+) -> dict[T, str]:
+    """Return the items that fail, alone or with the others, and why.
+
+    `fault` tries some of them together; it returns None if they hold.
+    """
+    found = fault(items) if items else None
+    if found is None:
+        return {}
+    if len(items) == 1:
+        return {items[0]: found}
+    middle = len(items) // 2
+    faults = bisect(items[:middle], fault) | bisect(items[middle:], fault)
+    sound = [item for item in items if item not in faults]
+    together = fault(sound) if len(sound) > 1 else None
+    if together is not None:  # sound halves that do not hold together
+        first = set(items[:middle])
+        faults |= {item: together for item in sound if item not in first}
+    return faults
+
+
+def agree(found: Sequence[Any], expected: Sequence[Any], tolerance: float) -> bool:
+    """Tell whether the leaves of two outputs are equal, but for rounding.
+
+    Only floating-point tensors are rounded: by `tolerance` at most, relative to the
+    tensor's largest value.
+    """
+    return len(found) == len(expected) and all(
+        _close(one, other, tolerance)
+        for one, other in zip(found, expected, strict=True)
+    )
+
+
+def _close(found: Any, expected: Any, tolerance: float) -> bool:
+    if not isinstance(found, Tensor) or not isinstance(expected, Tensor):
+        return bool(found == expected)
+    if found.shape != expected.shape or not found.is_floating_point():
+        return torch.equal(found, expected)
+    if not expected.numel():
+        return True
+    difference = (found - expected).abs().max()
+    return bool(difference <= tolerance * expected.abs().max())
+
+
+@dataclass(frozen=True)
 class _Trial:
     """The model's tensors, and the plan that is tried on them."""
 
-    def __init__(
-        self,
-        probe: Probe,
-        plan: Plan,
-        state: State,
-        generator: torch.Generator,
-        drops_one: bool,
-    ) -> None:
-        self._probe = probe
-        self._plan = plan
-        self._state = state
-        self._generator = generator
-        self._drops_one = drops_one
+    probe: Probe
+    plan: Plan
+    state: State
+    generator: torch.Generator
+    drops_one: bool
 
-    def faults(self, groups: Sequence[int]) -> dict[int, str]:
-        """Return the groups among `groups` that fail, alone or with the others."""
-        fault = self._fault(groups) if groups else None
-        if fault is None:
-            return {}
-        if len(groups) == 1:
-            return {groups[0]: fault}
-        middle = len(groups) // 2
-        faults = self.faults(groups[:middle]) | self.faults(groups[middle:])
-        sound = [group for group in groups if group not in faults]
-        together = self._fault(sound) if len(sound) > 1 else None
-        if together is not None:  # sound halves that do not hold together
-            first = set(groups[:middle])
-            faults |= {group: together for group in sound if group not in first}
-        return faults
-
-    def _fault(self, groups: Sequence[int]) -> str | None:
+    def fault(self, groups: Sequence[int]) -> str | None:
         """Return what is wrong with dropping units of all `groups`, None if nothing."""
         order = self._order(groups)
-        places = self._plan.indices(self._keep(groups))
-        sources = _sources(self._plan, places, order)
+        places = self.plan.indices(self._keep(groups))
+        sources = _sources(self.plan, places, order)
         try:
-            small = narrow(self._probe.model, self._plan.shapes_of(places))
-            narrowed = self._run(small, _taken(self._state, sources))
+            small = narrow(self.probe.model, self.plan.shapes_of(places))
+            narrowed = self._run(small, _taken(self.state, sources))
         except Exception as error:  # whatever the model's own code raises
-            line = str(error).strip().partition("\n")[0]
-            return f"a narrower model does not run ({type(error).__name__}: {line})"
-        silenced = self._run(self._probe.model, _silenced(self._state, sources))
-        same = agree(narrowed, silenced, self._probe.tolerance)
-        if (self._drops_one or not same) and not self._is_reorderable(order):
+            kind, line = type(error).__name__, first_line(error)
+            return f"a narrower model does not run ({kind}: {line})"
+        silenced = self._run(self.probe.model, _silenced(self.state, sources))
+        same = agree(narrowed, silenced, self.probe.tolerance)
+        if (self.drops_one or not same) and not self._is_reorderable(order):
             return "its units are not interchangeable: reordering changes the output"
         if not same:
             return "a narrower model differs from the full one with units silenced"
         return None
 
     def _is_reorderable(self, order: Tensor) -> bool:
-        reordered = _taken(self._state, _sources(self._plan, {}, order))
-        model = self._probe.model
+        reordered = _taken(self.state, _sources(self.plan, {}, order))
+        model = self.probe.model
         return agree(
-            self._run(model, reordered), self._run(model, {}), self._probe.tolerance
+            self._run(model, reordered), self._run(model, {}), self.probe.tolerance
         )
 
     def _run(self, model: nn.Module, changed: State) -> list[Any]:
@@ -107,28 +131,28 @@ class _Trial:
 
         The tensors are lent, not copied; but for buffers, on which a model may write.
         """
-        state = self._state | changed
+        state = self.state | changed
         for name, tensor in tensors_of(model).items():
-            mine = name not in self._plan.parameters and name not in changed
+            mine = name not in self.plan.parameters and name not in changed
             tensor.data = state[name].clone() if mine else state[name]
-        return self._probe.run(model)
+        return self.probe.run(model)
 
     def _keep(self, groups: Sequence[int]) -> Keep:
         """Return a keep that drops some units, any, of each of `groups`."""
-        keep = list(self._plan.full_keep())
+        keep = list(self.plan.full_keep())
         for group in groups:
             size = len(keep[group])
-            shuffled = torch.randperm(size, generator=self._generator)
-            count = size - 1 if self._drops_one else size // 2 | 1
+            shuffled = torch.randperm(size, generator=self.generator)
+            count = size - 1 if self.drops_one else size // 2 | 1
             keep[group] = shuffled[:count].sort().values
         return tuple(keep)
 
     def _order(self, groups: Sequence[int]) -> Tensor:
         """Return an id for each id: the units of each of `groups` change places."""
-        order = torch.arange(self._plan.num_units + 1)
+        order = torch.arange(self.plan.num_units + 1)
         for group in groups:
-            offset, size = self._plan.offsets[group], self._plan.groups[group].size
-            cycle = offset + torch.randperm(size, generator=self._generator)
+            offset, size = self.plan.offsets[group], self.plan.groups[group].size
+            cycle = offset + torch.randperm(size, generator=self.generator)
             order[cycle] = cycle.roll(1)  # so that none stays in its place
         return order
 

@@ -22,24 +22,9 @@ def read_sound_array(
     A narrower dtype of the same kind is widened, which loses nothing (``float16`` to
     ``float32``, ``int32`` to ``int64``); any other dtype is refused. Values must be
     finite, and so far from the largest number of their dtype that no difference,
-    square or sum of them overflows; a running variance must not be negative.
-
-    Parameters
-    ----------
-    name : str
-        The array's, for the message.
-    array : Array
-        What the client sent.
-    shape : tuple of int
-        The shape that was sent.
-    dtype : torch.dtype
-        The dtype of the model's tensor, that of the result.
-
-    Raises
-    ------
-    ReplyError
-        Of kind ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or
-        ``"variance"``.
+    square or sum of them overflows; a running variance must not be negative. Else
+    ReplyError, of kind ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or
+    ``"variance"``.
     """
     wanted = _numpy_dtype(dtype)
     try:

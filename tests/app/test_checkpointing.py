@@ -37,5 +37,5 @@ def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
 
 def test_going_on_needs_a_checkpoint(tmp_path):
     config = RunConfig(resume=str(tmp_path))
-    with pytest.raises(CheckpointError, match="has no checkpoint to go on from"):
-        checkpointer_of(config, tmp_path, "").open()
+    with pytest.raises(CheckpointError, match="has no checkpoint to resume from"):
+        checkpointer_of(config, tmp_path, "").load({})

@@ -147,7 +147,8 @@ def ended_run(folder, *, tally, updates, faults=(), delivered=None, **changes):
 
 
 def order(number, *, deadline=60.0, gives_up=90.0):
-    return SimpleNamespace(number=number, deadline=deadline, gives_up=gives_up)
+    timing = SimpleNamespace(deadline=deadline, gives_up=gives_up)
+    return SimpleNamespace(number=number, timing=timing)
 
 
 def books_at(path, time, *, arrays=None, **orders):

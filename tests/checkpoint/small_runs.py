@@ -7,7 +7,8 @@ import torch
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.checkpoint import Checkpoints
+from flwr_asyncdrop.checkpoint import Checkpointer
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.profiles import speed_levels
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
 from flwr_asyncdrop.seeding import torch_generator
@@ -61,26 +62,27 @@ def run(
     rounds=ROUNDS,
     timeout=3600,
     every=1,
+    late="discount",
+    quarantine_after=2,
     **changes,
 ):
     """Run; return the strategy's result, and what its history says."""
-    told = {
+    settings = {
         "in_flight": 4,
         "fleet": FLEET,
         "seed": 3,
         "fraction_evaluate": 0.3,
         "schedule": StepDecay((3, 6), 0.5),
-        "deadline": 1.2,
-        "quarantine_after": 2,
+        "faults": FaultPolicy(1.2, late, quarantine_after),
         **changes,
     }
     history = HistoryWriter(folder / "history.jsonl")
     strategy = STRATEGIES[algorithm](
         NETS[algorithm](),
         INPUTS,
-        checkpoints=Checkpoints(folder, resume, every=every, keep=99),
+        checkpointer=Checkpointer(folder, resume=resume, every=every, keep=99),
         callbacks=[history, *callbacks],
-        **told,
+        **settings,
     )
     result = strategy.start(
         HandlerGrid(handler, node_ids=node_ids, delay=delay),

@@ -62,7 +62,7 @@ def test_stopped_and_gone_on_with_as_it_says(signum, code, workers, tmp_path):
     history = (folder / "history.jsonl").read_text()
     assert '"end"' not in history
     assert "Traceback" not in log.read_text()
-    (command,) = re.findall(r"to go on: asyncdrop simulate (.*)", log.read_text())
+    (command,) = re.findall(r"to resume: asyncdrop simulate (.*)", log.read_text())
     with Simulation(*shlex.split(command), log=log) as run:
         assert run.wait() == 0, log.read_text()
     assert (folder / "history.jsonl").read_text().startswith(history)

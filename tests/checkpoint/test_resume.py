@@ -11,10 +11,11 @@ import torch
 from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.checkpoint import newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
-from flwr_asyncdrop.exceptions import CheckpointError, RunError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, RunError
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from tests.checkpoint.small_runs import client, copy_of, lines, run
+from flwr_asyncdrop.state_dict import from_plain
+from tests.checkpoint.small_runs import NETS, client, copy_of, lines, run
 from tests.grids import HandlerGrid
 from tests.runs import failing, record
 from tests.strategies import STRATEGIES
@@ -24,6 +25,10 @@ pytestmark = pytest.mark.usefixtures("no_settling")
 
 def checkpoints(folder):
     return all_checkpoints(folder / "checkpoints")[::-1]
+
+
+def state_of(checkpoint):
+    return from_plain(RunState, newest(checkpoint).parts["run"]["state"])
 
 
 def stopping_at(number, signum=signal.SIGINT):
@@ -65,7 +70,7 @@ class TestVirtualClock:
         changes = {"mode": mode, "late": late}
         whole = run(tmp_path / "whole", "hetero-asyncdrop", **changes)
         saved = checkpoints(tmp_path / "whole")
-        states = [newest(path).part("state", RunState) for path in saved]
+        states = [state_of(path) for path in saved]
         assert any(state.late for state in states)
         # The last one first: going on from one forgets those after it.
         for checkpoint in saved[:0:-1]:
@@ -105,7 +110,7 @@ class TestVirtualClock:
         run(tmp_path, "fedbuff")
         together = 0
         for path in checkpoints(tmp_path)[1:]:
-            state = newest(path).part("state", RunState)
+            state = state_of(path)
             sent = {}
             for order in state.orders:
                 base = sent.setdefault(order.base_version, order.part.arrays)
@@ -159,18 +164,67 @@ class TestRefused:
         with pytest.raises(CheckpointError, match="has 0 bytes"):
             run(tmp_path, "asyncdrop", resume=tmp_path)
 
-    def test_other_callbacks(self, tmp_path):
-        class Counter(Callback):
-            memory = None
+    def test_another_model(self, tmp_path, monkeypatch):
+        run(tmp_path, "async-fedavg")
+        monkeypatch.setitem(NETS, "async-fedavg", lambda: torch.nn.Linear(4, 3))
+        with pytest.raises(CheckpointError, match=r"is of another model \(see "):
+            run(tmp_path, "async-fedavg", resume=tmp_path)
 
-            def restore(self, memory):
-                pass
 
-        run(tmp_path, "asyncdrop")
-        before = lines(tmp_path)
-        with pytest.raises(CheckpointError, match="callback-3-Counter"):
-            run(tmp_path, "asyncdrop", resume=tmp_path, callbacks=[Counter()])
-        assert lines(tmp_path) == before
+class Counts(Callback):
+    """Counts updates; a run that resumes continues the count."""
+
+    def __init__(self):
+        self.updates = 0
+
+    def on_update(self, state, merged):
+        self.updates += 1
+
+    def state_dict(self):
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state):
+        self.updates = state["updates"]
+
+
+class Doubles(Counts):
+    """Counts them twice."""
+
+    def on_update(self, state, merged):
+        self.updates += 2
+
+
+class TestCallbacks:
+    @pytest.fixture
+    def whole(self, tmp_path):
+        return run(tmp_path, "asyncdrop", callbacks=[Counts(), Doubles()])
+
+    def resumed(self, folder, *callbacks, checkpoint=2):
+        resume = checkpoints(folder)[checkpoint]
+        return run(folder, "asyncdrop", resume=resume, callbacks=callbacks)
+
+    def test_they_may_change_places(self, whole, tmp_path, log):
+        counts, doubles = Counts(), Doubles()
+        assert self.resumed(tmp_path, doubles, counts) == whole
+        assert (counts.updates, doubles.updates) == (16, 32)
+        assert "callback:" not in log.text
+
+    def test_one_may_go_and_come_back(self, whole, tmp_path, log):
+        counts, doubles = Counts(), Doubles()
+        assert self.resumed(tmp_path, counts) == whole
+        assert counts.updates == 16
+        assert "the state of 'callback:Doubles', which is not there now" in log.text
+        # That run saved itself without it.
+        assert self.resumed(tmp_path, counts, doubles, checkpoint=3) == whole
+        assert "does not know 'callback:Doubles': it starts afresh" in log.text
+        assert (counts.updates, doubles.updates) == (16, 2 * 4)
+
+    def test_two_of_one_name_are_refused_before_the_first_update(self, tmp_path):
+        with pytest.raises(ConfigError, match="give one of them another `name`"):
+            run(tmp_path, "asyncdrop", callbacks=[Counts(), Counts()])
+        other = Counts()
+        other.name = "other"
+        run(tmp_path, "asyncdrop", callbacks=[Counts(), other])
 
 
 class TestWallClock:
@@ -213,7 +267,7 @@ class TestWallClock:
 
     def test_it_does_not_keep_what_nobody_sends_again(self, tmp_path):
         run(tmp_path, "fedbuff", **self.WALL)
-        state = newest(checkpoints(tmp_path)[1]).part("state", RunState)
+        state = state_of(checkpoints(tmp_path)[1])
         assert all(order.part.arrays is None for order in state.in_flight.values())
 
     def test_it_keeps_its_size_whoever_is_connected(self, tmp_path):
@@ -235,7 +289,7 @@ class TestWallClock:
         tasks = count(1)
         ended = run(tmp_path, "async-fedavg", handler=dies, **self.WALL)
         assert ended["history"][-1]["ended"] == "failures"
-        assert "to go on: do the same with Checkpoints" in log.text
+        assert "to resume: do the same with Checkpointer" in log.text
         done = ended["history"][-1]["updates"]
         assert 0 < done < 16
         whole = run(tmp_path, "async-fedavg", resume=tmp_path, **self.WALL)
@@ -246,7 +300,7 @@ class TestWallClock:
 def test_a_signal_says_how_to_go_on_and_stops_at_once(tmp_path, log):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, "asyncdrop", handler=stopping_at(1))
-    assert "interrupted; to go on: do the same with Checkpoints" in log.text
+    assert "interrupted; to resume: do the same with Checkpointer" in log.text
     assert newest(tmp_path).updates == 0
 
 
@@ -262,4 +316,4 @@ def test_a_disk_that_is_full_costs_a_warning(tmp_path, log):
     (tmp_path / "checkpoints").write_text("in the way")
     outcome = run(tmp_path, "asyncdrop")
     assert outcome["history"][-1]["updates"] == 16
-    assert "no checkpoint at update 4, and the run goes on" in log.text
+    assert "no checkpoint at update 4, and the run continues" in log.text

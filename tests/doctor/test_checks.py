@@ -4,23 +4,28 @@ import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from packaging.requirements import Requirement
 
-from flwr_asyncdrop.doctor import examine, gpu, machine, software
+from flwr_asyncdrop.doctor import examine, machine, software
 from flwr_asyncdrop.doctor.data import check_data
-from flwr_asyncdrop.doctor.gpu import check_gpu
-from flwr_asyncdrop.doctor.listeners import listener
-from flwr_asyncdrop.doctor.machine import check_memory, check_output, check_shared
+from flwr_asyncdrop.doctor.machine import (
+    check_gpu,
+    check_memory,
+    check_output,
+    check_shared,
+)
 from flwr_asyncdrop.doctor.software import (
     check_optional,
     check_package,
     check_python,
     check_required,
 )
-from flwr_asyncdrop.doctor.superlink import check_ports, check_variables
+from flwr_asyncdrop.doctor.superlink import check_ports, check_variables, listener
 
 HTTP, CONTROL = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "FLWR_LOCAL_CONTROL_API_PORT"
 
@@ -55,19 +60,24 @@ class TestSoftware:
         finding = check_package(Requirement(requirement))
         assert finding.level == level
         assert says in finding.found
-        assert (finding.mend == f"pip install '{requirement}'") == (level != "ok")
+        assert (finding.fix == f"pip install '{requirement}'") == (level != "ok")
 
     def test_an_optional_package_must_work_if_it_is_there(self, monkeypatch):
         def fail(name):
             raise RuntimeError(f"{name}::nms\ndoes not exist")
 
-        monkeypatch.setattr(software, "_OPTIONAL", {"numpy": "x", "no-such": "slow"})
-        assert [each.level for each in check_optional()] == ["ok", "ok"]
-        monkeypatch.setattr(software.importlib, "import_module", fail)
-        broken, absent = check_optional()
+        optional = {"numpy": ("numpy", "x", "y"), "no-such": ("no", "report", "slow")}
+        monkeypatch.setattr(software, "_OPTIONAL", optional)
+        absent, there = check_optional()
+        assert (absent.level, there.level) == ("ok", "ok")
+        assert there.found.startswith("numpy ")
+        assert absent.found == (
+            "is not installed: slow (pip install 'flwr-asyncdrop[report]')"
+        )
+        monkeypatch.setattr(software, "import_module", fail)
+        broken, _ = check_optional()
         assert broken.level == "warning"
         assert "RuntimeError: numpy::nms does not exist" in broken.found
-        assert absent.found == "is not installed: slow"
 
 
 class TestGpu:
@@ -101,7 +111,7 @@ class TestGpu:
         }
         for name, function in cuda.items():
             monkeypatch.setattr(torch.cuda, name, function)
-        monkeypatch.setattr(gpu.torch, "ones", ones)
+        monkeypatch.setattr(machine.torch, "ones", ones)
         finding = check_gpu()
         assert finding.level == level
         assert says in finding.found
@@ -128,9 +138,9 @@ class TestData:
         assert found["fashion-mnist"].level == "ok"
         assert found["fashion-mnist"].found == str(raw)
         assert found["cifar10"].level == "warning"
-        assert "cifar-10-batches-py" in found["cifar10"].mend
-        assert "--download" in found["cifar10"].mend
-        assert "--download" not in found["imdb"].mend
+        assert "cifar-10-batches-py" in found["cifar10"].fix
+        assert "--download" in found["cifar10"].fix
+        assert "--download" not in found["imdb"].fix
 
 
 class TestMachine:
@@ -146,7 +156,7 @@ class TestMachine:
         (tmp_path / "runs").touch()
         output, _ = check_output(tmp_path / "runs" / "one")
         assert output.level == "problem"
-        assert "--out" in output.mend
+        assert "--out" in output.fix
 
     @pytest.mark.parametrize(
         ("free", "level"),
@@ -169,22 +179,21 @@ class TestMachine:
             (100, "3000000000", 0, "problem", "102 MB free, "),
         ],
     )
-    def test_memory(self, megabytes, limit, used, level, says, tmp_path):
-        meminfo = tmp_path / "meminfo"
-        meminfo.write_text(
-            f"MemTotal: 99 kB\nMemAvailable:  {megabytes * 1000} kB\nHugePages: 0\n"
-        )
+    def test_memory(self, megabytes, limit, used, level, says, tmp_path, monkeypatch):
+        memory = SimpleNamespace(available=megabytes * 1_024_000)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
         if limit is not None:
             (tmp_path / "memory.max").write_text(f"{limit}\n")
             (tmp_path / "memory.current").write_text(f"{used}\n")
             (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 1000000000\n")
-        finding = check_memory(meminfo, tmp_path)
+        finding = check_memory(tmp_path)
         assert finding.level == level
         assert finding.found.startswith(says.replace("200.00", "200"))
 
-    def test_a_system_that_does_not_say(self, tmp_path):
-        assert check_memory(tmp_path / "none", tmp_path).level == "ok"
+    def test_a_system_that_does_not_say(self, tmp_path, monkeypatch):
         assert check_shared(tmp_path / "none").level == "ok"
+        monkeypatch.setitem(sys.modules, "psutil", None)
+        assert check_memory(tmp_path).level == "ok"
 
     @pytest.mark.parametrize(
         ("free", "level"), [(64 * 10**6, "warning"), (10**9, "ok")]
@@ -194,7 +203,7 @@ class TestMachine:
         monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: usage)
         finding = check_shared(tmp_path)
         assert finding.level == level
-        assert ("--shm-size" in finding.mend) == (level == "warning")
+        assert ("--shm-size" in finding.fix) == (level == "warning")
 
 
 @pytest.fixture
@@ -218,7 +227,7 @@ class TestPorts:
         assert found[f"port {free}"].level == "ok"
         finding = found[f"port {taken}"]
         assert finding.level == "problem"
-        assert HTTP in finding.mend
+        assert HTTP in finding.fix
         if sys.platform == "linux":
             assert f"process {os.getpid()}" in finding.found
 
@@ -235,7 +244,13 @@ class TestPorts:
             finding, _ = check_ports({HTTP: free})
             superlink.kill()
         assert finding.level == "warning"
-        assert f"kill {superlink.pid}" in finding.mend
+        assert f"kill {superlink.pid}" in finding.fix
+
+    def test_taken_by_nobody_knows_whom(self, taken, monkeypatch):
+        monkeypatch.setitem(sys.modules, "psutil", None)
+        finding, _ = check_ports({HTTP: taken})
+        assert finding.level == "problem"
+        assert "this user cannot see" in finding.found
 
     def test_who_only_talks_does_not_listen(self, taken):
         with socket.create_connection(("127.0.0.1", int(taken))) as talking:
@@ -273,7 +288,7 @@ class TestVariables:
         assert finding.level == "problem"
 
 
-def test_everything_is_looked_at_and_whatever_is_amiss_has_its_mend(
+def test_everything_is_looked_at_and_whatever_is_amiss_has_its_fix(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(software, "_OPTIONAL", {})
@@ -283,5 +298,30 @@ def test_everything_is_looked_at_and_whatever_is_amiss_has_its_mend(
         assert names.count(name) == 1
     assert {"memory", "shared memory", "FLWR_HOME", "environment"} <= set(names)
     for each in found:
-        assert bool(each.mend) == (each.level != "ok"), each
-        assert "\n" not in each.found + each.mend
+        assert bool(each.fix) == (each.level != "ok"), each
+        assert "\n" not in each.found + each.fix
+
+
+BARE = """
+import sys
+for name in {blocked!r}:
+    sys.modules[name] = None
+from pathlib import Path
+from flwr_asyncdrop.doctor import examine
+for each in examine(Path({out!r}), Path({out!r})):
+    print(each.level, each.name, each.found)
+"""
+
+
+def test_a_machine_without_any_extra_is_examined_to_the_end(tmp_path):
+    blocked = [module for module, _, _ in software._OPTIONAL.values()]
+    code = BARE.format(blocked=blocked, out=str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    lines = done.stdout.splitlines()
+    for name in software._OPTIONAL:
+        (line,) = (line for line in lines if line.split()[1] == name)
+        assert "cannot be imported" in line
+    assert lines[-1].split()[1] in ("environment", "FLWR_*")
+    assert "Traceback" not in done.stderr

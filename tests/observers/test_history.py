@@ -4,14 +4,15 @@ import pytest
 import torch
 from flwr.app import MetricRecord, RecordDict
 
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import CheckpointError, DataError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
-from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import UnitGroup
 from flwr_asyncdrop.wire import Reply
+from tests.observers.orders import order_of
+from tests.states import saved_and_read
 
 
 def state():
@@ -19,21 +20,8 @@ def state():
 
 
 def order(kept=None):
-    return Order(
-        number=0,
-        device=4,
-        node_id=1,
-        rank=2,
-        num_ranks=8,
-        round=1,
-        indices={},
-        shapes={},
-        base_version=0,
-        dispatched_at=1.5,
-        due=2.5,
-        cost=TaskCost(0.5, 100, 100),
-        kept=kept or {},
-    )
+    cost = TaskCost(0.5, 100, 100)
+    return order_of(2, device=4, dispatched_at=1.5, kept=kept, cost=cost)
 
 
 def merge(writer, run, **metrics):
@@ -212,6 +200,43 @@ def test_an_old_file_is_replaced(tmp_path):
     writer.on_start(state())
     writer.on_end(state())
     assert events(path) == ["run", "end"]
+
+
+def test_it_resumes_where_it_was_saved_and_forgets_what_came_after(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    merge(writer, run)
+    writer.on_evaluation_due(run, "server", 1)
+    merge(writer, run)
+    saved = saved_and_read(writer.state_dict())
+    writer.on_evaluation(run, evaluation(1, {"accuracy": 0.5}))
+    merge(writer, run)
+    assert events(path) == ["run", "update", "evaluation", "update", "update"]
+    writer.on_interrupt(run)
+    again = writer_at(path)
+    again.load_state_dict(saved)
+    assert writer.files == again.files == (path,)
+    again.on_resume(run)
+    assert events(path) == ["run", "update"]
+    assert again.state_dict()["lines"] == saved["lines"]
+    again.on_evaluation(run, evaluation(1, {"accuracy": 0.5}))
+    again.on_end(run)
+    assert events(path) == ["run", "update", "evaluation", "update", "end"]
+    *_, line, _, _ = read_history(path)
+    assert (line["update"], line["time"]) == (8, 2.0)
+    assert list(line)[:5] == ["event", "source", "round", "update", "time"]
+
+
+def test_the_state_of_a_longer_history_is_refused(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    saved = writer.state_dict()
+    writer.on_interrupt(run)
+    path.write_text("{}")
+    with pytest.raises(CheckpointError, match="has 2 bytes, and the checkpoint knows"):
+        writer_at(path).load_state_dict(saved)
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,13 @@ import pytest
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.observers.progress import Progress
+from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
-from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
+from tests.observers.orders import order_of
 
-ORDER = Order(
-    number=0,
-    device=17,
-    node_id=170,
-    rank=3,
-    num_ranks=8,
-    round=1,
-    indices={},
-    shapes={},
-    base_version=0,
-    dispatched_at=0.0,
-    due=1.0,
-    cost=TaskCost(1.0, 0, 0),
-)
+ORDER = order_of(rank=3)
 
 
 class Run:
@@ -35,7 +21,9 @@ class Run:
     def __init__(self, num_updates=100, seconds=2.0):
         self.now = 1000.0
         self.state = RunState.start_from({}, seed=0)
-        self.progress = Progress(num_updates, seconds=seconds, timer=lambda: self.now)
+        self.progress = ProgressLog(
+            num_updates, seconds=seconds, timer=lambda: self.now
+        )
         self.fleet = Fleet(num_ranks=8)
         self.progress.on_start(self.state)
 
@@ -78,6 +66,8 @@ def test_lines_say_it_all(lines):
     run.progress.on_fleet(run.fleet)
     run.fleet.refresh(range(24))
     run.fleet.quarantined_until = {3: 600.0, 4: 300.0}
+    run.fleet.probed_until = {5: 512.0, 6: 520.0}
+    run.fleet.too_small = {7}
     run.state.updates = 126
     run.evaluate("server", loss=0.3, accuracy=0.9126)
     run.now += 0.1
@@ -93,9 +83,10 @@ def test_lines_say_it_all(lines):
     run.update(staleness=7, rank=6)
     assert lines()[-2:] == [
         "update 128/480 | t 512 s | accuracy 0.913 | "
-        "24 devices, 8 in flight, 1 late, 1 held back | 1.0 updates/s",
-        "    staleness 5.5 (1.0 queued) | 12.3 MB down, 12.1 MB up | by tier 0 1 0 1 | "
-        "lost: 1 no-reply, 1 shape",
+        "24 devices, 8 in flight, 1 late, 1 in quarantine, 2 probed, 1 too small | "
+        "1.0 updates/s",
+        "    staleness 5.5 (1.0 queued) | 12.3 MB down, 12.1 MB up | "
+        "by speed group 0 1 0 1 | lost: 1 no-reply, 1 shape",
     ]
 
 
@@ -117,7 +108,7 @@ def test_lines_fit_a_terminal_of_a_hundred_columns(lines):
     run.state.updates = 9_998
     run.state.time = 90_000.0
     run.state.bytes_down = run.state.bytes_up = 987_000_000_000
-    run.progress._by_tier.update(dict.fromkeys(range(4), 2_500))
+    run.progress._by_group.update(dict.fromkeys(range(4), 2_500))
     run.state.late = {"m": ORDER}
     run.now += 2
     run.update(staleness=100)

@@ -7,6 +7,7 @@ from flwr_asyncdrop.observers.results import ResultCollector
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
+from tests.states import saved_and_read
 
 
 def state():
@@ -60,3 +61,31 @@ def test_the_final_model_is_that_of_the_end():
     collector.on_end(run)
     run.arrays["w"] += 4
     assert wire.from_record(collector.result.arrays)["w"].tolist() == [5, 5]
+
+
+def test_evaluations_of_other_sources_have_no_place_in_flowers_result():
+    collector, run = ResultCollector(mean, "n"), state()
+    metrics = MetricRecord({"accuracy": 0.5})
+    for source in ("train_metrics_clientapp", "hold-out"):
+        collector.on_evaluation(run, Evaluation(source, 3, 24, 1.0, metrics))
+    assert collector.result == type(collector.result)()
+
+
+def test_it_continues_from_a_state_in_the_middle_of_a_round():
+    collector, run = ResultCollector(mean, "n"), state()
+    collector.on_update(run, merged(1.0))
+    collector.on_round(run, 1)
+    for source in ("server", "clients"):
+        metrics = MetricRecord({"curve": [0.5, 1.0], "n": 3})
+        collector.on_evaluation(run, Evaluation(source, 1, 8, 1.0, metrics))
+    collector.on_update(run, merged(2.0))
+    again = ResultCollector(mean, "n")
+    again.load_state_dict(saved_and_read(collector.state_dict()))
+    for each in (collector, again):
+        each.on_update(run, merged(4.0))
+        each.on_round(run, 2)
+    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        expected = getattr(collector.result, name)
+        assert expected
+        assert repr(getattr(again.result, name)) == repr(expected)
+    assert again.result.train_metrics_clientapp[2]["loss"] == 3.0

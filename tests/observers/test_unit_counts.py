@@ -1,30 +1,17 @@
 import torch
 
-from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
-from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.submodel import UnitGroup
+from tests.observers.orders import order_of
+from tests.states import saved_and_read
 
 HIDDEN = UnitGroup("hidden", 3, "internal")
 STREAM = UnitGroup("stream", 5, "residual")
 
 
 def order(rank, hidden, stream):
-    return Order(
-        number=0,
-        device=0,
-        node_id=0,
-        rank=rank,
-        num_ranks=8,
-        round=1,
-        indices={},
-        shapes={},
-        base_version=0,
-        dispatched_at=0.0,
-        due=0.0,
-        cost=TaskCost(1.0, 0, 0),
-        kept={HIDDEN: torch.tensor(hidden), STREAM: torch.tensor(stream)},
-    )
+    kept = {HIDDEN: torch.tensor(hidden), STREAM: torch.tensor(stream)}
+    return order_of(rank, kept=kept)
 
 
 def counted(**settings):
@@ -62,6 +49,17 @@ def test_too_many_counts_are_pooled_and_none_is_lost():
 
 def test_full_models_leave_no_record():
     counts = UnitCounts()
-    full = order(0, [0], [0])
-    counts.add(Order(**{**vars(full), "kept": {}}))
+    counts.add(order_of(0))
     assert counts.record() is None
+
+
+def test_counts_are_continued_from_a_state():
+    counts, again = UnitCounts(), UnitCounts()
+    counts.add(order(4, [1, 2], [0, 4]))
+    saved = saved_and_read(counts.state_dict())
+    for _ in range(2):
+        again.load_state_dict(saved)
+        assert again.record() == counts.record()
+        again.add(order(1, [0, 2], [0, 1, 2]))
+        again.add(order(4, [0, 1], [4]))
+        assert again.record() == counted()

@@ -8,7 +8,16 @@ from flwr_asyncdrop.report.series import Series
 SECONDS = 10.0
 
 
-def history(label, seed, accuracies, *, megabytes_per_second=1.0, ended=True, **config):
+def history(
+    label,
+    seed,
+    values,
+    *,
+    metric="accuracy",
+    megabytes_per_second=1.0,
+    ended=True,
+    **config,
+):
     """Return the records of a run that was evaluated every 10 s, first at 10 s."""
     wall = {"wall": {"seconds": 1.0}}
     records = [
@@ -22,7 +31,7 @@ def history(label, seed, accuracies, *, megabytes_per_second=1.0, ended=True, **
             "config": {"dataset": "digits", "clock": "virtual", **config},
         }
     ]
-    for number, accuracy in enumerate(accuracies, start=1):
+    for number, value in enumerate(values, start=1):
         sent = int(SECONDS * number * megabytes_per_second * 1e6)
         records.append(
             {
@@ -33,23 +42,23 @@ def history(label, seed, accuracies, *, megabytes_per_second=1.0, ended=True, **
                 "time": SECONDS * number,
                 "bytes_down": sent // 2,
                 "bytes_up": sent // 2,
-                "metrics": {"loss": 1.0, "accuracy": accuracy},
+                "metrics": {metric: value, "other_loss": 1.0},
             }
         )
     if ended:
-        seconds = SECONDS * len(accuracies)
+        seconds = SECONDS * len(values)
         totals = {"bytes_down": 0, "bytes_up": 0, "failures": {}}
         records.append({"event": "end", "updates": 0, "time": seconds, **totals})
     return [{**record, **wall} for record in records]
 
 
-def series(label, accuracies, *, cut_off=(), **kwargs):
+def series(label, values_by_seed, *, cut_off=(), **kwargs):
     """Return a series of runs, by seed; those that are cut off have no end."""
     logs = {
         seed: RunLog.from_records(
             history(label, seed, values, ended=seed not in cut_off, **kwargs)
         )
-        for seed, values in accuracies.items()
+        for seed, values in values_by_seed.items()
     }
     return Series(
         label=label,

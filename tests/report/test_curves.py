@@ -2,13 +2,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from flwr_asyncdrop.report.curves import band, draw_against_bytes, draw_against_time
+from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.runlog import Curve, Point
+from flwr_asyncdrop.report.target import Target
 from tests.report.histories import series
 
 
 def curve(*points):
     placed = tuple(Point(value, time, 0, 0) for time, value in points)
-    return Curve("accuracy", "server", placed)
+    return Curve(Metric("accuracy"), "server", placed)
 
 
 def test_band_by_hand():
@@ -26,6 +28,7 @@ def test_band_of_one_seed_is_its_curve():
     assert line.mean.tolist() == line.low.tolist() == line.high.tolist() == [0.1, 0.3]
 
 
+HALF = Target(Metric("accuracy"), 0.5, "given")
 SERIES = [
     series("fedavg", {0: [0.2] * 9}),
     series("fedbuff", {0: [0.2, 0.4, 0.6], 1: [0.4, 0.6, 0.8]}),
@@ -35,14 +38,14 @@ SERIES = [
 
 def test_the_slow_control_does_not_stretch_the_axis():
     axes = Figure().add_subplot()
-    draw_against_time(axes, SERIES, 0.5, "virtual time (s)")
+    draw_against_time(axes, SERIES, HALF)
     assert axes.get_xlim() == (0, 30)
     assert axes.get_xlabel() == "virtual time (s)"
 
 
 def test_lines_are_means_and_incomplete_runs_have_none():
     axes = Figure().add_subplot()
-    draw_against_bytes(axes, SERIES, 0.5)
+    draw_against_bytes(axes, SERIES, HALF)
     lines = {line.get_label(): line for line in axes.lines}
     assert "asyncdrop" not in lines
     x, y = lines["fedbuff"].get_data()

@@ -1,4 +1,4 @@
-from flwr_asyncdrop.algorithms.registry import ALGORITHMS
+from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.report.looks import looks
 from tests.report.histories import series
 

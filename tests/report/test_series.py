@@ -73,9 +73,10 @@ def test_different_data_sets_are_refused(tmp_path):
         read_series([tmp_path])
 
 
-def test_a_metric_that_falls_is_refused(tmp_path):
+def test_different_metrics_are_refused(tmp_path):
     records = history("fedavg", 0, [0.5])
-    del records[1]["metrics"]["accuracy"]
+    records[1]["metrics"] = {"loss": 1.0}
     write(tmp_path / "fedavg" / "seed-0", records)
-    with pytest.raises(DataError, match=r"by one metric that grows.*not by loss"):
+    run(tmp_path, "fedbuff")
+    with pytest.raises(DataError, match=r"different metrics, accuracy, loss"):
         read_series([tmp_path])

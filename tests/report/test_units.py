@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from flwr_asyncdrop.report.levels import draw_levels
+from flwr_asyncdrop.report.panels import draw_levels
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.units import (
     by_who_leaves_out,
@@ -52,9 +52,9 @@ def test_pooling_keeps_the_mean_and_leaves_few_columns_alone():
     assert pooled(shares, 4) is shares
 
 
-def panel(draw, records, *more):
+def panel(draw, records):
     axes = Figure().add_subplot()
-    draw(axes, RunLog.from_records(records), *more)
+    draw(axes, RunLog.from_records(records))
     return axes
 
 
@@ -79,19 +79,19 @@ def with_levels(accuracies, levels):
 
 def test_a_row_a_level_and_a_column_an_evaluation():
     records = with_levels([0.3, 0.5], [[0.2, 0.4], [0.4, 0.6]])
-    axes = panel(draw_levels, records, "virtual time (s)")
+    axes = panel(draw_levels, records)
     (mesh,) = axes.collections
     assert mesh.get_array().tolist() == [[0.2, 0.4], [0.4, 0.6]]
     assert axes.yaxis_inverted()
 
 
 @pytest.mark.parametrize(
-    ("draw", "more", "says"),
+    ("draw", "says"),
     [
-        (draw_units, (), "Every device trained the full model"),
-        (draw_levels, ("time (s)",), "Labels were not tied to speed levels"),
+        (draw_units, "Every device trained the full model"),
+        (draw_levels, "Labels were not tied to speed levels"),
     ],
 )
-def test_an_empty_panel_says_why(draw, more, says):
-    axes = panel(draw, history("async-fedavg", 0, [0.3, 0.5]), *more)
+def test_an_empty_panel_says_why(draw, says):
+    axes = panel(draw, history("async-fedavg", 0, [0.3, 0.5]))
     assert [text.get_text() for text in axes.texts] == [says]

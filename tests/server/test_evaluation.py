@@ -157,7 +157,7 @@ class TestServerEvaluator:
         evaluator = server(evaluate)
         evaluator.submit(state(), 0)
         evaluator.submit(state(), 1)
-        _, queued = evaluator._pending[1]
+        _, queued = evaluator._begun[1]
         closing = threading.Thread(target=evaluator.close)
         closing.start()
         deadline = time.monotonic() + PATIENCE / 4

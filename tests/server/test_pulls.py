@@ -1,15 +1,14 @@
 """A reply whose parts are still on their way holds up no other."""
 
-import sys
 import time
 from threading import Event
-from types import ModuleType
+from types import FunctionType
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.pulls import Pulls
+from flwr_asyncdrop.server.pulls import DirectPulls, ThreadedPulls
 from tests.grids import HandlerGrid, echo
 from tests.runs import failing
 
@@ -63,12 +62,12 @@ def pulled_at_last(pulls, message_ids):
 
 
 def test_what_is_there_comes_with_the_call_that_asks():
-    assert pulled(Pulls(SlowLink().pull)(["a", "b"])) == ["a", "b"]
+    assert pulled(ThreadedPulls(SlowLink().pull)(["a", "b"])) == ["a", "b"]
 
 
 def test_a_pull_that_takes_long_is_left_alone_and_comes_later():
     parts = Event()
-    pulls = Pulls(SlowLink(slow=parts).pull, patience=0.05)
+    pulls = ThreadedPulls(SlowLink(slow=parts).pull, patience=0.05)
     started = time.monotonic()
     assert pulled(pulls(["slow"])) == []
     assert time.monotonic() - started < 5
@@ -80,7 +79,7 @@ def test_a_pull_that_takes_long_is_left_alone_and_comes_later():
 def test_that_another_pull_has_taken_a_reply_is_no_error_of_its_own():
     """The error that the second pull gets for it never shows."""
     parts = Event()
-    pulls = Pulls(SlowLink(slow=parts).pull, patience=0.05)
+    pulls = ThreadedPulls(SlowLink(slow=parts).pull, patience=0.05)
     seen = [name for _ in range(5) for name in pulled(pulls(["slow"]))]
     assert seen == []
     parts.set()
@@ -99,7 +98,7 @@ def test_an_error_that_comes_after_the_reply_does_not_show():
         answer = echo if turn is turns[0] else failing
         return [answer(message("slow"))]
 
-    pulls = Pulls(pull, patience=0.05)
+    pulls = ThreadedPulls(pull, patience=0.05)
     for _ in turns:
         assert pulled(pulls(["slow", "b", "c"])) == []
     seen = []
@@ -119,7 +118,7 @@ def test_an_error_that_no_pull_has_a_better_answer_for_shows():
             return [echo(message("slow"))]
         return [failing(message(name)) for name in message_ids]
 
-    pulls = Pulls(pull, patience=0.05)
+    pulls = ThreadedPulls(pull, patience=0.05)
     assert pulled(pulls(["slow", "dead"])) == []
     assert pulled(pulls(["dead"])) == []  # the first pull may have it
     parts.set()
@@ -130,12 +129,12 @@ def test_an_error_that_no_pull_has_a_better_answer_for_shows():
 
 
 def test_an_error_shows_at_once_if_no_other_pull_is_under_way():
-    assert pulled(Pulls(lambda ids: [failing(message("a"))])(["a"])) == ["A"]
+    assert pulled(ThreadedPulls(lambda ids: [failing(message("a"))])(["a"])) == ["A"]
 
 
 def test_replies_that_never_come_whole_do_not_use_up_the_pulls():
     link = SlowLink(**{f"lost{n}": Event() for n in range(9)})
-    pulls = Pulls(link.pull, patience=0.05)
+    pulls = ThreadedPulls(link.pull, patience=0.05)
     for n in range(9):
         assert pulled(pulls([f"lost{n}"])) == []
         assert pulled_at_last(pulls, [f"here{n}", f"lost{n}"]) == [f"here{n}"]
@@ -153,7 +152,7 @@ def test_no_more_pulls_are_sent_than_replies_are_wanted_while_none_comes_back():
         gone.wait(20)
         return []
 
-    pulls = Pulls(never, patience=0.05)
+    pulls = ThreadedPulls(never, patience=0.05)
     for _ in range(10):
         assert pulled(pulls(["a", "b", "c"])) == []
     assert sent == [["a", "b", "c"]] * 3
@@ -165,30 +164,35 @@ def test_what_a_pull_raises_comes_to_who_waits():
         raise ConnectionError("the SuperLink is gone")
 
     with pytest.raises(ConnectionError, match="is gone"):
-        Pulls(broken)(["a"])
+        ThreadedPulls(broken)(["a"])
 
 
-def pull_objects(ids, *, initial_backoff=1.0):
-    """What Flower's grids import, as far as the mailbox looks at it."""
+def test_a_grid_that_answers_at_once_is_asked_by_the_thread_that_waits():
+    grid = HandlerGrid(echo)
+    pulls = DirectPulls(grid)
+    (sent,) = grid.push_messages([message("a")])
+    (pull,) = pulls([sent])
+    assert pull.message_ids == [sent]
+    assert [reply.metadata.reply_to_message_id for reply in pull.replies] == [sent]
 
 
 @pytest.fixture
-def remote(monkeypatch):
+def remote():
     """A grid that the mailbox takes for one of Flower's remote ones."""
-    module = ModuleType("remote_grid")
-    module.pull_objects = pull_objects
-    monkeypatch.setitem(sys.modules, "remote_grid", module)
+
+    def pull_messages(self, message_ids):
+        return self.link.pull(message_ids)
+
+    flowers = {
+        "__name__": "flwr.remote_grid",
+        "pull_objects": lambda ids, *, initial_backoff: None,
+    }
 
     class RemoteGrid(HandlerGrid):
-        def __init__(self):
-            super().__init__(echo)
-            self.link = SlowLink()
+        link = SlowLink()
 
-        def pull_messages(self, message_ids):
-            return self.link.pull(message_ids)
-
-    monkeypatch.setattr(RemoteGrid, "__module__", "remote_grid")
-    return RemoteGrid()
+    RemoteGrid.pull_messages = FunctionType(pull_messages.__code__, flowers)
+    return RemoteGrid(echo)
 
 
 def test_a_mailbox_hands_out_what_is_whole_while_another_reply_is_on_its_way(remote):

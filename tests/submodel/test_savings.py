@@ -1,4 +1,4 @@
-"""Bytes and operations of submodels, counted by hand."""
+"""Bytes and operations of models and submodels, counted by hand."""
 
 import pytest
 import torch
@@ -6,13 +6,16 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import (
-    Saving,
+    SubmodelCost,
     declare_plan,
     droppable_share,
+    narrow,
     plan_submodels,
     savings,
     savings_table,
+    step_flops,
 )
+from tests.submodel.networks import Recurrent, tokens
 
 
 @pytest.fixture
@@ -27,9 +30,9 @@ def test_rows(model):
     rows = savings(plan_submodels(model, inputs), model, inputs, (0.0, 0.25, 0.5))
 
     assert rows == (
-        Saving(0.0, 288, 1.0, 128, 1.0),
-        Saving(0.25, 216, 0.75, 96, 0.75),
-        Saving(0.5, 144, 0.5, 64, 0.5),
+        SubmodelCost(0.0, 288, 1.0, 128, 1.0),
+        SubmodelCost(0.25, 216, 0.75, 96, 0.75),
+        SubmodelCost(0.5, 144, 0.5, 64, 0.5),
     )
 
 
@@ -78,3 +81,32 @@ def test_droppable_share_counts_elements_once():
     )
 
     assert droppable_share(plan) == pytest.approx(10 / 18)
+
+
+def test_mlp_and_its_narrower_copy():
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    shapes = {"0.weight": (4, 5), "0.bias": (4,), "2.weight": (3, 4), "2.bias": (3,)}
+
+    full = step_flops(model, torch.ones(2, 5))
+    small = step_flops(narrow(model, shapes), (torch.ones(2, 5),))
+
+    assert full == 2 * 2 * (5 * 8 + 8 * 3)
+    assert small == full // 2
+
+
+def test_convolution():
+    model = nn.Conv2d(3, 4, 3, padding=1)
+
+    assert step_flops(model, torch.ones(1, 3, 8, 8)) == 2 * 8 * 8 * 3 * 4 * 9
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_fused_lstm_is_seen(layers):
+    gates = 4 * 8
+    first = 2 * 2 * 6 * gates * (6 + 8)  # 2 sequences of 6 steps, 6 features
+    others = 2 * 2 * 6 * gates * (8 + 8) * (layers - 1)
+    head = 2 * 2 * 8 * 3
+
+    model = Recurrent(num_layers=layers)
+
+    assert step_flops(model, tokens()) == first + others + head

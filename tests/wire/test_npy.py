@@ -1,5 +1,8 @@
 """One copy each way, and the very bytes of Flower and NumPy."""
 
+import tracemalloc
+import warnings
+from contextlib import suppress
 from io import BytesIO
 
 import hypothesis.extra.numpy as arrays
@@ -8,6 +11,7 @@ import pytest
 import torch
 from flwr.app import Array
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flwr_asyncdrop.wire.npy import read_array, write_array
 
@@ -109,6 +113,13 @@ def test_headers_that_the_tests_write_would_be_read():
         with_header(header_of(shape="(-1,)"), b"\0" * 8),
         with_header(header_of(shape="(999999999999999999,)"), b"\0" * 8),
         with_header(header_of(shape="(1,)" + " " * 2000), b"\0" * 8),
+        with_header(header_of(shape="(True,)"), b"\0" * 8),
+        with_header(header_of(shape=f"(0, {2**64})")),
+        with_header(header_of("'f4,f4'"), b"\0" * 8),
+        with_header(header_of("('<f4', (2,))"), b"\0" * 8),
+        with_header(header_of(shape="[" * 400 + "]" * 400)),
+        with_header(header_of() + "\n" + "x", b"\0" * 8),
+        with_header("-" * 900 + "1"),
         with_header("__import__('os').abort()"),
     ],
 )
@@ -116,6 +127,28 @@ def test_what_is_no_array_of_numbers_is_refused(data):
     array = Array("any", (1,), "numpy.ndarray", data)
     with pytest.raises(ValueError, match=r"^it"):
         read_array(array)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=200)
+def test_whatever_the_header_is_it_reads_or_is_refused_with_a_value_error(draw):
+    data = bytearray(with_header(header_of(), b"\0" * 8))
+    for place in draw.draw(st.lists(st.integers(0, len(data) - 1), max_size=4)):
+        data[place] = draw.draw(st.integers(0, 255))
+    array = Array("any", (1,), "numpy.ndarray", bytes(data))
+    with warnings.catch_warnings(), suppress(ValueError):
+        warnings.simplefilter("ignore")  # NumPy's, of headers from Python 2
+        assert read_array(array).nbytes <= len(data)
+
+
+def test_a_size_that_the_bytes_do_not_have_is_refused_before_it_is_allocated():
+    data = with_header(header_of(shape=f"({2**34},)"), b"\0" * 8)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="it has 8 bytes of numbers"):
+        read_array(Array("any", (1,), "numpy.ndarray", data))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100_000
 
 
 def test_another_serialisation_is_refused():

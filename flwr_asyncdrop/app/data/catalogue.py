@@ -35,20 +35,24 @@ def _cifar(name: str, folder: str, files: tuple[str, ...]) -> tuple[Source, Sour
     )
 
 
+_FASHION_MNIST = Source(
+    "fashion-mnist-2",
+    "FashionMNIST/raw",
+    idx.FASHION_MNIST,
+    idx.read_fashion_mnist,
+    "FashionMNIST",
+)
+_IMDB = (
+    Source("imdb-folders-2", "aclImdb", imdb.FOLDERS, imdb.read_folders),
+    Source("imdb-lines-2", "imdb", imdb.LINES, imdb.read_lines),
+)
+
 CATALOGUE: dict[str, Entry] = {
     "digits": Entry((1, 8, 8), 10, mean=(0.3055,), std=(0.3759,)),
     "fashion-mnist": Entry(
         (1, 28, 28),
         10,
-        (
-            Source(
-                "fashion-mnist-2",
-                "FashionMNIST/raw",
-                idx.FASHION_MNIST,
-                idx.read_fashion_mnist,
-                torchvision="FashionMNIST",
-            ),
-        ),
+        (_FASHION_MNIST,),
         mean=(0.2860,),
         std=(0.3530,),
     ),
@@ -66,14 +70,6 @@ CATALOGUE: dict[str, Entry] = {
         mean=(0.5071, 0.4865, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
     ),
-    "imdb": Entry(
-        (imdb.LENGTH,),
-        2,
-        (
-            Source("imdb-folders-2", "aclImdb", imdb.FOLDERS, imdb.read_folders),
-            Source("imdb-lines-2", "imdb", imdb.LINES, imdb.read_lines),
-        ),
-        vocabulary=imdb.VOCABULARY,
-    ),
+    "imdb": Entry((imdb.LENGTH,), 2, _IMDB, vocabulary=imdb.VOCABULARY),
 }
 """The data sets by name."""

@@ -15,11 +15,6 @@ from flwr_asyncdrop.exceptions import DataError
 Split = Literal["train", "test"]
 
 
-def unchanged(inputs: Tensor) -> Tensor:
-    """Return the inputs."""
-    return inputs
-
-
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Samples for training and testing, and what is learnt from them.
@@ -36,9 +31,9 @@ class Dataset:
         Targets, of shape ``(N, ...)``, as the task's loss takes them.
     task : LearningTask
         What is learnt.
-    prepare : callable
-        Makes a model's inputs of some of the inputs, on the device that computes; by
-        default they are as they are.
+    prepare : callable or None
+        Makes a model's inputs of some of the inputs, on the device that computes; None
+        if they are such already.
     vocabulary : int or None
         How many token ids there are; None if inputs are no token ids.
 
@@ -53,7 +48,7 @@ class Dataset:
     test_x: Tensor
     test_y: Tensor
     task: LearningTask
-    prepare: Callable[[Tensor], Tensor] = unchanged
+    prepare: Callable[[Tensor], Tensor] | None = None
     vocabulary: int | None = None
 
     def __post_init__(self) -> None:
@@ -91,8 +86,9 @@ class Dataset:
             "train": (self.train_x, self.train_y),
             "test": (self.test_x, self.test_y),
         }[split]
-        compact = _take(inputs, indices).to(device)
-        return self.prepare(compact), _take(targets, indices).to(device)
+        taken = _take(inputs, indices).to(device)
+        prepared = taken if self.prepare is None else self.prepare(taken)
+        return prepared, _take(targets, indices).to(device)
 
     def example_inputs(self) -> Tensor:
         """Return the inputs of one sample, to plan a model's submodels with."""

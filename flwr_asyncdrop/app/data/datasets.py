@@ -28,27 +28,22 @@ def load_dataset(
 ) -> Dataset:
     """Load a data set, or return the one that this process has already loaded.
 
+    It is shared between all callers with the same name and folder: do not write to its
+    tensors.
+
     Parameters
     ----------
     name : str
         One of `DATASET_NAMES`, or ``"package.module:function"``; see `Dataset`.
-        ``"digits"`` needs no files.
     data_dir : Path or str, optional
         The folder that holds the data set's own folder, or that folder itself.
     download : bool
         Whether torchvision may fetch files that are absent, into `data_dir`.
 
-    Returns
-    -------
-    Dataset
-        Shared between all callers with the same name and folder: do not write to
-        its tensors.
-
     Raises
     ------
     DataError
-        If the name is unknown, or files are missing or damaged, or could not be
-        downloaded.
+        If the name is unknown, or files are missing or damaged.
     """
     root = None if data_dir is None else Path(data_dir).expanduser().resolve()
     if is_reference(name):

@@ -1,13 +1,13 @@
 """Who holds which samples: pure functions from labels to index arrays.
 
 Each takes a generator, its only source of chance, and returns the samples of every
-device, ascending. None is empty.
+device, ascending. None is empty. Counts are at least 1, which the run-config checks.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.exceptions import DataError
 
 Indices = npt.NDArray[np.int64]
 
@@ -35,7 +35,6 @@ def by_speed_level(
     `level_pools` gives it, and each of its devices a random half of that pool, drawn
     independently of the others. See `speed_level` for the numbering of the devices.
     """
-    _check_counts(num_devices=num_devices, num_levels=num_levels)
     levels = min(num_levels, num_devices)
     pools = level_pools(
         labels, levels, generator=generator, shards_per_level=shards_per_level
@@ -59,7 +58,6 @@ def level_pools(
     level. When there are fewer samples than shards, there are fewer shards a level
     instead of empty ones. The pools are disjoint, and together all samples.
     """
-    _check_counts(num_levels=num_levels, shards_per_level=shards_per_level)
     # Stable, so that the outcome does not depend on the sorting algorithm.
     order = np.argsort(np.asarray(labels), kind="stable")
     _check_enough(len(order), num_levels, "speed levels")
@@ -73,7 +71,6 @@ def iid(
     num_samples: int, num_devices: int, *, generator: np.random.Generator
 ) -> list[Indices]:
     """Deal samples out evenly and at random: every device sees every label."""
-    _check_counts(num_devices=num_devices)
     _check_enough(num_samples, num_devices, "devices")
     hands = np.array_split(generator.permutation(num_samples), num_devices)
     return [np.sort(hand) for hand in hands]
@@ -94,9 +91,6 @@ def dirichlet(
     label, a large one makes all devices alike. All devices have as many samples; labels
     that are used up are left out of the mixes, so the last devices take what is left.
     """
-    _check_counts(num_devices=num_devices)
-    if not concentration > 0:
-        raise ConfigError(f"dirichlet-alpha must be more than 0, not {concentration}")
     _, kinds, totals = np.unique(labels, return_inverse=True, return_counts=True)
     _check_enough(len(kinds), num_devices, "devices")
     pools = [
@@ -138,13 +132,6 @@ def _random_half(pool: Indices, generator: np.random.Generator) -> Indices:
     # Rounded up, so that the only sample of a pool is not lost.
     size = (len(pool) + 1) // 2
     return np.sort(generator.choice(pool, size, replace=False, shuffle=False))
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            key = name.replace("_", "-")
-            raise ConfigError(f"{key} must be at least 1, not {count}")
 
 
 def _check_enough(num_samples: int, num_shares: int, shares: str) -> None:

@@ -1,6 +1,7 @@
 """A small convolutional network, for digits and Fashion-MNIST on a CPU."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -13,11 +14,11 @@ _LARGE_IMAGE = 16
 
 
 def cnn(
-    input_shape: tuple[int, int, int], num_classes: int, width: float = 1.0
+    input_shape: Sequence[int], num_outputs: int, width: float = 1.0
 ) -> nn.Sequential:
     """Build three convolutions with batch norm, then a 2x2 average and a linear layer.
 
-    They are 32, 64 and 128 channels wide, times ``width``. Each convolution halves the
+    They are 32, 64 and 128 channels wide, times `width`. Each convolution halves the
     resolution, the first one only that of images of 16 pixels or more a side.
     """
     channels, *sides = input_shape
@@ -33,5 +34,5 @@ def cnn(
         channels, stride = filters, 2
     layers["pool"] = nn.AdaptiveAvgPool2d(_POOLED)
     layers["flatten"] = nn.Flatten()
-    layers["output"] = nn.Linear(channels * _POOLED**2, num_classes)
+    layers["output"] = nn.Linear(channels * _POOLED**2, num_outputs)
     return nn.Sequential(layers)

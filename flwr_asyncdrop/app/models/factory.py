@@ -14,8 +14,8 @@ from flwr_asyncdrop.app.models.mlp import mlp
 from flwr_asyncdrop.app.models.resnet import RESNET10, RESNET18, RESNET34, ResNet
 from flwr_asyncdrop.exceptions import ConfigError
 
-# From the shape of an image, the number of outputs, and the width.
-_FOR_IMAGES: dict[str, Callable[[tuple[int, int, int], int, float], nn.Module]] = {
+# From the shape of an input, the number of outputs, and the width.
+_FOR_IMAGES: dict[str, Callable[[Sequence[int], int, float], nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "resnet10": partial(ResNet, RESNET10),
@@ -50,7 +50,7 @@ def build_model(
     name : str
         One of `MODEL_NAMES`.
     input_shape : sequence of int
-        Of one input: (C, H, W) of an image, (T,) of a text.
+        Of one input: (C, H, W) of an image, (T,) of a text; any for ``"mlp"``.
     num_outputs : int
         Numbers that it returns for each input: the number of classes.
     seed : int
@@ -76,7 +76,9 @@ def build_model(
             f"model {name!r} reads {reads}, which vocabulary={vocabulary} contradicts"
         )
     sizes = (*input_shape, num_outputs, *([] if vocabulary is None else [vocabulary]))
-    if len(input_shape) != (3 if vocabulary is None else 1) or min(sizes) < 1:
+    rank = len(input_shape)
+    fits = rank > 0 if name == "mlp" else rank == (3 if vocabulary is None else 1)
+    if not fits or min(sizes) < 1:
         raise ConfigError(
             f"model {name!r} needs the sizes of an image or the length of a text, all "
             f"at least 1, not input_shape={tuple(input_shape)}, "
@@ -87,8 +89,7 @@ def build_model(
     with seeded_weights(seed):
         if vocabulary is not None:
             return _FOR_TEXT[name](vocabulary, num_outputs, width)
-        channels, rows, columns = input_shape
-        return _FOR_IMAGES[name]((channels, rows, columns), num_outputs, width)
+        return _FOR_IMAGES[name](input_shape, num_outputs, width)
 
 
 @contextmanager

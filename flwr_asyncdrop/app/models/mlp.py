@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from torch import nn
 
@@ -12,11 +13,11 @@ _LARGE_INPUT = 28 * 28
 
 
 def mlp(
-    input_shape: tuple[int, int, int], num_classes: int, width: float = 1.0
+    input_shape: Sequence[int], num_outputs: int, width: float = 1.0
 ) -> nn.Sequential:
-    """Build a perceptron with two hidden layers, of 512 and 256 units times ``width``.
+    """Build two hidden layers, of 512 and 256 units times `width`.
 
-    Images of fewer than 28x28 values, such as the 8x8 digits, get 128 and 64.
+    Inputs of fewer than 28x28 values, such as the 8x8 digits, get 128 and 64.
     """
     inputs = math.prod(input_shape)
     sizes = (512, 256) if inputs >= _LARGE_INPUT else (128, 64)
@@ -28,6 +29,6 @@ def mlp(
             relu1=nn.ReLU(),
             hidden2=nn.Linear(first, second),
             relu2=nn.ReLU(),
-            output=nn.Linear(second, num_classes),
+            output=nn.Linear(second, num_outputs),
         )
     )

@@ -18,13 +18,7 @@ def build_own_model(
 ) -> nn.Module:
     """Build the model that ``"package.module:function"`` names; see `ModelFunction`.
 
-    The function draws the weights from PyTorch's global generator, which is seeded for
-    it, so that they depend on the seed and nothing else.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such function, or it returns no module.
+    PyTorch's global generator is seeded for it: the weights depend on the seed alone.
     """
     build: ModelFunction = load_reference("model", reference)
     with seeded_weights(seed):

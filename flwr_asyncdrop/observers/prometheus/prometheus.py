@@ -5,7 +5,7 @@ from importlib.metadata import version
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
 from flwr_asyncdrop.observers.speed_groups import speed_group
@@ -40,9 +40,10 @@ class PrometheusMetrics(Callback):
 
     Raises
     ------
+    MissingExtraError
+        If prometheus-client is not installed.
     ConfigError
-        If prometheus-client is not installed, a value is out of range, or, when the
-        run starts, the port cannot be opened.
+        If a value is out of range, or, when the run starts, the port cannot be opened.
     """
 
     def __init__(
@@ -57,13 +58,7 @@ class PrometheusMetrics(Callback):
             ("port", port, 0 <= port <= 65535, "in [0, 65535]"),
             ("devices_up_to", devices_up_to, devices_up_to >= 0, "at least 0"),
         )
-        try:
-            import prometheus_client  # noqa: F401
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"metrics on port {port} need {error.name}: "
-                'pip install "flwr-asyncdrop[monitoring]", or leave metrics-port out'
-            ) from error
+        require("prometheus_client", "monitoring")
         self.port = port
         self._address = address
         self._run = dict(run or {})

@@ -48,6 +48,11 @@ class Tallies:
         self.sums[name, group] += value
         self.buckets[name, group, bisect_left(BOUNDS[name], value)] += 1
 
+    def by_label(self, name: str) -> dict[object, int]:
+        """Return the counts of one metric by the value of its label."""
+        counts = self.counts.items()
+        return {label: count for (metric, label), count in counts if metric == name}
+
     def up_to_each_bound(self, name: str, group: int) -> Sequence[tuple[str, int]]:
         """Return each bound of a histogram, and how many values are up to it."""
         counts = (self.buckets[name, group, at] for at in range(len(BOUNDS[name])))

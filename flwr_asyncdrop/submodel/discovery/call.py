@@ -9,6 +9,9 @@ from torch._ops import OpOverload
 
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 
+Labels: TypeAlias = list[list[Layer]]
+"""The layers of each output of a call."""
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -74,6 +77,10 @@ class Call:
         values = (self.arguments.get(name) for name in names)
         return [self.known[id(value)] for value in values if isinstance(value, Tensor)]
 
+    def unlabelled(self, start: int = 0) -> Labels:
+        """Return empty labels for the outputs from number `start` on."""
+        return [[] for _ in self.outputs[start:]]
+
     def tensors(self) -> Iterator[Operand]:
         """Yield every tensor argument, those within lists too."""
         for value in self.arguments.values():
@@ -82,5 +89,6 @@ class Call:
                     yield self.known[id(item)]
 
 
-Rule: TypeAlias = Callable[[Call], list[list[Layer]]]
-"""Labels the outputs of a call, and joins or freezes units on the way."""
+Rule: TypeAlias = Callable[[Call], Labels]
+"""Labels the outputs of a call, and joins or freezes units on the way. One that raises
+freezes whatever goes into the call."""

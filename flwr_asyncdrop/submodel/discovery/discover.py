@@ -11,23 +11,14 @@ from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, along
 from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.tensors import tensors_of
+from flwr_asyncdrop.submodel.types import tensors_of
 
 
 def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
-    """Trace `model` once and return the plan that its operations suggest.
+    """Trace `model`, in eval mode on the CPU, and return the plan that suggests itself.
 
-    Parameters
-    ----------
-    model : Module
-        On the CPU, in eval mode.
-    inputs : tuple
-        The positional arguments of one forward pass.
-
-    Returns
-    -------
-    Plan
-        Unverified: rules cannot know of sizes that the model's code keeps to itself.
+    The plan is unverified: rules cannot know of sizes that the model's code keeps to
+    itself.
     """
     space = LabelSpace()
     tracer = UnitTracer(space)

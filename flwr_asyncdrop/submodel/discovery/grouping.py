@@ -10,8 +10,13 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.tensors import owner_of, tensors_of
-from flwr_asyncdrop.submodel.types import Scope
+from flwr_asyncdrop.submodel.types import (
+    Scope,
+    owner_of,
+    parameters_of,
+    shapes_of,
+    tensors_of,
+)
 
 Axis: TypeAlias = tuple[str, int]
 Use: TypeAlias = tuple[Axis, int]
@@ -22,21 +27,11 @@ _MAKES_DIM_1 = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
 def group_units(
     model: nn.Module, ids: Mapping[str, Sequence[Ids]], units: UnionFind
 ) -> Plan:
-    """Group the units that occupy the same axes equally often.
+    """Group the units that occupy the same axes of the traced model equally often.
 
-    Parameters
-    ----------
-    model : Module
-        The module that was traced.
-    ids : mapping of str to sequence of array
-        Tensor name -> per dim the unit id of every position.
-    units : UnionFind
-        The classes that tracing joined the ids into.
-
-    Returns
-    -------
-    Plan
-        With a reason for every module whose own units all stay whole.
+    `ids` has per tensor and dim the unit id of every position, `units` the classes
+    that tracing joined them into. The plan has a reason for every module whose own
+    units all stay whole.
     """
     axes = {
         (name, dim): units.droppable(vector)
@@ -65,11 +60,9 @@ def group_units(
     tensors = tensors_of(model)
     return Plan(
         groups=tuple(groups),
-        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items()},
+        shapes=shapes_of(tensors),
         axes=_shared_axes(numbered),
-        parameters=frozenset(
-            name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter)
-        ),
+        parameters=parameters_of(tensors),
         left_out=dict(reversed(left_out.items())),
     )
 

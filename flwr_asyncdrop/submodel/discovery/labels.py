@@ -35,15 +35,9 @@ def along(vector: Tensor, shape: Sequence[int], dim: int) -> Layer:
 class LabelSpace:
     """The units of one model and the classes that tracing joins them into.
 
-    Attributes
-    ----------
-    units : UnionFind
-        The classes of unit ids.
-    operation : str
-        What is being traced, for the reasons of what gets frozen meanwhile.
-    conditions : list of tuple
-        Layers, and the reasons for which they freeze if what the operation returns has
-        a part in the model's output.
+    `operation` is what is being traced, for the reasons of what is frozen meanwhile.
+    `conditions` are layers, and the reasons for which they freeze if what the operation
+    returns has a part in the model's output.
     """
 
     def __init__(self) -> None:
@@ -97,20 +91,19 @@ class LabelSpace:
 
     def freeze(self, layer: Layer, reason: str) -> None:
         """Make the units of `layer` undroppable; ``{op}`` names the operation."""
-        told = reason.replace("{op}", self.operation)
-        self.units.freeze(compact(layer).numpy(), told)
+        self.units.freeze(compact(layer).numpy(), self._filled(reason))
 
     def freeze_if_used(self, layer: Layer, reason: str) -> None:
         """Freeze `layer` once the operation's result reaches the model's output."""
-        self.conditions.append((layer, reason.replace("{op}", self.operation)))
+        self.conditions.append((layer, self._filled(reason)))
+
+    def _filled(self, reason: str) -> str:
+        return reason.replace("{op}", self.operation)
 
     def join(self, left: Layer, right: Layer) -> None:
         """Join the classes of two layers of one shape, position by position."""
-        self.units.union(
-            compact(left).numpy(),
-            compact(right).numpy(),
-            f"combined with positions that are always kept in {self.operation}",
-        )
+        reason = f"combined with positions that are always kept in {self.operation}"
+        self.units.union(compact(left).numpy(), compact(right).numpy(), reason)
 
     def collapse(self, layer: Layer, dims: Iterable[int]) -> Tensor:
         """Join the units of `layer` along `dims`; return it with size 1 there."""
@@ -121,6 +114,11 @@ class LabelSpace:
                 self.join(ids, first)
                 ids = first
         return self.droppable(ids)
+
+    def vector(self, layer: Layer, dim: int) -> Tensor:
+        """Return the unit of each position along `dim`; join those along other dims."""
+        others = [k for k in range(layer.dim()) if k != dim]
+        return self.collapse(layer, others).reshape(-1)
 
     def note_split(self, layer: Layer) -> None:
         """Remember a view that splits one axis of units into several.

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
@@ -33,11 +33,6 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
 
     An operation without a rule freezes what goes into it: an unknown operation costs
     droppable units, never a wrong submodel.
-
-    Parameters
-    ----------
-    space : LabelSpace
-        Where the classes of units are kept.
     """
 
     @classmethod
@@ -100,7 +95,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
     ) -> Any:
         arguments = {
             **_defaults(func),
-            **dict(zip(_names(func), args, strict=False)),
+            **dict(zip(_defaults(func), args, strict=False)),
             **(kwargs or {}),
         }
         tensors = [v for v in tree_leaves(arguments) if isinstance(v, Tensor)]
@@ -116,9 +111,8 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         """Label the outputs of a call that has run."""
         operands = call.known.values()
         rule = rule_for(call.func)
-        layers: list[list[Layer]] = [[] for _ in call.outputs]
-        if rule is expand or any(operand.layers for operand in operands):
-            layers = self._apply(rule, call)
+        labelled = rule is expand or any(operand.layers for operand in operands)
+        layers = self._apply(rule, call) if labelled else call.unlabelled()
         conditions = self._conditions_of(call)
         if call.func.overloadpacket is torch.ops.aten._local_scalar_dense:
             self._data_was_read |= any(k.from_input for k in operands)
@@ -147,7 +141,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         conditions: list[Condition] = self._conditions[tensor]
         return conditions
 
-    def _apply(self, rule: Rule | None, call: Call) -> list[list[Layer]]:
+    def _apply(self, rule: Rule | None, call: Call) -> Labels:
         """Return what the rule says, or freeze the operands if it cannot say."""
         reason = _NO_RULE
         if self._data_was_read:
@@ -160,15 +154,10 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         for operand in call.known.values():
             for layer in operand.layers:
                 self._space.freeze(layer, reason)
-        return [[] for _ in call.outputs]
-
-
-@cache
-def _names(func: OpOverload) -> tuple[str, ...]:
-    return tuple(entry.name for entry in func._schema.arguments)
+        return call.unlabelled()
 
 
 @cache
 def _defaults(func: OpOverload) -> dict[str, Any]:
-    """Return the defaults of all arguments, in order; None where there is none."""
+    """Return all arguments by name, in order, with their defaults or None."""
     return {entry.name: entry.default_value for entry in func._schema.arguments}

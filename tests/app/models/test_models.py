@@ -174,7 +174,7 @@ def test_unknown_name():
 )
 def test_impossible_sizes(input_shape, num_classes):
     with pytest.raises(ConfigError, match=r"not input_shape=.* and num_outputs="):
-        build_model("mlp", input_shape, num_classes, seed=0)
+        build_model("cnn", input_shape, num_classes, seed=0)
 
 
 @pytest.mark.parametrize(

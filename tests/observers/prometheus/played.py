@@ -1,7 +1,5 @@
 """A run in which everything happens that can be seen from outside."""
 
-from dataclasses import replace
-
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.fleet.capacity import Capacity
@@ -10,7 +8,7 @@ from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
-from tests.observers.test_progress import ORDER
+from tests.observers.orders import order_of
 
 __all__ = ["PlayedRun"]
 
@@ -43,13 +41,7 @@ class PlayedRun:
         """Play one task of every device, and an evaluation."""
         state, metrics = self.state, self.metrics
         for rank in range(TIERS):
-            order = replace(
-                ORDER,
-                device=rank,
-                rank=rank,
-                num_ranks=TIERS,
-                dispatched_at=state.time,
-            )
+            order = order_of(rank, TIERS, device=rank, dispatched_at=state.time)
             state.bytes_down += 1000
             state.in_flight[str(rank)] = order
             metrics.on_dispatch(state, order)

@@ -13,7 +13,7 @@ import torch
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.aggregation import Buffered
-from flwr_asyncdrop.exceptions import ConfigError, Interrupted
+from flwr_asyncdrop.exceptions import ConfigError, Interrupted, MissingExtraError
 from flwr_asyncdrop.fleet.capacity import Capacity
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import Fleet
@@ -119,7 +119,7 @@ def unreliable(message):
 def test_at_every_update_the_metrics_are_the_books(late):
     profiles = tuple(DeviceProfile(s, jitter=1.0) for s in (1.0, 1.0, 2.0, 4.0, 4.0))
     grid = HandlerGrid(unreliable, node_ids=range(1, 6))
-    tolerance = FaultPolicy(deadline=1.0, late=late, quarantine_after=2)
+    faults = FaultPolicy(deadline=1.0, late=late, quarantine_after=2)
     books = []
 
     class Books(Callback):
@@ -148,7 +148,7 @@ def test_at_every_update_the_metrics_are_the_books(late):
         profiles=profiles,
         in_flight=3,
         rounds=8,
-        tolerance=tolerance,
+        faults=faults,
         callbacks=(metrics, looks, Books()),
     ).go()
     seen = [
@@ -434,9 +434,8 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
         ):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(
-        ConfigError, match=r'pip install "flwr-asyncdrop\[monitoring\]"'
-    ):
+    says = r"pip install 'flwr-asyncdrop\[monitoring\]'"
+    with pytest.raises(MissingExtraError, match=says):
         PrometheusMetrics(9464)
 
 

@@ -78,7 +78,7 @@ def test_a_run_that_is_watched_is_the_same_run(unseen, tmp_path, port):
 
 @pytest.mark.parametrize("watched", ["before", "after"])
 def test_a_run_goes_on_watched_or_not(watched, unseen, tmp_path, port):
-    """Checkpoints know callbacks by their place, and this one comes and goes."""
+    """Checkpoints do not mind callbacks that come and go."""
     folder = str(tmp_path / "halted")
     metrics = {"metrics-port": port}
 

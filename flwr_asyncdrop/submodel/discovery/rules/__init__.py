@@ -16,7 +16,8 @@ from flwr_asyncdrop.submodel.discovery.rules import (
 
 __all__ = ["rule_for"]
 
-_RULES: dict[str, Rule] = {
+# aten operation, without its overload -> rule
+RULES: dict[str, Rule] = {
     name: rule
     for room in (
         views.RULES,
@@ -40,6 +41,6 @@ def rule_for(func: OpOverload) -> Rule | None:
     if func.namespace != "aten":
         return None
     name = func.overloadpacket.__name__
-    if name in _RULES:
-        return _RULES[name]
+    if name in RULES:
+        return RULES[name]
     return pointwise.elementwise if torch.Tag.pointwise in func.tags else None

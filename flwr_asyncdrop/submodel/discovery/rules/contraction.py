@@ -4,16 +4,15 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import is_uniform, unify
 
 
 def channels(space: LabelSpace, operand: Operand, dim: int) -> list[Tensor]:
     """Return the label vectors of `operand` along `dim`, joined along other dims."""
-    others = [k for k in range(operand.value.dim()) if k != dim]
     return [
-        space.collapse(layer, others).reshape(-1)
+        space.vector(layer, dim)
         for layer in operand.layers
         if dim in space.varying(layer)
     ]
@@ -39,13 +38,13 @@ def freeze_other_dims(
             space.freeze(layer, reason)
 
 
-def product(call: Call) -> list[list[Layer]]:
+def product(call: Call) -> Labels:
     """Label a matrix product, or a batch of them."""
     left, right = call.tensors()
     return [_contract(call.space, left, right, call.outputs[0].shape)]
 
 
-def product_and_sum(call: Call) -> list[list[Layer]]:
+def product_and_sum(call: Call) -> Labels:
     """Label a matrix product to which a bias is added."""
     bias, left, right = call.tensors()
     shape = call.outputs[0].shape
@@ -78,8 +77,7 @@ def _split_layers(
     for layer in operand.layers:
         varying = space.varying(layer)
         if varying == {dim}:
-            others = [k for k in range(layer.dim()) if k != dim]
-            summed.append(space.collapse(layer, others).reshape(-1))
+            summed.append(space.vector(layer, dim))
         elif dim in varying:
             first = space.collapse(layer, [dim])
             sizes = [1 if k == dim else -1 for k in range(layer.dim())]
@@ -97,7 +95,7 @@ def _freeze_summed(
             space.freeze(vector, "meets positions that are always kept in {op}")
 
 
-def convolution(call: Call) -> list[list[Layer]]:
+def convolution(call: Call) -> Labels:
     """Label a convolution, transposed or grouped; groups of channels drop whole."""
     space = call.space
     source, weight = call.operand("input"), call.operand("weight")

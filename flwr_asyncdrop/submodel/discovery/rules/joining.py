@@ -2,12 +2,12 @@
 
 import torch
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import unify
 
 
-def concatenate(call: Call) -> list[list[Layer]]:
+def concatenate(call: Call) -> Labels:
     """Put the units along the dim side by side, join those along other dims."""
     shape = call.outputs[0].shape
     dim = call.arguments["dim"] % len(shape)
@@ -25,10 +25,9 @@ def concatenate(call: Call) -> list[list[Layer]]:
 
 def _labels_along(space: LabelSpace, part: Operand, dim: int) -> torch.Tensor:
     """Return the unit of each position along `dim`, 0 where there is none."""
-    others = [k for k in range(part.value.dim()) if k != dim]
     for layer in part.layers:
         if dim in space.varying(layer):
-            return space.collapse(layer, others).reshape(-1)
+            return space.vector(layer, dim)
     return torch.zeros(part.value.shape[dim], dtype=torch.int64)
 
 
@@ -36,7 +35,7 @@ def _across(space: LabelSpace, part: Operand, dim: int) -> list[Layer]:
     return [layer for layer in part.layers if dim not in space.varying(layer)]
 
 
-def stack(call: Call) -> list[list[Layer]]:
+def stack(call: Call) -> Labels:
     """Join the labels of tensors that are stacked along a new dim."""
     parts = list(call.tensors())
     shape = call.outputs[0].shape
@@ -45,7 +44,7 @@ def stack(call: Call) -> list[list[Layer]]:
     return [[layer.unsqueeze(dim).expand(shape) for layer in joined]]
 
 
-def pad(call: Call) -> list[list[Layer]]:
+def pad(call: Call) -> Labels:
     """Add margins, whose positions along an axis of units are always kept.
 
     Where units can be told apart along a dim without margins, they need no others.

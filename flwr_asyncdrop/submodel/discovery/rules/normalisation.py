@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Rule
-from flwr_asyncdrop.submodel.discovery.labels import Layer, along
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
+from flwr_asyncdrop.submodel.discovery.labels import along
 from flwr_asyncdrop.submodel.discovery.rules.contraction import (
     channels,
     freeze_other_dims,
@@ -13,17 +13,14 @@ from flwr_asyncdrop.submodel.discovery.rules.contraction import (
 _TOGETHER = "normalised together by {op}: the statistics would change"
 
 
-def batch_norm(call: Call) -> list[list[Layer]]:
+def batch_norm(call: Call) -> Labels:
     """Normalise each channel on its own: a unit takes its statistics along."""
     source = call.operand("input")
-    return _by_channel(
-        call,
-        channels(call.space, source, 1),
-        "weight bias running_mean running_var",
-    )
+    inputs = channels(call.space, source, 1)
+    return _by_channel(call, inputs, "weight bias running_mean running_var")
 
 
-def group_norm(call: Call) -> list[list[Layer]]:
+def group_norm(call: Call) -> Labels:
     """Normalise groups of channels: they drop whole, and a single one never does."""
     groups = call.arguments["group"]
     inputs = channels(call.space, call.operand("input"), 1)
@@ -36,16 +33,15 @@ def group_norm(call: Call) -> list[list[Layer]]:
     return _by_channel(call, inputs, "weight bias")
 
 
-def _by_channel(call: Call, inputs: list[Tensor], names: str) -> list[list[Layer]]:
+def _by_channel(call: Call, inputs: list[Tensor], names: str) -> Labels:
     freeze_other_dims(call.space, call.operand("input"), {1}, _TOGETHER)
     tensors = call.operands(*names.split())
     match(call.space, inputs, *(channels(call.space, t, 0) for t in tensors))
-    first = call.outputs[0]
-    statistics: list[list[Layer]] = [[] for _ in call.outputs[1:]]
-    return [[along(v, first.shape, 1) for v in inputs[:1]], *statistics]
+    layers = [along(v, call.outputs[0].shape, 1) for v in inputs[:1]]
+    return [layers, *call.unlabelled(1)]
 
 
-def layer_norm(call: Call) -> list[list[Layer]]:
+def layer_norm(call: Call) -> Labels:
     """Normalise over the last dims, whose units hence stay whole."""
     source = call.operand("input")
     shape = source.value.shape
@@ -55,8 +51,7 @@ def layer_norm(call: Call) -> list[list[Layer]]:
     for tensor in call.operands("weight", "bias"):
         freeze_other_dims(call.space, tensor, set(), _TOGETHER)
     layers = [k for k in source.layers if call.space.varying(k)]
-    statistics: list[list[Layer]] = [[] for _ in call.outputs[1:]]
-    return [layers, *statistics]
+    return [layers, *call.unlabelled(1)]
 
 
 RULES: dict[str, Rule] = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 
 
@@ -60,13 +60,13 @@ def _obstructs(
     return not any(own in space.varying(layer) for layer in other.layers)
 
 
-def elementwise(call: Call) -> list[list[Layer]]:
+def elementwise(call: Call) -> Labels:
     """Join the labels of all tensor arguments."""
     layers = unify(call.space, list(call.tensors()), call.outputs[0].shape)
     return [layers for _ in call.outputs]
 
 
-def add(call: Call) -> list[list[Layer]]:
+def add(call: Call) -> Labels:
     """Join as any pointwise operation; a sum of two branches makes a residual stream.
 
     Recurrent cells sum their branches too, but those units live in the cell.
@@ -101,9 +101,9 @@ def _are_different_units(space: LabelSpace, left: Layer, right: Layer) -> bool:
     return bool((space.canonical(left) != space.canonical(right)).any())
 
 
-def constant(call: Call) -> list[list[Layer]]:
+def constant(call: Call) -> Labels:
     """Give no labels to what does not depend on the values of its arguments."""
-    return [[] for _ in call.outputs]
+    return call.unlabelled()
 
 
 RULES: dict[str, Rule] = {

@@ -1,12 +1,9 @@
 """Operations that reduce, pool or normalise along some dims."""
 
-from collections.abc import Callable
-
-from flwr_asyncdrop.submodel.discovery.call import Call, Rule
-from flwr_asyncdrop.submodel.discovery.labels import Layer
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
 
 
-def reduce(call: Call) -> list[list[Layer]]:
+def reduce(call: Call) -> Labels:
     """Sum, average or search over dims; units that would all be reduced freeze.
 
     They do not if nobody uses the result, like the average of attention's heads.
@@ -31,10 +28,10 @@ def reduce(call: Call) -> list[list[Layer]]:
     return [layers for _ in call.outputs]
 
 
-def pool(spatial: int) -> Callable[[Call], list[list[Layer]]]:
+def pool(spatial: int) -> Rule:
     """Return the rule for pooling or resampling over the last `spatial` dims."""
 
-    def rule(call: Call) -> list[list[Layer]]:
+    def rule(call: Call) -> Labels:
         source, *_ = call.tensors()
         layers = []
         for layer in source.layers:
@@ -47,7 +44,7 @@ def pool(spatial: int) -> Callable[[Call], list[list[Layer]]]:
     return rule
 
 
-def along_dim(call: Call) -> list[list[Layer]]:
+def along_dim(call: Call) -> Labels:
     """Softmax and running sums: units along the dim depend on each other."""
     source = call.operand("self")
     dim = call.arguments["dim"] % source.value.dim()

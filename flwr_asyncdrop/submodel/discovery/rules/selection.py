@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Rule
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.rules.views import move
 
 
-def cut(call: Call) -> list[list[Layer]]:
+def cut(call: Call) -> Labels:
     """Take slices along one dim.
 
     Slices that cut an axis of units into equal pieces tie the pieces together (the
@@ -48,7 +48,7 @@ def _tie_pieces(space: LabelSpace, layer: Layer, dim: int, size: int) -> None:
         space.join(first, piece)
 
 
-def gate(call: Call) -> list[list[Layer]]:
+def gate(call: Call) -> Labels:
     """Multiply one half with the other's sigmoid: ties the halves together."""
     operand = call.operand("self")
     dim = call.arguments["dim"] % operand.value.dim()
@@ -59,20 +59,19 @@ def gate(call: Call) -> list[list[Layer]]:
     return [[layer.narrow(dim, 0, half) for layer in operand.layers]]
 
 
-def embed(call: Call) -> list[list[Layer]]:
+def embed(call: Call) -> Labels:
     """Look rows up: the embedding's features become the output's last dim."""
     shape = call.outputs[0].shape
-    others: list[list[Layer]] = [[] for _ in call.outputs[1:]]
     layers = []
     for layer in call.operand("weight").layers:
         if 0 in call.space.varying(layer):
             call.space.freeze(layer, "rows that {op} looks up by number")
         else:
             layers.append(along(layer[0], shape, len(shape) - 1))
-    return [layers, *others]
+    return [layers, *call.unlabelled(1)]
 
 
-def pick(call: Call) -> list[list[Layer]]:
+def pick(call: Call) -> Labels:
     """Index with tensors: units along an indexed dim freeze, others follow."""
     operand = call.operand("self")
     if call.func.overloadpacket is torch.ops.aten.index:

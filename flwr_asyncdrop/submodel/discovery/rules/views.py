@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Rule
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Layer, along
 
 
-def move(call: Call) -> list[list[Layer]]:
+def move(call: Call) -> Labels:
     """Label the outputs by applying the operation itself to the labels."""
     source, *_ = call.arguments
     others = {name: v for name, v in call.arguments.items() if name != source}
@@ -20,7 +20,7 @@ def move(call: Call) -> list[list[Layer]]:
     return moved
 
 
-def expand(call: Call) -> list[list[Layer]]:
+def expand(call: Call) -> Labels:
     """Move the labels; an activation without any gets new ones where it is repeated.
 
     Its copies are interchangeable, like a padding mask's for each head of attention.
@@ -38,7 +38,7 @@ def expand(call: Call) -> list[list[Layer]]:
     return [[along(call.space.copies(shape[dim]), shape, dim) for dim in repeated]]
 
 
-def shuffle(call: Call) -> list[list[Layer]]:
+def shuffle(call: Call) -> Labels:
     """Shuffle channels as a grid, of which whole columns are kept."""
     groups = call.arguments["groups"]
     layers = []
@@ -49,7 +49,7 @@ def shuffle(call: Call) -> list[list[Layer]]:
     return [layers]
 
 
-def reshape(call: Call) -> list[list[Layer]]:
+def reshape(call: Call) -> Labels:
     """Reshape the labels; a split of their axis must keep a grid."""
     shape = call.outputs[0].shape
     layers = [layer.reshape(shape) for layer in call.operand("self").layers]
@@ -58,12 +58,12 @@ def reshape(call: Call) -> list[list[Layer]]:
     return [layers]
 
 
-def copy(call: Call) -> list[list[Layer]]:
+def copy(call: Call) -> Labels:
     """Keep the labels of a plain copy."""
     return [call.operand("self").layers]
 
 
-def restride(call: Call) -> list[list[Layer]]:
+def restride(call: Call) -> Labels:
     """Keep the labels where every element stays in its place.
 
     Pooling to one pixel ends so for tensors in channels-last order: only the strides

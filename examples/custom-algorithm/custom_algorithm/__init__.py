@@ -1,0 +1,1 @@
+"""What one adds to flwr-asyncdrop from outside."""

@@ -1,0 +1,36 @@
+"""Flower's grids, as an asynchronous server needs them."""
+
+from collections.abc import Callable, Iterable
+from types import FunctionType
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from flwr_asyncdrop.flower_internals.pulls import PULL_OBJECTS, waiting_less
+
+PullMessages = Callable[[list[str]], Iterable[Message]]
+"""What ``Grid.pull_messages`` is."""
+
+
+def pull_function(grid: Grid) -> PullMessages | None:
+    """Return what pulls from a grid that waits for parts, as Flower's remote ones do.
+
+    It is a copy of the grid's own method that waits less: the grid, its class and its
+    module stay as they are. None for any other grid, which answers at once. Seen in
+    flwr 1.34 (``GrpcGrid``) to 1.41 (``HttpGrid``).
+    """
+    method = getattr(grid.pull_messages, "__func__", None)
+    if not isinstance(method, FunctionType):
+        return None
+    names = method.__globals__
+    pull = waiting_less(names)
+    if pull is None or not names["__name__"].startswith("flwr."):
+        return None
+    copy = FunctionType(
+        method.__code__,
+        {**names, PULL_OBJECTS: pull},
+        argdefs=method.__defaults__,
+        closure=method.__closure__,
+    )
+    bound: PullMessages = copy.__get__(grid)
+    return bound

@@ -1,0 +1,59 @@
+"""The ClientApp that a grid runs: loaded here, or sent to where it is loaded."""
+
+import pickle
+from collections.abc import Callable
+
+from flwr.clientapp import ClientApp
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.references import load_reference
+
+ClientAppSource = str | Callable[[], ClientApp]
+"""``"module:attribute"`` of a ClientApp, or a function that returns one."""
+
+
+def load_client_app(source: ClientAppSource) -> ClientApp:
+    """Load the ClientApp that ``source`` names or makes.
+
+    Parameters
+    ----------
+    source : str | Callable[[], ClientApp]
+        ``"module:attribute"``, or a function without arguments that returns it.
+
+    Raises
+    ------
+    ConfigError
+        There is no ClientApp to be had from ``source``.
+    """
+    app: object
+    if isinstance(source, str):
+        app = load_reference("client_app", source)
+    else:
+        try:
+            app = source()
+        except Exception as error:  # whatever a user's function raises
+            raise ConfigError(
+                f"The ClientApp cannot be made by {source!r}: {one_line(error)}"
+            ) from error
+    if not isinstance(app, ClientApp):
+        raise ConfigError(
+            f"{source!r} gives a {type(app).__name__}, not a ClientApp; "
+            "give module:attribute of a ClientApp, or a function that returns one."
+        )
+    return app
+
+
+def one_line(error: BaseException) -> str:
+    """Describe an error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def check_can_be_sent(source: ClientAppSource) -> None:
+    """Raise ConfigError for a function that another process cannot be given."""
+    try:
+        pickle.dumps(source)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise ConfigError(
+            f"The ClientApp {source!r} cannot be sent to a worker: {error}; "
+            "give module:attribute, or a function of a module."
+        ) from error

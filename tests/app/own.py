@@ -1,0 +1,88 @@
+"""Data sets, models and an algorithm as a user's own package has them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.algorithms import Algorithm
+from flwr_asyncdrop.app import Dataset, NextToken, Regression
+from flwr_asyncdrop.objectives import LocalObjective, LocalSteps
+
+
+def plane(path):
+    """Return points of a noisy plane in four dimensions."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 4, generator=generator)
+    y = x @ torch.tensor([1.0, -2.0, 0.5, 3.0]) + 1
+    y += 0.01 * torch.randn(300, generator=generator)
+    return Dataset(x[:240], y[:240], x[240:], y[240:], Regression())
+
+
+def perceptron(dataset, width):
+    units = round(16 * width)
+    return nn.Sequential(
+        nn.Linear(*dataset.input_shape, units), nn.ReLU(), nn.Linear(units, 1)
+    )
+
+
+def counting(path):
+    """Return texts in which every token is the one before plus one, modulo seven."""
+    starts = torch.arange(140)[:, None] % 7
+    tokens = (starts + torch.arange(9)) % 7
+    x, y = tokens[:, :-1].to(torch.int16), tokens[:, 1:]
+    return Dataset(
+        x[:105], y[:105], x[105:], y[105:], NextToken(7), to_int64, vocabulary=7
+    )
+
+
+def to_int64(tokens):
+    return tokens.to(torch.int64)
+
+
+def reader(dataset, width):
+    units = round(16 * width)
+    return nn.Sequential(
+        nn.Embedding(dataset.vocabulary, units),
+        nn.Linear(units, units),
+        nn.ReLU(),
+        nn.Linear(units, dataset.vocabulary),
+    )
+
+
+class _Counting(LocalSteps):
+    """Adds up, on the device, what the server sent, and returns it."""
+
+    def finish(self):
+        sent = self.task.extra["sent"]
+        kept = self.task.memory.get("sum", {})
+        total = {n: t + kept.get(n, torch.zeros_like(t)) for n, t in sent.items()}
+        self.task.memory["sum"] = total
+        return {"sent": total}
+
+
+class _CountingObjective(LocalObjective):
+    def begin(self, task):
+        return _Counting(task)
+
+
+@dataclass(frozen=True)
+class Kept(Algorithm):
+    """An algorithm whose devices keep something and send it along."""
+
+    keeps_client_state = True
+
+    def aggregator(self, in_flight):
+        return Mixing(0.5)
+
+    def objective(self):
+        return _CountingObjective()
+
+
+def no_data(path):
+    return "nothing"
+
+
+def no_model(dataset, width):
+    return "nothing"

@@ -1,0 +1,133 @@
+"""Data sets, models and objectives from outside of the package, by name."""
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from flwr_asyncdrop import LocalGrid, wire
+from flwr_asyncdrop.app import Dataset, Regression
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.data import load_dataset
+from flwr_asyncdrop.app.experiment import initial_model, load_data
+from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.client_app import app
+from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.observers.history import read_history
+from tests.runs import KEYS
+
+REGRESSION = {"dataset": "tests.app.own:plane", "model": "tests.app.own:perceptron"}
+NEXT_TOKEN = {"dataset": "tests.app.own:counting", "model": "tests.app.own:reader"}
+APP = "flwr_asyncdrop.client_app:app"
+
+
+def run(settings, out):
+    config = RunConfig.parse(
+        {
+            "partition": "iid",
+            "num-rounds": 6,
+            "in-flight": 2,
+            "levels": 2,
+            "local-steps": 20,
+            "lr": 0.02,
+            "out-dir": str(out),
+            **settings,
+        }
+    )
+    with LocalGrid(APP, num_nodes=4, workers=0, run_config=config.settings) as grid:
+        run_experiment(grid, config)
+    events = read_history(out / "history.jsonl")
+    return [e["metrics"] for e in events if e["event"] == "evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "metrics"),
+    [
+        (REGRESSION, {"loss", "mae"}),
+        (NEXT_TOKEN, {"loss", "perplexity", "accuracy"}),
+        ({**NEXT_TOKEN, "algo": "asyncdrop", "width": 2.0}, {"loss", "accuracy"}),
+        ({**REGRESSION, "model": "mlp"}, {"loss"}),
+    ],
+)
+def test_tasks_that_are_not_classification_are_learnt(settings, metrics, tmp_path):
+    first, *_, last = run(settings, tmp_path)
+    assert metrics <= last.keys()
+    assert last["loss"] < 0.5 * first["loss"]
+
+
+def test_dataset_and_model_are_shared_and_follow_the_seed():
+    config = RunConfig.parse({**REGRESSION, "partition": "iid", "seed": 3})
+    assert load_data(config) is load_dataset(config.dataset)
+    before = torch.get_rng_state()
+    first = initial_model(config).state_dict()
+    initial_model.cache_clear()
+    again = initial_model(config).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_data_dir_reaches_the_function(tmp_path):
+    with pytest.raises(DataError, match="returned a str: return a flwr_asyncdrop"):
+        load_dataset("tests.app.own:no_data", tmp_path)
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        load_dataset("tests.app.own:absent")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({**REGRESSION, "partition": "speed-level"}, "has none: set partition='iid'"),
+        ({**NEXT_TOKEN, "partition": "dirichlet"}, "has none: set partition='iid'"),
+        ({**NEXT_TOKEN, "model": "lstm"}, "asks for something else: name your own"),
+        ({**REGRESSION, "model": "cnn"}, "needs the sizes of an image"),
+        ({**REGRESSION, "model": "tests.app.own:no_model"}, "return an nn.Module"),
+        ({**REGRESSION, "model": "tests.app.own:absent"}, "cannot be imported"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(settings, says):
+    config = RunConfig.parse({"partition": "iid", **settings})
+    with pytest.raises(ConfigError, match=says) as caught:
+        initial_model(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_logit_adjustment_needs_labels():
+    settings = {**REGRESSION, "partition": "iid", "logit-adjustment": 1.0}
+    with pytest.raises(ConfigError, match="corrects a skew of labels"):
+        call(settings, context_of(settings), {})
+
+
+def context_of(settings):
+    return Context(1, 5, {}, RecordDict(), {"partition": "iid", **settings})
+
+
+def call(settings, context, extra, device=1):
+    config = RunConfig.parse({"partition": "iid", "local-steps": 1, **settings})
+    message = wire.make_task(
+        wire.to_record(initial_model(config).state_dict()),
+        config.algorithm.objective().config(),
+        wire.TaskConfig(1, 11, device, 3),
+        node_id=5,
+        keys=KEYS,
+    )
+    for name, state in extra.items():
+        message.content[name] = wire.to_record(state)
+    return app(message, context)
+
+
+def test_a_devices_extra_record_and_its_state_survive_its_tasks():
+    settings = {"algo": "tests.app.own:Kept", "model": "mlp"}
+    context = context_of(settings)
+    received = []
+    for device, number in ((1, 1.0), (1, 2.0), (2, 5.0), (1, 4.0)):
+        extra = {"sent": {"w": torch.full((2,), number)}}
+        reply = call(settings, context, extra, device)
+        assert set(reply.content.array_records) == {"arrays", "sent"}
+        received.append(wire.from_record(reply.content["sent"])["w"].tolist())
+    # Two devices on one node, each with its own sum.
+    assert received == [[1.0, 1.0], [3.0, 3.0], [5.0, 5.0], [7.0, 7.0]]
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 1, 1), (0, 0, 1, 1), (2, 2, 2, 1)])
+def test_a_dataset_that_does_not_fit_together_is_refused(sizes):
+    with pytest.raises(DataError, match="as many of both"):
+        Dataset(*(torch.zeros(size) for size in sizes), Regression())

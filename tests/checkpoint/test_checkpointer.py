@@ -1,0 +1,242 @@
+"""A run is saved when it is time, as it was then, off the loop's path."""
+
+import copy
+import threading
+
+import pytest
+import torch
+
+from flwr_asyncdrop.checkpoint import Checkpointer, checkpointer, newest
+from flwr_asyncdrop.checkpoint.files import all_checkpoints
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.state import RunState
+from tests.checkpoint.small_runs import run
+
+SETTINGS = {"algo": "asyncdrop", "lr": 0.1}
+
+
+class Part(Callback):
+    """Something with a state that is changed in place, and copied when it is saved."""
+
+    def __init__(self):
+        self.tensor = torch.zeros(2)
+        self.files = ()
+
+    def state_dict(self):
+        return {"tensor": self.tensor.clone()}
+
+    def load_state_dict(self, state):
+        self.tensor = state["tensor"]
+
+
+class Played:
+    """A run of five updates a round that the test plays by hand."""
+
+    def __init__(self, folder, **options):
+        self.part, self.state = Part(), RunState.start_from({}, seed=0)
+        self.state.num_devices = 7
+        self.saver = Checkpointer(folder, **options)
+        self.checkpoint = self.saver.load(SETTINGS)
+        self.saver.attach({"part": self.part}, updates_per_round=5)
+        self.folder = folder
+
+    def go_to(self, updates):
+        while self.state.updates < updates:
+            self.saver.on_pause(self.state)
+            self.part.tensor += 1
+            self.state.updates += 1
+
+    def updates(self):
+        found = all_checkpoints(self.folder / "checkpoints")
+        return [newest(path).updates for path in found]
+
+
+def test_checkpoints_come_as_often_as_asked(tmp_path):
+    played = Played(tmp_path, every=2, keep=2)
+    played.go_to(27)
+    played.saver.on_end(played.state)
+    assert played.updates() == [20, 10]
+    checkpoint = newest(tmp_path)
+    assert (checkpoint.settings, checkpoint.devices) == (SETTINGS, 7)
+    assert checkpoint.parts["part"]["tensor"].tolist() == [20.0, 20.0]
+
+
+@pytest.mark.parametrize("updates", [0, 3])
+def test_an_interrupted_run_is_saved_as_it_is_and_says_how_it_resumes(
+    updates, tmp_path, caplog
+):
+    played = Played(tmp_path, command="make resume")
+    played.go_to(updates)
+    played.saver.on_interrupt(played.state)
+    assert newest(tmp_path).updates == updates
+    assert caplog.messages == ["interrupted; to resume: make resume"]
+
+
+def test_a_run_that_ended_early_is_saved_and_one_that_is_over_is_not(tmp_path, caplog):
+    played = Played(tmp_path)
+    played.go_to(3)
+    played.saver.on_end(played.state)
+    assert (played.updates(), caplog.messages) == ([0], [])
+    played.saver.attach({"part": played.part}, updates_per_round=5)
+    played.state.ended = "timeout"
+    played.saver.on_end(played.state)
+    assert played.updates() == [3, 0]
+    assert caplog.messages[0].startswith("to resume: do the same with Checkpointer(")
+
+
+def test_a_run_that_resumes_forgets_later_ones_once_it_begins(tmp_path):
+    played = Played(tmp_path, every=1, keep=9)
+    played.go_to(12)
+    played.saver.on_end(played.state)
+    assert played.updates() == [10, 5, 0]
+    resume = all_checkpoints(tmp_path / "checkpoints")[1]
+    again = Played(tmp_path, resume=resume, every=1, keep=9)
+    again.checkpoint.restore({"part": again.part})
+    assert again.part.tensor.tolist() == [5.0, 5.0]
+    assert again.updates() == [10, 5, 0]
+    again.state.updates = 5
+    again.saver.on_resume(again.state)
+    assert again.updates() == [5, 0]
+    again.go_to(11)
+    again.saver.on_end(again.state)
+    assert again.updates() == [10, 5, 0]
+
+
+def test_the_loop_waits_for_the_disk_only_before_the_next_checkpoint(
+    tmp_path, monkeypatch
+):
+    """And what is saved is what was there then, though it is written later."""
+    write, later = checkpointer.write, threading.Event()
+
+    def patient(*arguments):
+        assert later.wait(30)
+        later.clear()
+        return write(*arguments)
+
+    monkeypatch.setattr(checkpointer, "write", patient)
+    played = Played(tmp_path, every=1, keep=9)
+    for updates in (5, 10):
+        # The one of the round before is still being written.
+        played.go_to(updates)
+        later.set()
+    played.go_to(12)
+    later.set()
+    played.saver.on_end(played.state)
+    saved = [newest(path) for path in all_checkpoints(tmp_path / "checkpoints")]
+    assert [checkpoint.updates for checkpoint in saved] == [10, 5, 0]
+    for checkpoint in saved:
+        count = float(checkpoint.updates)
+        assert checkpoint.parts["part"]["tensor"].tolist() == [count, count]
+
+
+def test_files_that_a_part_counts_on_are_on_the_disk_first(tmp_path, monkeypatch):
+    synced, sync = [], checkpointer.write.__globals__["_sync"]
+    monkeypatch.setitem(
+        checkpointer.write.__globals__, "_sync", lambda f: (synced.append(f), sync(f))
+    )
+    played = Played(tmp_path)
+    history = tmp_path / "history"
+    history.write_text("line")
+    played.part.files = (history,)
+    played.go_to(1)
+    played.saver.on_end(played.state)
+    assert synced[0] == history
+    assert len(synced) > 3
+
+
+def test_a_disk_that_is_full_costs_a_warning(tmp_path, caplog):
+    (tmp_path / "checkpoints").write_text("in the way")
+    played = Played(tmp_path)
+    played.go_to(3)
+    played.saver.on_end(played.state)
+    (message,) = caplog.messages
+    assert message.startswith("no checkpoint at update 0, and the run continues: ")
+
+
+def test_what_cannot_be_saved_is_an_error_before_the_first_update(tmp_path):
+    played = Played(tmp_path)
+    played.part.state_dict = lambda: {"odd": {1, 2}}
+    with pytest.raises(TypeError, match=r"part/odd: \{1, 2\} cannot be saved"):
+        played.go_to(1)
+    played.saver.on_end(played.state)
+
+
+class TestSettings:
+    @pytest.fixture(autouse=True)
+    def saved(self, tmp_path):
+        played = Played(tmp_path)
+        played.go_to(1)
+        played.saver.on_end(played.state)
+
+    def loaded(self, folder, changes=None, **options):
+        settings = SETTINGS if changes is None else {**SETTINGS, **changes}
+        return Checkpointer(folder, resume=folder, **options).load(settings)
+
+    def test_a_run_resumes_only_as_it_began(self, tmp_path):
+        assert self.loaded(tmp_path).updates == 0
+        elsewhere = {"out-dir": "elsewhere"}
+        assert self.loaded(tmp_path, elsewhere, incidental={"out-dir"}).updates == 0
+        says = r"\(lr 0.1, now 0.2; seed None, now 3\): resume with the same"
+        with pytest.raises(CheckpointError, match=says):
+            self.loaded(tmp_path, {"lr": 0.2, "seed": 3})
+        with pytest.raises(CheckpointError, match="algo 'asyncdrop', now None"):
+            Checkpointer(tmp_path, resume=tmp_path).load({})
+
+    def test_those_given_to_the_checkpointer_take_precedence(self, tmp_path):
+        assert self.loaded(tmp_path, {"lr": 9.0}, settings={"lr": 0.1}).updates == 0
+        with pytest.raises(CheckpointError, match=r"\(lr 0.1, now 0.2\)"):
+            self.loaded(tmp_path, settings={"lr": 0.2})
+
+    def test_one_younger_than_the_checkpoint_had_its_default(self, tmp_path):
+        defaults = {"queue-ahead": 0}
+        assert self.loaded(tmp_path, {"queue-ahead": 0}, defaults=defaults).updates == 0
+        with pytest.raises(CheckpointError, match=r"\(queue-ahead 0, now 1\)"):
+            self.loaded(tmp_path, {"queue-ahead": 1}, defaults=defaults)
+
+    def test_a_run_that_begins_looks_at_no_checkpoint(self, tmp_path):
+        assert Checkpointer(tmp_path).load({}) is None
+
+
+def test_a_run_that_is_over_leaves_no_checkpoint(tmp_path):
+    played = Played(tmp_path)
+    played.go_to(1)
+    played.saver.on_end(played.state)
+    played.saver.discard()
+    assert list(tmp_path.iterdir()) == []
+    played.saver.discard()
+
+
+@pytest.mark.parametrize("name", ["every", "keep"])
+def test_numbers_out_of_range_are_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match=f"{name}=0 must be at least 1"):
+        Checkpointer(tmp_path, **{name: 0})
+
+
+@pytest.mark.usefixtures("no_settling")
+def test_what_is_saved_of_a_run_is_what_was_there_when_it_was_saved(
+    tmp_path, monkeypatch
+):
+    """The thread that writes comes late, when the model is another already."""
+    weights, write, later = {}, checkpointer.write, threading.Event()
+
+    class Weights(Callback):
+        def on_pause(self, state):
+            weights[state.updates] = copy.deepcopy(state.arrays)
+            if state.updates % 4 == 3 or state.updates == 15:
+                later.set()
+
+    def patient(*arguments):
+        assert later.wait(30)
+        later.clear()
+        return write(*arguments)
+
+    monkeypatch.setattr(checkpointer, "write", patient)
+    run(tmp_path, "async-fedavg", callbacks=[Weights()])
+    saved = [newest(path) for path in all_checkpoints(tmp_path / "checkpoints")]
+    assert [checkpoint.updates for checkpoint in saved] == [12, 8, 4, 0]
+    for checkpoint in saved:
+        arrays = checkpoint.parts["run"]["state"]["arrays"]
+        assert arrays.keys() == weights[checkpoint.updates].keys()
+        for name, expected in weights[checkpoint.updates].items():
+            assert torch.equal(arrays[name], expected)

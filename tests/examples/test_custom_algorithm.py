@@ -1,0 +1,158 @@
+"""Everything that `examples/custom-algorithm` adds from outside of the package."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+
+from flwr_asyncdrop import AsyncStrategy, LocalGrid, speed_levels, wire
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.submodel import UnitGroup
+from tests.masks.choosing import choose
+from tests.processes import run_engine
+
+FOLDER = Path(__file__).parents[2] / "examples" / "custom-algorithm"
+ROLEX, SCAFFOLD = (
+    "custom_algorithm.fedrolex:FedRolex",
+    "custom_algorithm.scaffold:Scaffold",
+)
+SHORT = {"num-rounds": 6, "in-flight": 4, "local-steps": 10, "model": "mlp"}
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield
+    for name in [name for name in sys.modules if name.startswith("custom_algorithm")]:
+        del sys.modules[name]
+
+
+def simulate(out, **settings):
+    named = {name.replace("_", "-"): value for name, value in settings.items()}
+    given = {**SHORT, **named, "out-dir": str(out)}
+    with LocalGrid(
+        "flwr_asyncdrop.client_app:app", num_nodes=8, workers=0, run_config=given
+    ) as grid:
+        run_experiment(grid, RunConfig.parse(given))
+    return list(read_history(out / "history.jsonl"))
+
+
+def measured(history, name):
+    return [r["metrics"][name] for r in history if r["event"] == "evaluation"]
+
+
+def test_the_window_of_fedrolex_by_hand():
+    from custom_algorithm.fedrolex import RollingMask
+
+    group = [UnitGroup("layer", 4, "internal")]
+    masks = RollingMask(0.5, 1)
+    windows = []
+    for number in (1, 2, 4, 5):
+        context_round = {"server_round": number}
+        (kept,) = choose(masks, group, **context_round)
+        windows.append(kept.tolist())
+    assert windows == [[0, 1], [1, 2], [0, 3], [0, 1]]
+
+
+@pytest.mark.parametrize("algo", [ROLEX, SCAFFOLD])
+def test_an_algorithm_by_name_learns(tmp_path, algo):
+    accuracy = measured(simulate(tmp_path / "run", algo=algo), "accuracy")
+    assert max(accuracy) > accuracy[0] + 0.1
+
+
+def test_its_own_key_makes_a_difference(tmp_path):
+    one, other = (
+        simulate(tmp_path / str(step), algo=ROLEX, rolling_step=step, num_rounds=2)
+        for step in (1, 7)
+    )
+    assert one[0]["config"]["rolling-step"] == 1
+    assert measured(one, "loss") != measured(other, "loss")
+
+
+def test_scaffold_sends_as_much_again_and_fedrolex_less(tmp_path):
+    full = simulate(tmp_path / "full", algo="fedbuff")
+    extra = simulate(tmp_path / "extra", algo=SCAFFOLD)
+    less = simulate(tmp_path / "less", algo=ROLEX)
+    sent = [run[-1]["bytes_up"] for run in (full, extra, less)]
+    assert sent[1] == 2 * sent[0]
+    assert sent[2] < 0.75 * sent[0]
+
+
+def test_control_variates_correct_the_drift(tmp_path):
+    """Without local steps' drift the variates cancel: the first task is FedBuff's."""
+    plain = simulate(tmp_path / "plain", algo="fedbuff", weighting="constant")
+    controlled = simulate(tmp_path / "controlled", algo=SCAFFOLD)
+    losses = measured(plain, "loss"), measured(controlled, "loss")
+    assert losses[0][0] == losses[1][0]
+    assert losses[0][-1] != losses[1][-1]
+
+
+def test_a_run_with_state_on_its_clients_is_not_resumed(tmp_path):
+    settings = {**SHORT, "algo": SCAFFOLD, "resume": str(tmp_path)}
+    with pytest.raises(ConfigError, match="keeps state on its clients"):
+        run_experiment(None, RunConfig.parse(settings))
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "metric"),
+    [("diabetes", "regressor", "mae"), ("sums", "writer", "perplexity")],
+)
+def test_a_task_that_is_no_classification(tmp_path, data, model, metric):
+    history = simulate(
+        tmp_path / "run",
+        dataset=f"custom_algorithm.data:{data}",
+        model=f"custom_algorithm.models:{model}",
+        partition="iid",
+        lr=0.1,
+    )
+    losses, others = measured(history, "loss"), measured(history, metric)
+    assert losses[-1] < losses[0]
+    assert others[-1] < others[0]
+    updates = [r for r in history if r["event"] == "update"]
+    assert {r["compute"] < 1 for r in updates} == {True}, "submodels are smaller"
+
+
+def test_masks_as_an_object_in_a_strategy():
+    from custom_algorithm.fedrolex import RollingMask
+    from tests.runs import mlp, plus_one
+    from tests.grids import HandlerGrid
+
+    strategy = AsyncStrategy(
+        mlp(),
+        torch.zeros(1, 4),
+        aggregator=Mixing(1.0),
+        masks=RollingMask(0.5, 1),
+        in_flight=1,
+        fleet=speed_levels,
+        min_available_nodes=1,
+    )
+    result = strategy.start(
+        HandlerGrid(plus_one), ArrayRecord(mlp().state_dict()), num_rounds=2
+    )
+    before, after = mlp().state_dict(), wire.from_record(result.arrays)
+    moved = (after["0.bias"] - before["0.bias"]).round().tolist()
+    assert moved == [1, 2, 2, 1, 0, 0]
+
+
+@pytest.mark.e2e
+def test_flower_runs_it(tmp_path):
+    project = tmp_path / "project with a space"
+    import shutil
+
+    shutil.copytree(FOLDER, project)
+    out = tmp_path / "out"
+    done = run_engine(
+        project,
+        f"algo='{SCAFFOLD}' num-rounds=2 in-flight=4 out-dir='{out}'",
+        num_supernodes=6,
+    )
+    assert done.returncode == 0, done.stdout
+    history = list(read_history(out / "history.jsonl"))
+    assert history[0]["algorithm"] == SCAFFOLD
+    assert [record["event"] for record in history].count("update") == 8

@@ -1,0 +1,34 @@
+"""A change of the structure changes no bit of any history, nor of any model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.golden.cases import CASES, machine
+
+RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def same_machine(one_thread):
+    if machine() != RECORDED["machine"]:
+        pytest.skip("this processor or PyTorch computes other bits than the recorded")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_history_and_model_as_recorded(case, same_machine):
+    assert CASES[case]() == RECORDED["runs"][case]
+
+
+def test_every_case_is_recorded():
+    assert CASES.keys() == RECORDED["runs"].keys()

@@ -1,0 +1,98 @@
+"""Runs whose metric is no accuracy: of regressions, and of language models."""
+
+import json
+
+import pytest
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.report import summarise, write_report
+from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.report.tables import columns, notes
+from flwr_asyncdrop.report.target import choose_target
+from tests.report.histories import history, series, write
+
+
+@pytest.mark.parametrize(
+    ("name", "falls", "best", "text"),
+    [
+        ("accuracy", False, "max", "25.00%"),
+        ("loss", True, "min", "0.25"),
+        ("perplexity", True, "min", "0.25"),
+        ("r2", False, "max", "0.25"),
+    ],
+)
+def test_a_metric_by_its_name(name, falls, best, text):
+    metric = Metric(name)
+    assert (metric.falls, metric.extreme, metric.text(0.25)) == (falls, best, text)
+
+
+# Perplexity after 10, 20, 30 s.
+FJORD = series("async-fjord", {0: [90, 80, 85]}, metric="perplexity")
+BUFFER = series("fedbuff", {0: [60, 40, 50], 1: [60, 60, 70]}, metric="perplexity")
+HETERO = series("hetero-asyncdrop", {0: [50, 45, 20]}, metric="perplexity")
+ALL = [FJORD, BUFFER, HETERO]
+
+
+def test_the_best_perplexity_is_the_least_and_the_target_is_below():
+    table = compare(ALL, 45)
+    _, buffer, hetero = table.rows
+    assert buffer.best.mean == 50
+    assert buffer.seconds.count == 1
+    assert buffer.arrivals[0].time == 20.0
+    assert hetero.arrivals[0].time == 20.0
+    assert [column.title for column in columns(table)[2:6]] == [
+        "min. perplexity",
+        "final perplexity",
+        "s to 45",
+        "MB to 45",
+    ]
+    assert columns(table)[2].texts == ("80", "50 ± 14.14", "20")
+    assert notes(table)[0].startswith("Target: 45 (given).")
+
+
+def test_the_rules_of_the_target_are_turned_round():
+    auto = choose_target(ALL)
+    assert auto.value == 50
+    assert auto.rule == "the second-highest minimum of the baselines, fedbuff's"
+    near = choose_target(ALL, "0.8best")
+    assert near.value == pytest.approx(60 / 0.8)
+    assert near.rule == "0.8 of the best baseline's final perplexity, fedbuff's"
+
+
+@pytest.mark.parametrize("wish", ["low", "nan", "2best", "inf"])
+def test_a_target_that_makes_no_sense_is_refused(wish):
+    with pytest.raises(ConfigError, match="must be 'auto', a perplexity"):
+        choose_target(ALL, wish)
+
+
+@pytest.mark.parametrize("metric", ["loss", "perplexity", "r2"])
+def test_a_report_has_the_metric_that_there_is(tmp_path, metric):
+    for label in ("fedbuff", "hetero-asyncdrop"):
+        lines = history(label, 0, [3.0, 1.5], metric=metric, dataset="housing")
+        write(tmp_path / label / "seed-0", lines)
+    page = write_report([tmp_path], tmp_path / "report")
+    best = "max" if metric == "r2" else "min"
+    assert (tmp_path / "report" / f"{metric}-time.png").exists()
+    assert f"<h2>{metric.capitalize()}</h2>" in page.read_text()
+    assert f"{best}. {metric}" in page.read_text()
+    (row, _) = json.loads((tmp_path / "report" / "table.json").read_text())["rows"]
+    assert row[f"{best}_{metric}"]["mean"] == (3.0 if metric == "r2" else 1.5)
+    text = "".join(path.read_text() for path in page.parent.glob("table.*"))
+    assert "accuracy" not in text + page.read_text().partition("<script>")[0].replace(
+        "labels that each level has", ""
+    )
+
+
+def test_a_summary_says_which_metric(tmp_path):
+    text = summarise(history("fedbuff", 0, [3.0, 1.5, 2.0], metric="loss")).text()
+    assert "final loss" in text
+    assert "best loss" in text
+    assert "1.5000 at update 16" in text
+
+
+def test_series_of_a_falling_metric_are_read(tmp_path):
+    write(tmp_path / "fedbuff" / "seed-0", history("fedbuff", 0, [3.0], metric="loss"))
+    (one,) = read_series([tmp_path])
+    assert one.curves[0].metric == Metric("loss")
