@@ -10,7 +10,7 @@ from rich.console import Console
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.display import make_console, make_display
-from flwr_asyncdrop.cli.events import Failed, RunProgress, Started
+from flwr_asyncdrop.cli.events import Failed
 from flwr_asyncdrop.cli.flags import (
     add_flags,
     add_task,
@@ -140,14 +140,8 @@ def compare(runs: Sequence[RunSpec], jobs: int, console: Console) -> int:
         try:
             with RunPool(*share_out(jobs, len(missing))) as pool:
                 for run, event in pool.do(missing):
-                    match event:
-                        case Started():
-                            display.start(run)
-                        case RunProgress():
-                            display.advance(run, event)
-                        case _:
-                            display.end(run, event)
-                            failed += isinstance(event, Failed)
+                    display.show(run, event)
+                    failed += isinstance(event, Failed)
         except KeyboardInterrupt:
             display.say("interrupted: the same command resumes with what is missing")
             raise

@@ -17,26 +17,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress
+from flwr_asyncdrop.cli.events import Ended, Event, Failed, RunProgress, Started
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 
 _WIDTH_OF_FILES = 120
 
 
 class LineDisplay:
-    """Prints a line when a run starts and ends, and now and then in between.
-
-    Parameters
-    ----------
-    console : Console
-        Where the lines go.
-    num_runs, num_complete : int
-        Runs there will be, and those that are there already.
-    seconds : float
-        Least real seconds between two lines of a run.
-    timer : callable
-        Source of monotonic seconds.
-    """
+    """Prints a line when a run starts and ends, and every `seconds` in between."""
 
     def __init__(
         self,
@@ -61,38 +49,51 @@ class LineDisplay:
     def __exit__(self, *_: object) -> None:
         return
 
-    def start(self, run: RunSpec) -> None:
+    def show(self, run: RunSpec, event: Event) -> None:
+        """Show what has happened to a run."""
+        match event:
+            case Started():
+                self._started[run.name] = self._last[run.name] = self._timer()
+                self.on_start(run)
+            case RunProgress():
+                self.on_progress(run, event)
+            case Ended() | Failed():
+                self._num_ended += 1
+                self.on_end(run)
+                self._say_end(run, event)
+
+    def on_start(self, run: RunSpec) -> None:
         """Show that a run has begun."""
-        self._started[run.name] = self._last[run.name] = self._timer()
         self.say(f"started  {run.name}")
 
-    def advance(self, run: RunSpec, progress: RunProgress) -> None:
-        """Show how far a run is."""
+    def on_progress(self, run: RunSpec, progress: RunProgress) -> None:
+        """Show how far a run is, if it is time."""
         now = self._timer()
         if now - self._last[run.name] >= self._seconds:
             self._last[run.name] = now
             self.say(f"running  {run.name}: {_so_far(run, progress)}")
 
-    def end(self, run: RunSpec, how: Ended | Failed) -> None:
-        """Show how a run has ended."""
-        self._num_ended += 1
+    def on_end(self, run: RunSpec) -> None:
+        """Tidy up before the line that says how a run has ended."""
+
+    def _say_end(self, run: RunSpec, how: Ended | Failed) -> None:
         count = f"[{self._num_ended}/{self._num_runs}]"
-        if isinstance(how, Failed):
-            self.say(f"FAILED   {run.name} {count}: {how.reason}")
-            if (log := run.folder / LOG).exists():
-                self.say(f"         its log: {log}")
-        else:
+        if isinstance(how, Ended):
             seconds = self._timer() - self._started[run.name]
             so_far = _so_far(run, how.progress)
             self.say(f"complete {run.name} {count}: {so_far} in {seconds:,.0f} s")
+            return
+        self.say(f"FAILED   {run.name} {count}: {how.reason}")
+        if (log := run.folder / LOG).exists():
+            self.say(f"         its log: {log}")
 
     def say(self, line: str) -> None:
-        """Print a line."""
+        """Print a line as it is."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class BarDisplay(LineDisplay):
-    """Shows a bar for every run under way, and one for all; as `LineDisplay`."""
+    """Shows a bar for every run under way, and one for all."""
 
     def __init__(
         self, console: Console, num_runs: int = 1, num_complete: int = 0
@@ -108,11 +109,13 @@ class BarDisplay(LineDisplay):
             transient=True,
         )
         self._bar_of: dict[str, TaskID] = {}
-        self._all: TaskID | None = None
-        if num_runs > 1:
-            self._all = self._bars.add_task(
-                "all runs", total=num_runs, completed=num_complete, progress=""
-            )
+        self._all = self._bars.add_task(
+            "all runs",
+            total=num_runs,
+            completed=num_complete,
+            progress="",
+            visible=num_runs > 1,
+        )
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -121,25 +124,22 @@ class BarDisplay(LineDisplay):
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def start(self, run: RunSpec) -> None:
+    def on_start(self, run: RunSpec) -> None:
         """Give a run its bar."""
-        self._started[run.name] = self._timer()
         self._bar_of[run.name] = self._bars.add_task(
             escape(run.name), total=run.num_updates, progress=""
         )
 
-    def advance(self, run: RunSpec, progress: RunProgress) -> None:
+    def on_progress(self, run: RunSpec, progress: RunProgress) -> None:
         """Move the run's bar."""
         self._bars.update(
             self._bar_of[run.name], completed=progress.updates, progress=str(progress)
         )
 
-    def end(self, run: RunSpec, how: Ended | Failed) -> None:
-        """Take the run's bar away, and leave a line."""
+    def on_end(self, run: RunSpec) -> None:
+        """Take the run's bar away."""
         self._bars.remove_task(self._bar_of.pop(run.name))
-        if self._all is not None:
-            self._bars.advance(self._all)
-        super().end(run, how)
+        self._bars.advance(self._all)
 
 
 def make_console() -> Console:
@@ -160,15 +160,6 @@ def _so_far(run: RunSpec, progress: RunProgress) -> str:
     return f"{progress.updates}/{run.num_updates} updates, {progress}"
 
 
-class _Lines(logging.Handler):
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._say(f"{record.levelname.lower()}: {record.getMessage()}")
-
-
 @contextmanager
 def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
     """Let Flower's logger say its warnings here, and nothing else anywhere.
@@ -177,7 +168,11 @@ def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
     """
     logger = logging.getLogger("flwr")
     handlers = logger.handlers[:]
-    logger.handlers[:] = [_Lines(say)]
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: say(  # type: ignore[method-assign]
+        f"{record.levelname.lower()}: {record.getMessage()}"
+    )
+    logger.handlers[:] = [handler]
     try:
         yield
     finally:

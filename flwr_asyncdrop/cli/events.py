@@ -1,9 +1,8 @@
 """What a run says of itself, and how it ends."""
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 
 from flwr_asyncdrop.readable import headline
@@ -13,19 +12,7 @@ from flwr_asyncdrop.server.state import RunState
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run is.
-
-    Attributes
-    ----------
-    updates : int
-        Replies merged.
-    time : float
-        Seconds on the run's clock.
-    metric : tuple of str and float, or None
-        Name and value of the last evaluation's headline metric; None before it.
-    lost : int
-        Tasks lost.
-    """
+    """Replies merged, seconds on the run's clock, last metric and tasks lost."""
 
     updates: int = 0
     time: float = 0.0
@@ -63,32 +50,8 @@ class Failed:
 Event = Started | RunProgress | Ended | Failed
 
 
-def to_line(event: RunProgress | Failed) -> str:
-    """Return a line of JSON, for another process."""
-    return json.dumps({type(event).__name__: asdict(event)})
-
-
-def from_line(line: str) -> RunProgress | Failed:
-    """Return what `to_line` was given."""
-    ((kind, fields),) = json.loads(line).items()
-    if kind == Failed.__name__:
-        return Failed(**fields)
-    metric = fields.pop("metric")
-    return RunProgress(**fields, metric=metric and tuple(metric))
-
-
 class Reporter(Callback):
-    """Says how far the run is, a few times a second at most.
-
-    Parameters
-    ----------
-    say : callable
-        Gets the progress; after the last update always.
-    seconds : float
-        Least real seconds between two calls.
-    timer : callable
-        Source of monotonic seconds.
-    """
+    """Says how far the run is: every `seconds` at most, and at the end."""
 
     def __init__(
         self,

@@ -44,17 +44,8 @@ def add_flags(
 ) -> None:
     """Give a parser one flag for every run-config key, in their sections.
 
-    `RunConfig` checks the values, so that one is refused with the same words wherever
-    it comes from.
-
-    Parameters
-    ----------
-    parser : ArgumentParser
-        Gets the flags.
-    algos : sequence of str
-        Algorithms from outside, whose own hyperparameters are flags too.
-    without : collection of str
-        Keys that the command sets in another way.
+    The hyperparameters of `algos`, algorithms from outside, are flags too. `RunConfig`
+    checks the values: one is refused with the same words wherever it comes from.
     """
     groups: dict[str, argparse._ArgumentGroup] = {}  # it has no public name
     for name, key in key_table(*algos).items():

@@ -21,8 +21,6 @@ _COMMANDS = {
     "doctor": "check the setup and suggest fixes",
     "supernode": "Flower's SuperNode, which answers sooner",
 }
-# What `compare` starts for each of its runs.
-_HIDDEN = ("worker",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         it is 143, and the process ends by ``SystemExit``.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] not in (*_COMMANDS, *_HIDDEN):
+    if not words or words[0] not in _COMMANDS:
         _explain(words)
     try:
         with _orderly_termination():

@@ -1,26 +1,22 @@
 """Runs side by side, each in a process of its own."""
 
+import multiprocessing
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
-from typing import IO, Self
+from typing import Self
 
-from flwr_asyncdrop.cli.events import (
-    Ended,
-    Event,
-    Failed,
-    RunProgress,
-    Started,
-    from_line,
-)
+from flwr_asyncdrop.cli import worker
+from flwr_asyncdrop.cli.events import Ended, Event, Failed, RunProgress, Started
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 
-_COMMAND = (sys.executable, "-m", "flwr_asyncdrop", "worker")
+Work = Callable[[RunSpec, int, "Connection[RunProgress | Failed, None]"], None]
+
 _KILLED = -9
 
 
@@ -32,13 +28,10 @@ def cores() -> int:
 
 
 def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
-    """Share cores out between runs.
+    """Return how many runs are side by side, and the worker processes of each.
 
-    Returns
-    -------
-    tuple of int
-        Runs side by side, and worker processes of each. Runs train in their own
-        process, which costs least, unless there are two cores and more for each.
+    Runs train in their own process, which costs least, unless there are two cores and
+    more for each.
     """
     if num_runs == 0:
         return 0, 0
@@ -48,29 +41,21 @@ def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
 
 
 class RunPool:
-    """A process for each run, some side by side; a context manager.
+    """A process for each run, `size` of them side by side; a context manager.
 
-    A process that dies costs its run.
-
-    Parameters
-    ----------
-    size : int
-        Runs side by side.
-    workers : int
-        Worker processes of each run; 0 trains in the run's own process.
-    command : sequence of str
-        What does a run. It gets the run as JSON, `workers`, and the descriptor to
-        which it writes its events as lines of JSON.
+    A process that dies costs its run. `work`, a function of a module, does a run: it
+    gets the run, its number of worker processes, and where it sends what happens.
     """
 
-    def __init__(
-        self, size: int, workers: int, command: Sequence[str] = _COMMAND
-    ) -> None:
+    def __init__(self, size: int, workers: int, work: Work = worker.work) -> None:
         self._workers = workers
-        self._command = command
+        self._work = work
+        # A process is a fork of one that has the imports done, which cost seconds.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([worker.__name__])
         self._threads = ThreadPoolExecutor(max(size, 1))
         self._events: SimpleQueue[tuple[RunSpec, Event]] = SimpleQueue()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[BaseProcess] = []
         self._lock = Lock()
         self._closed = False
 
@@ -110,46 +95,35 @@ class RunPool:
 
     def _follow(self, run: RunSpec) -> Ended | Failed:
         """Start the process of a run, pass its progress on, and return its end."""
-        run.folder.mkdir(parents=True, exist_ok=True)
-        log = run.folder / LOG
-        process, channel = self._start(run, log)
-        last = RunProgress()
-        with channel:
-            for line in channel:
-                event = from_line(line)
-                if isinstance(event, Failed):
-                    process.wait()
-                    return event
-                last = event
-                self._events.put((run, event))
-        code = process.wait()
-        return Ended(last) if code == 0 else Failed(_how_it_died(code, log))
-
-    def _start(
-        self, run: RunSpec, log: Path
-    ) -> tuple[subprocess.Popen[bytes], IO[str]]:
-        """Return the process of a run, and what it says of itself."""
-        reading, writing = os.pipe()
-        words = run.to_json(), str(self._workers), str(writing)
-        with self._lock, log.open("wb") as output:
+        near, far = self._context.Pipe(duplex=False)
+        process = self._context.Process(
+            target=self._work, args=(run, self._workers, far), name="asyncdrop run"
+        )
+        with self._lock:
             if self._closed:
-                raise InterruptedError("the comparison was ended")
-            process = subprocess.Popen(  # noqa: S603  # our own command
-                [*self._command, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[writing],
-            )
+                return Failed("the comparison was ended")
+            process.start()
             self._processes.append(process)
-        os.close(writing)  # so that the channel ends with the process
+        # The channel ends with the process only if nobody else holds its far end.
+        far.close()
         self._events.put((run, Started()))
-        return process, os.fdopen(reading)
+        last: RunProgress | Failed = RunProgress()
+        with near:
+            try:
+                while isinstance(last := near.recv(), RunProgress):
+                    self._events.put((run, last))
+            except EOFError:
+                pass
+        process.join()
+        if isinstance(last, Failed):
+            return last
+        code = process.exitcode
+        return Failed(_how_it_died(code, run.folder / LOG)) if code else Ended(last)
 
 
 def _how_it_died(code: int, log: Path) -> str:
     """Return the exit code of a process, and the last line of its log."""
     hint = " (out of memory?)" if code == _KILLED else ""
-    lines = log.read_text(errors="replace").split("\n")
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"its process died with exit code {code}{hint}{last and f': {last}'}"

@@ -13,15 +13,8 @@ from flwr_asyncdrop.fleet import speed_levels
 class Preset:
     """What is trained, on what, and for how long.
 
-    Attributes
-    ----------
-    settings : mapping of str to value
-        Run-config keys; all others keep their defaults.
-    epochs : int or None
-        The run is so long that the fastest devices finish as many epochs; None if
-        ``num-rounds`` says how long it is.
-    samples : int or None
-        Size of the training set, which `epochs` needs.
+    With `epochs`, a run is so long that the fastest devices pass as often over their
+    part of the `samples` of the training set; else ``num-rounds`` says how long it is.
     """
 
     settings: Mapping[str, Value]

@@ -1,10 +1,9 @@
 """The runs of a comparison, and which of them are already there."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from flwr_asyncdrop.app.config import IRRELEVANT, LEFT_OUT, RunConfig, Value, key_table
 from flwr_asyncdrop.checkpoint import newest
@@ -19,34 +18,12 @@ LOG = "run.log"
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run.
-
-    Attributes
-    ----------
-    name : str
-        For people: label and seed.
-    folder : Path
-        Where its files go.
-    settings : dict of str to value
-        Its run-config, with the seed and the folder.
-    devices : int
-        Size of the simulated fleet.
-    """
+    """One run: its name for people, folder, run-config and size of the fleet."""
 
     name: str
     folder: Path
     settings: dict[str, Value]
     devices: int
-
-    def to_json(self) -> str:
-        """Return it in a form for other processes."""
-        return json.dumps({**asdict(self), "folder": str(self.folder)})
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return what `to_json` was called on."""
-        fields = json.loads(text)
-        return cls(**{**fields, "folder": Path(fields["folder"])})
 
     @property
     def config(self) -> RunConfig:

@@ -11,7 +11,7 @@ from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.server import output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.display import make_console, make_display, warnings_to
-from flwr_asyncdrop.cli.events import Ended, RunProgress
+from flwr_asyncdrop.cli.events import Ended, RunProgress, Started
 from flwr_asyncdrop.cli.flags import (
     TASK_DEFAULTS,
     add_flags,
@@ -96,15 +96,15 @@ def simulate(run: RunSpec, workers: int, console: Console) -> None:
     """Do a run; show how far it is, what it came to, and where its files are."""
     last = RunProgress()
     with make_display(console) as display, warnings_to(display.say):
-        display.start(run)
+        display.show(run, Started())
 
         def say(progress: RunProgress) -> None:
             nonlocal last
             last = progress
-            display.advance(run, progress)
+            display.show(run, progress)
 
         execute(run, workers, say, _command(run, workers))
-        display.end(run, Ended(last))
+        display.show(run, Ended(last))
     for line in summarise(read_history(run.folder / HISTORY)).text().splitlines():
         display.say(line)
     for path in sorted(run.folder.iterdir()):

@@ -13,15 +13,9 @@ from flwr_asyncdrop.parameters import details
 
 @dataclass(frozen=True)
 class Variant:
-    """One algorithm with one configuration, run with several seeds.
+    """One algorithm with one run-config, for several seeds.
 
-    Attributes
-    ----------
-    label : str
-        The algorithm's name, and what tells it from its other variants:
-        ``"asyncdrop,drop-rate=0.5"``.
-    settings : dict of str to value
-        Its run-config.
+    The label says what tells it from the others: ``"asyncdrop,drop-rate=0.5"``.
     """
 
     label: str
@@ -36,23 +30,9 @@ def build_variants(
 ) -> list[Variant]:
     """Combine algorithms with the values of the keys that vary.
 
-    An algorithm does not get, nor vary by, a key that means nothing to it.
-
-    Parameters
-    ----------
-    algorithms : iterable of str
-        Their names.
-    preset : Preset
-        What is trained.
-    explicit : mapping of str to value
-        Run-config keys that override the preset's.
-    vary : mapping of str to sequence of value
-        Run-config keys and the values that each takes.
-
-    Raises
-    ------
-    ConfigError
-        If a key means nothing to any of the algorithms.
+    An algorithm does not get, nor vary by, a key that means nothing to it; one that
+    means nothing to any of them is a ConfigError. Keys in `explicit` override the
+    preset's, and those in `vary` both.
     """
     meaningless = {name: _meaningless(name, algorithms) for name in algorithms}
     for key in (*explicit, *vary):
@@ -81,12 +61,8 @@ def build_variants(
 def preset_settings(preset: Preset, explicit: Mapping[str, Value]) -> dict[str, Value]:
     """Return the run-config of a preset, with keys that override it.
 
-    What the preset has and means nothing to the algorithm is left out.
-
-    Raises
-    ------
-    ConfigError
-        If they contradict each other.
+    What the preset has and means nothing to the algorithm is left out; what was given
+    contradicts it, which is a ConfigError.
     """
     ignored = _meaningless(str(explicit.get("algo", RunConfig.algo)))
     own = {key: value for key, value in preset.settings.items() if key not in ignored}

@@ -1,18 +1,21 @@
-"""One run on a LocalGrid: in this process, or as the process of a comparison's run."""
+"""One run on a LocalGrid: in this process, or in one of a comparison's."""
 
-import argparse
 import os
 import signal
+import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 from flwr_asyncdrop.app.server import run_experiment
-from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress, to_line
-from flwr_asyncdrop.cli.runs import RunSpec
+from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress
+from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.simulation import LocalGrid
 
 _CLIENT_APP = "flwr_asyncdrop.client_app:app"
+_STDOUT, _STDERR = 1, 2
 _FAILED = 1
 
 
@@ -24,21 +27,8 @@ def execute(
 ) -> None:
     """Do a run to its end, and write its files.
 
-    Parameters
-    ----------
-    run : RunSpec
-        What is run.
-    workers : int
-        Worker processes; with 0 the devices train in this process. Affects speed only.
-    say : callable
-        Told how far it is.
-    resume_command : str
-        What resumes it if it is interrupted, for people.
-
-    Raises
-    ------
-    AsyncDropError
-        If the run cannot continue.
+    `workers` affects speed only; with 0 the devices train in this process. `say` is
+    told how far the run is, and people which command resumes it.
     """
     config = run.config
     with LocalGrid(
@@ -51,31 +41,30 @@ def execute(
         run_experiment(grid, config, [Reporter(say)], resume_command)
 
 
-def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
-    """Describe the command."""
-    parser.add_argument("run", type=RunSpec.from_json)
-    parser.add_argument("workers", type=int)
-    parser.add_argument("channel", type=int, help="descriptor for lines of JSON")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Do a run for `RunPool`."""
+def work(
+    run: RunSpec, workers: int, channel: "Connection[RunProgress | Failed, None]"
+) -> None:
+    """Do a run in a process of its own, which exits with 0 if all is well."""
     # Ctrl-C goes to the whole process group; the comparison decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with os.fdopen(arguments.channel, "w") as channel:
+    try:
+        _write_output_to(run.folder / LOG)
+        execute(run, workers, channel.send, "the same asyncdrop compare")
+    except BrokenPipeError:
+        sys.exit(_FAILED)  # the comparison is gone
+    except Exception as error:
+        traceback.print_exc()
+        known = isinstance(error, AsyncDropError)
+        reason = str(error) if known else f"{type(error).__name__}: {error}"
+        channel.send(Failed(reason))
+        sys.exit(_FAILED)
 
-        def say(event: RunProgress | Failed) -> None:
-            channel.write(f"{to_line(event)}\n")
-            channel.flush()
 
-        try:
-            command = "the same asyncdrop compare"
-            execute(arguments.run, arguments.workers, say, command)
-        except BrokenPipeError:
-            raise  # the comparison is gone
-        except Exception as error:
-            traceback.print_exc()
-            known = isinstance(error, AsyncDropError)
-            say(Failed(str(error) if known else f"{type(error).__name__}: {error}"))
-            return _FAILED
-    return 0
+def _write_output_to(path: Path) -> None:
+    """Let all that this process prints, in whatever language, go to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with path.open("wb") as log:
+        os.dup2(log.fileno(), _STDOUT)
+        os.dup2(log.fileno(), _STDERR)

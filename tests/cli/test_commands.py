@@ -53,7 +53,7 @@ def test_workers_make_no_difference_to_a_run(tmp_path, capsys):
     assert history(tmp_path / "2") == [first, *rest]
 
 
-def test_a_comparison_is_done_once_and_goes_on_where_it_was(tmp_path, capsys):
+def test_a_comparison_is_done_once_and_resumed_where_it_was(tmp_path, capsys):
     flags = [*SMALL, *FLEET, f"--out={tmp_path}", "--seeds=0-1", "--jobs=2"]
     compare = ["compare", "--algos=async-fedavg,asyncdrop", *flags, "--drop-rate=0.5"]
     done = in_a_process(*compare)
@@ -112,7 +112,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
         (["compare", "--lr=-1"], "lr=-1.0 must be more than 0"),
         (["simulate", "--algo=fedavg", "--drop-rate=0.5"], "makes no difference"),
         (["simulate", "--task=mlp-fashion-mnist"], "set data-dir"),
-        (["simulate", "--resume=/nowhere"], "/nowhere has no checkpoint to go on"),
+        (["simulate", "--resume=/nowhere"], "/nowhere has no checkpoint to resume"),
         (["simulate", "--resume=/x", "--task=lstm-imdb"], "--task makes no difference"),
         (["simulate", "--resume=/x", "--devices=8"], "--devices makes no difference"),
     ],

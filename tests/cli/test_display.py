@@ -11,7 +11,7 @@ from flwr_asyncdrop.cli.display import (
     make_display,
     warnings_to,
 )
-from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress
+from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress, Started
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 
 SETTINGS = {"num-rounds": 2, "in-flight": 4}
@@ -40,11 +40,11 @@ def test_bars_are_for_terminals():
 def test_lines_at_the_start_at_the_end_and_now_and_then(run):
     now = 0.0
     lines = LineDisplay(console(terminal=False), 3, 1, seconds=30.0, timer=lambda: now)
-    lines.start(run)
+    lines.show(run, Started())
     for now in (29.0, 31.0, 32.0):
-        lines.advance(run, RunProgress(int(now) - 28, now))
+        lines.show(run, RunProgress(int(now) - 28, now))
     now = 65.4
-    lines.end(run, Ended(RunProgress(8, 400.0, ("accuracy", 0.75))))
+    lines.show(run, Ended(RunProgress(8, 400.0, ("accuracy", 0.75))))
     assert printed(lines).splitlines() == [
         "started  asyncdrop seed 0",
         "running  asyncdrop seed 0: 3/8 updates, t 31 s",
@@ -54,11 +54,11 @@ def test_lines_at_the_start_at_the_end_and_now_and_then(run):
 
 def test_a_failed_run_is_reported_with_its_log(run):
     lines = LineDisplay(console(terminal=False))
-    lines.start(run)
-    lines.end(run, Failed("no data in [here]"))
+    lines.show(run, Started())
+    lines.show(run, Failed("no data in [here]"))
     assert str(run.folder) not in printed(lines)
     (run.folder / LOG).touch()
-    lines.end(run, Failed("no data in [here]"))
+    lines.show(run, Failed("no data in [here]"))
     *_, reason, log = printed(lines).splitlines()
     assert reason == "FAILED   asyncdrop seed 0 [2/1]: no data in [here]"
     assert Path(log.split(": ")[1]) == run.folder / LOG
@@ -66,11 +66,11 @@ def test_a_failed_run_is_reported_with_its_log(run):
 
 def test_a_run_has_its_bar_while_it_goes_on(run):
     with BarDisplay(console(terminal=True), 2) as bars:
-        bars.start(run)
-        bars.advance(run, RunProgress(3, 120.0, ("accuracy", 0.25)))
+        bars.show(run, Started())
+        bars.show(run, RunProgress(3, 120.0, ("accuracy", 0.25)))
         bars._bars.refresh()
         assert "3/8 t 120 s, accuracy 0.250" in printed(bars)
-        bars.end(run, Ended(RunProgress(8, 400.0)))
+        bars.show(run, Ended(RunProgress(8, 400.0)))
         shown = printed(bars)
         assert "complete asyncdrop seed 0 [1/2]: 8/8 updates, t 400 s" in shown
         bars._bars.refresh()

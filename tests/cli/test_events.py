@@ -1,13 +1,6 @@
-import pytest
 from flwr.app import MetricRecord
 
-from flwr_asyncdrop.cli.events import (
-    Failed,
-    Reporter,
-    RunProgress,
-    from_line,
-    to_line,
-)
+from flwr_asyncdrop.cli.events import Reporter, RunProgress
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.state import RunState
 
@@ -52,13 +45,3 @@ def test_progress_has_the_last_metric_and_what_was_lost():
     run.update()
     assert run.said == [RunProgress(1, 10.0, ("accuracy", 0.5), 3)]
     assert str(run.said[0]) == "t 10 s, accuracy 0.500, 3 lost"
-
-
-@pytest.mark.parametrize(
-    "event",
-    [RunProgress(), RunProgress(3, 1.5, ("accuracy", 0.5), 2), Failed("two\nlines")],
-)
-def test_a_line_says_all_of_an_event(event):
-    line = to_line(event)
-    assert "\n" not in line
-    assert from_line(line) == event

@@ -7,7 +7,6 @@ import pytest
 from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
 from flwr_asyncdrop.cli.runs import (
     HISTORY,
-    RunSpec,
     all_runs,
     is_complete,
     resumed,
@@ -54,10 +53,6 @@ def test_runs_are_all_variants_of_the_first_seed_then_of_the_next(tmp_path):
 def test_a_run_has_as_many_updates_as_rounds_of_devices_in_flight(run):
     assert run.num_updates == 12
     assert replace(run, devices=3).num_updates == 9
-
-
-def test_another_process_gets_all_of_it(run):
-    assert RunSpec.from_json(run.to_json()) == run
 
 
 def test_what_is_asked_for_twice_is_refused(tmp_path):
