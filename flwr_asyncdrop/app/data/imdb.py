@@ -90,7 +90,7 @@ def words(text: str) -> list[str]:
 
 
 def most_frequent(texts: Iterable[Sequence[str]], size: int) -> dict[str, int]:
-    """Number the most frequent words from 2 on; `size` ids in all, ties by alphabet."""
+    """Give the most frequent words ids from 2 on, `size` in all; ties by alphabet."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
