@@ -52,17 +52,9 @@ class SmartPartition(MaskPolicy):
 def dropped_window(size: int, drop: int, rank: int, num_ranks: int) -> slice:
     """Return which places of the order by descending score a rank drops.
 
-    The ``q`` places ``[i * (n // S), +q)``; a window that would reach past the end is
-    the last ``q``. The paper has ``q = int(n * rate)``.
-
-    Parameters
-    ----------
-    size : int
-        ``n``, the number of units.
-    drop : int
-        ``q``, how many of them to drop.
-    rank, num_ranks : int
-        ``i``, 0 the fastest, and ``S``.
+    The ``q = drop`` places ``[i * (n // S), +q)`` of ``n``, for rank ``i`` of ``S``; a
+    window that would reach past the end is the last ``q``. The paper has ``q = int(n *
+    rate)``.
     """
     start = min(rank * (size // num_ranks), size - drop)
     return slice(start, start + drop)
