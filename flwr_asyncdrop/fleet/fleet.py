@@ -106,7 +106,8 @@ class Fleet:
         """
         self._connected = connected = set(node_ids)
         joined = sorted(connected.difference(self.node_ids))
-        while joined and not self._complete:
+        size = math.inf if self.profiles is None else len(self.profiles)
+        while joined and len(self) < size:
             self._add(joined.pop(0))
         if joined:
             self._replace(connected, joined)
@@ -116,10 +117,6 @@ class Fleet:
         if present != self._present:
             self._present = present
             self._forget_order()
-
-    @property
-    def _complete(self) -> bool:
-        return self.profiles is not None and len(self) >= len(self.profiles)
 
     def _add(self, node_id: int) -> None:
         profiles = self.profiles

@@ -15,7 +15,7 @@ from flwr_asyncdrop.exceptions import CapacityError, ConfigError
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
@@ -227,8 +227,10 @@ class Dispatcher:
             return Timing(left, deadline=left + overdue, gives_up=left + given_up)
         profile, number = fleet.profiles[device], state.dispatched
         overdue, given_up = faults.waits(expected)
-        duration = _duration(profile, cost, state.seed, number)
-        if _loses(profile, state.seed, number):
+        jitter = numpy_generator(state.seed, "jitter", number)
+        duration = profile.duration(cost, jitter.standard_normal())
+        dropout = numpy_generator(state.seed, "dropout", number)
+        if dropout.random() < profile.dropout:
             # It shows when it is overdue; without deadlines, when it would be there.
             shows = left + (duration if overdue == math.inf else overdue)
             return Timing(left, deadline=shows, gives_up=shows, lost=True)
@@ -253,17 +255,3 @@ def _records(part: Part) -> list[ArrayRecord]:
     if part.arrays is None:
         raise ConfigError("an order is sent again only if it keeps what was sent")
     return [wire.to_record(part.arrays), *map(wire.to_record, part.extra.values())]
-
-
-def _duration(profile: DeviceProfile, cost: TaskCost, seed: int, number: int) -> float:
-    if profile.jitter == 0:
-        return profile.duration(cost)
-    generator = numpy_generator(seed, "jitter", number)
-    return profile.duration(cost, generator.standard_normal())
-
-
-def _loses(profile: DeviceProfile, seed: int, number: int) -> bool:
-    if profile.dropout == 0:
-        return False
-    generator = numpy_generator(seed, "dropout", number)
-    return bool(generator.random() < profile.dropout)

@@ -8,7 +8,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_asyncdrop.flower_internals.grids import pull_function
-from flwr_asyncdrop.server.pulls import DirectPulls, Pulls, ThreadedPulls
+from flwr_asyncdrop.server.pulls import ThreadedPulls, direct_pulls
 
 _SHORTEST_POLL = 0.002
 _LONGEST_POLL = 0.25
@@ -36,7 +36,8 @@ class Mailbox:
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._pulls = _pulls_of(grid)
+        pull = pull_function(grid)
+        self._pulls = direct_pulls(grid) if pull is None else ThreadedPulls(pull)
         self._grid = grid
         self._timer = timer
         self._sleep = sleep
@@ -105,8 +106,3 @@ class Mailbox:
                     del missing[message_id]
                     self._arrived[message_id] = message
                 asked.discard(message_id)
-
-
-def _pulls_of(grid: Grid) -> Pulls:
-    pull = pull_function(grid)
-    return DirectPulls(grid) if pull is None else ThreadedPulls(pull)

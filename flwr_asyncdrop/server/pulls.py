@@ -1,11 +1,10 @@
 """Pulling replies so that a slow one delays no other."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Protocol
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -24,22 +23,13 @@ class Pull:
     error: Exception | None = None
 
 
-class Pulls(Protocol):
-    """A way to pull the replies to messages."""
-
-    def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
-        """Return the outcome of a pull for these messages, and of earlier ones."""
+Pulls = Callable[[Sequence[str]], list[Pull]]
+"""Returns the outcome of a pull for some messages, and of earlier ones."""
 
 
-class DirectPulls:
-    """Pulls from a grid that returns at once, with what is there."""
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-
-    def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
-        """Return the outcome of one pull."""
-        return [Pull(message_ids, list(self._grid.pull_messages(message_ids)))]
+def direct_pulls(grid: Grid) -> Pulls:
+    """Pull from a grid that returns at once, with what is there."""
+    return lambda ids: [Pull(ids, list(grid.pull_messages(ids)))]
 
 
 class ThreadedPulls:

@@ -20,9 +20,6 @@ from flwr_asyncdrop.submodel import State, extract
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-AggregatorBuilder = Callable[[int], Aggregator]
-"""The aggregator of a run from the number of devices that can be in flight."""
-
 FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""
 
@@ -55,7 +52,7 @@ class Run:
         rules: DispatchRules,
         *,
         in_flight: int,
-        build_aggregator: AggregatorBuilder,
+        build_aggregator: Callable[[int], Aggregator],
         build_fleet: FleetBuilder | None = None,
         averaging: float = 0.0,
         max_examples: int = wire.MAX_EXAMPLES,
@@ -65,10 +62,10 @@ class Run:
 
         A simulated fleet keeps the devices that it starts with, so no more can be in
         flight. On a real one others may join, unless devices wait for each other, which
-        takes a fixed number of them. `saved` is the `state_dict` of the run that this
-        one resumes: it gives the size, and is loaded with `load_state_dict`.
-        ConfigError if the aggregator waits for too many updates, or if a queue is not
-        possible.
+        takes a fixed number of them. `build_aggregator` gets the number of devices that
+        can be in flight. `saved` is the `state_dict` of the run that this one resumes:
+        it gives the size, and is loaded with `load_state_dict`. ConfigError if the
+        aggregator waits for too many updates, or if a queue is not possible.
         """
         size, possible = len(node_ids), min(in_flight, len(node_ids))
         if saved is not None:

@@ -87,12 +87,12 @@ def read_evaluation(
 
 def flat_metrics(content: RecordDict) -> dict[str, float | int]:
     """Return the scalar metrics of all metric records, later records winning."""
-    flat: dict[str, float | int] = {}
-    for record in content.metric_records.values():
-        flat.update(
-            {key: val for key, val in record.items() if isinstance(val, float | int)}
-        )
-    return flat
+    return {
+        key: value
+        for record in content.metric_records.values()
+        for key, value in record.items()
+        if isinstance(value, float | int)
+    }
 
 
 def _content(message: Message) -> RecordDict:

@@ -94,10 +94,8 @@ def make_task(
 
 def read_config(message: Message) -> dict[str, object]:
     """Return, on the client, the entries of all config records of a message."""
-    merged: dict[str, object] = {}
-    for record in message.content.config_records.values():
-        merged.update(record)
-    return merged
+    records = message.content.config_records.values()
+    return {key: value for record in records for key, value in record.items()}
 
 
 def read_task(message: Message) -> TaskConfig:
