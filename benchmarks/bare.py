@@ -66,7 +66,7 @@ def bare_loop(
             model.load_state_dict(weights)
             _train(model, data, torch.from_numpy(shares[device]), config)
             for name, tensor in model.state_dict().items():
-                weights[name].lerp_(tensor, config.alpha)
+                weights[name].lerp_(tensor, config.algorithm.alpha)
         if number % config.evaluate_every == 0 or number == config.num_rounds:
             model.load_state_dict(weights)
             accuracy = _accuracy(model, data)

@@ -24,7 +24,9 @@ def digits_model():
 
 def test_the_bare_loop_takes_the_same_steps():
     data = load_dataset("digits")
-    config = RunConfig(num_rounds=1, in_flight=1, local_steps=4, alpha=1.0)
+    config = RunConfig(
+        num_rounds=1, in_flight=1, local_steps=4, hyperparameters={"alpha": 1.0}
+    )
     share = np.arange(300, 400)
     bare, ours = digits_model(), digits_model()
     torch.manual_seed(3)
