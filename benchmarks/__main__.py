@@ -1,15 +1,16 @@
-"""Run every benchmark that has a goal: JSON lines first, then a table."""
+"""Run every benchmark that has a goal: a JSON line a figure, and a table at the end."""
 
 import argparse
 import logging
 import platform
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from benchmarks.crowd import crowd_figures
 from benchmarks.engine import engine_figures
-from benchmarks.figures import print_json, print_table
+from benchmarks.figures import show
 from benchmarks.loop import loop_figures
 from benchmarks.merge import merge_figures
 from benchmarks.monitoring import monitoring_figures
@@ -24,18 +25,18 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help=DATA_DIR_HELP)
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    figures = [
-        *merge_figures(),
-        *submodel_figures(),
-        *zoo_figures(),
-        *loop_figures(),
-        *monitoring_figures(),
-        *engine_figures(),
-        *crowd_figures(),
-        *simulation_figures(arguments.data_dir),
-    ]
-    print_json(figures)
-    print_table(figures)
+    show(
+        {
+            "merge": merge_figures,
+            "submodel": submodel_figures,
+            "zoo": zoo_figures,
+            "loop": loop_figures,
+            "monitoring": monitoring_figures,
+            "engine": engine_figures,
+            "crowd": crowd_figures,
+            "simulation": partial(simulation_figures, arguments.data_dir),
+        }
+    )
     print(
         f"\n{platform.machine()}, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}, Python {platform.python_version()}"

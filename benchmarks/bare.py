@@ -50,7 +50,8 @@ def bare_loop(
     shares : sequence of ndarray
         The samples of each device.
     config : RunConfig
-        Numbers of updates, steps and evaluations, and the optimiser's settings.
+        Numbers of updates, steps and evaluations, the optimiser's settings, and an
+        algorithm with a mixing rate.
 
     Returns
     -------
@@ -59,6 +60,7 @@ def bare_loop(
     """
     torch.set_num_threads(config.threads)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    alpha = config.algorithm.alpha
     accuracy = _accuracy(model, data)
     for number in range(1, config.num_rounds + 1):
         for slot in range(config.in_flight):
@@ -66,7 +68,7 @@ def bare_loop(
             model.load_state_dict(weights)
             _train(model, data, torch.from_numpy(shares[device]), config)
             for name, tensor in model.state_dict().items():
-                weights[name].lerp_(tensor, config.algorithm.alpha)
+                weights[name].lerp_(tensor, alpha)
         if number % config.evaluate_every == 0 or number == config.num_rounds:
             model.load_state_dict(weights)
             accuracy = _accuracy(model, data)

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.app.data import Dataset, by_speed_level, iid, load_dataset
 from flwr_asyncdrop.app.models import build_model
-from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.masks import MaskContext, RandomMask
 from flwr_asyncdrop.seeding import numpy_generator, torch_generator
 from flwr_asyncdrop.submodel import (
     Indices,
@@ -106,7 +106,7 @@ class Run:
 
     def _dispatch(self, client: int, number: int) -> Job:
         generator = torch_generator(self._seed, "mask", number)
-        keep = self._mask.assign(self._plan.groups, None, 0, 1, generator)
+        keep = self._mask.choose(MaskContext(self._plan.groups, 0, 1, generator))
         indices = self._plan.indices(keep)
         return Job(client, number, indices, extract(self._full, indices))
 

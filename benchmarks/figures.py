@@ -1,10 +1,14 @@
 """What every benchmark returns, and how it is printed."""
 
 import json
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Figure", "print_json", "print_table"]
+__all__ = ["Figure", "print_table", "say", "show"]
+
+_STARTED = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,28 @@ class Figure:
         return "met" if met else "missed"
 
 
-def print_json(figures: Iterable[Figure]) -> None:
-    """Print one JSON object a line."""
-    for figure in figures:
-        print(json.dumps({"name": figure.name, "value": round(figure.value, 4)}))
+def say(text: str) -> None:
+    """Say on stderr what is measured now, and how long it has been so far."""
+    seconds = time.monotonic() - _STARTED
+    print(f"[{seconds:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def show(measurements: Mapping[str, Callable[[], Iterable[Figure]]]) -> list[Figure]:
+    """Measure one thing after the other, and print each figure when it is there.
+
+    Figures are JSON lines; a table of all of them comes last. What is measured now,
+    and which of how many it is, goes to stderr.
+    """
+    figures = []
+    for number, (name, measure) in enumerate(measurements.items(), start=1):
+        say(f"{number}/{len(measurements)} {name}")
+        for figure in measure():
+            line = {"name": figure.name, "value": round(figure.value, 4)}
+            print(json.dumps(line), flush=True)
+            figures.append(figure)
+    say("done")
+    print_table(figures)
+    return figures
 
 
 def print_table(figures: Iterable[Figure]) -> None:

@@ -3,16 +3,17 @@
 The ClientApp does nothing, so what is measured is the way there and back: a message
 of float32 weights pushed, run, and its reply (as large) pulled, eight in flight.
 
-    python benchmarks/local_grid.py
+    python -m benchmarks.local_grid
 """
 
-import json
 import time
+from collections.abc import Iterator
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from benchmarks.figures import Figure, show
 from flwr_asyncdrop.simulation import LocalGrid
 
 NODES = 104
@@ -67,24 +68,14 @@ def best_rate(workers: int, num_bytes: int, updates: int) -> float:
         return max(grid_rate(grid, content, updates) for _ in range(3))
 
 
-def local_grid_figures() -> list[dict[str, str | float]]:
-    """Measure updates per second.
-
-    Returns
-    -------
-    list[dict[str, str | float]]
-        One ``{"name": ..., "value": ...}`` per figure.
-    """
-    rates = {
-        "localgrid_inline_1mb_per_s": best_rate(0, 1_000_000, 300),
-        "localgrid_1_worker_1mb_per_s": best_rate(1, 1_000_000, 1000),
-        "localgrid_2_workers_1mb_per_s": best_rate(2, 1_000_000, 1000),
-        "localgrid_1_worker_10kb_per_s": best_rate(1, 10_000, 3000),
-        "localgrid_1_worker_85mb_per_s": best_rate(1, 85_000_000, 20),
-    }
-    return [{"name": name, "value": round(rate, 1)} for name, rate in rates.items()]
+def local_grid_figures() -> Iterator[Figure]:
+    """Measure updates per second."""
+    yield Figure("localgrid_inline_1mb_per_s", best_rate(0, 1_000_000, 300))
+    yield Figure("localgrid_1_worker_1mb_per_s", best_rate(1, 1_000_000, 1000))
+    yield Figure("localgrid_2_workers_1mb_per_s", best_rate(2, 1_000_000, 1000))
+    yield Figure("localgrid_1_worker_10kb_per_s", best_rate(1, 10_000, 3000))
+    yield Figure("localgrid_1_worker_85mb_per_s", best_rate(1, 85_000_000, 20))
 
 
 if __name__ == "__main__":
-    for figure in local_grid_figures():
-        print(json.dumps(figure))
+    show({"local grid": local_grid_figures})

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.figures import Figure, show
 from benchmarks.timing import interleaved
 from flwr_asyncdrop.app.models import build_model
-from flwr_asyncdrop.masks import RandomMask, unit_scores
+from flwr_asyncdrop.masks import MaskContext, RandomMask, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import State, extract, merge_, plan_submodels
 
@@ -41,7 +41,7 @@ def _actions() -> dict[str, Callable[[], object]]:
     model = build_model("resnet34", (3, 32, 32), 10, seed=0)
     plan = plan_submodels(model, torch.zeros(1, 3, 32, 32))
     generator = torch_generator(0, "mask")
-    keep = RandomMask(DROP_RATE).assign(plan.groups, None, 0, 1, generator)
+    keep = RandomMask(DROP_RATE).choose(MaskContext(plan.groups, 0, 1, generator))
     indices = plan.indices(keep)
     full, initial = _copy(model.state_dict()), _copy(model.state_dict())
     sub = extract(full, indices)
@@ -66,6 +66,4 @@ def _copy(state: State) -> State:
 
 
 if __name__ == "__main__":
-    measured = merge_figures()
-    print_json(measured)
-    print_table(measured)
+    show({"merge": merge_figures})

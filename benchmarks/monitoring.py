@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 from flwr.app import RecordDict
 
-from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.figures import Figure, show
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
@@ -19,13 +19,13 @@ from flwr_asyncdrop.wire import Reply
 
 __all__ = ["monitoring_figures"]
 
-GROUPS = 16
+RANKS = 16
 DEVICES = 100
 UPDATES = 20_000
 SCRAPES = 50
 
 
-def monitoring_figures() -> list[Figure]:
+def monitoring_figures() -> Iterator[Figure]:
     """Time the hooks of an update, and a scrape of as many series as there can be.
 
     In CPU seconds of this process: what the loop and the scrapes take from each other.
@@ -33,18 +33,16 @@ def monitoring_figures() -> list[Figure]:
     updates = cycle([_update_of(device) for device in range(DEVICES)])
     with _watched() as (metrics, state):
         per_update = _cpu_seconds(lambda: _play(metrics, state, next(updates)), UPDATES)
+        yield Figure("metrics_us_per_update", per_update * 1e6, 50)
         url = f"http://127.0.0.1:{metrics.port}/metrics"
         per_scrape = _cpu_seconds(lambda: urlopen(url).read(), SCRAPES)
-    return [
-        Figure("metrics_us_per_update", per_update * 1e6, 50),
-        Figure("metrics_ms_per_scrape", per_scrape * 1e3),
-    ]
+        yield Figure("metrics_ms_per_scrape", per_scrape * 1e3)
 
 
 @contextmanager
 def _watched() -> Iterator[tuple[PrometheusMetrics, RunState]]:
-    """Serve a run of as many speed groups, and devices one by one, as are shown."""
-    metrics, fleet = PrometheusMetrics(0), Fleet(GROUPS)
+    """Serve a run of as many ranks, and as many devices one by one, as are shown."""
+    metrics, fleet = PrometheusMetrics(0), Fleet(RANKS)
     fleet.refresh(range(DEVICES))
     fleet.seconds = [1.0] * DEVICES
     state = RunState.start_from({}, seed=0)
@@ -61,8 +59,8 @@ def _update_of(device: int) -> Merged:
         number=device,
         device=device,
         node_id=device,
-        rank=device % GROUPS,
-        num_ranks=GROUPS,
+        rank=device % RANKS,
+        num_ranks=RANKS,
         round=1,
         base_version=0,
         lr_factor=1.0,
@@ -91,6 +89,4 @@ def _cpu_seconds(action: Callable[[], object], times: int) -> float:
 
 
 if __name__ == "__main__":
-    measured = monitoring_figures()
-    print_json(measured)
-    print_table(measured)
+    show({"monitoring": monitoring_figures})

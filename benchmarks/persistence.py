@@ -16,11 +16,12 @@ import argparse
 import logging
 import statistics
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar
 
 import torch
 
-from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.figures import Figure, show
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, LatestPerGroup, Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, is_weight
@@ -82,7 +83,7 @@ class Watched(Aggregator):
 
     def merge(self, state: State, update: Update) -> bool:
         """Compare the update with what it replaces, and pass it on."""
-        latest = self._remembered.memory.changes
+        latest = self._remembered._latest.changes
         if found := latest.get(self._remembered.group_of(update)):
             last, _ = found
             self.cosines.append(cosine(state, last, change_of(update)))
@@ -144,9 +145,8 @@ def main() -> None:
     }
     if arguments.num_rounds is not None:
         explicit["num-rounds"] = arguments.num_rounds
-    figures = persistence_figures(preset_settings(PRESETS[arguments.task], explicit))
-    print_json(figures)
-    print_table(figures)
+    settings = preset_settings(PRESETS[arguments.task], explicit)
+    show({"persistence": partial(persistence_figures, settings)})
 
 
 if __name__ == "__main__":

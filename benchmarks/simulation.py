@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
@@ -25,7 +26,7 @@ import torch
 from flwr.app import ConfigRecord
 
 from benchmarks.bare import FloatData, bare_loop
-from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.figures import Figure, say, show
 from benchmarks.synthetic import write_fashion_mnist
 from benchmarks.usage import Usage, usage_of
 from flwr_asyncdrop import wire
@@ -78,14 +79,15 @@ def simulation_figures(
     with _data(data_dir) as folder:
         settings = {**SETTINGS, "data-dir": str(folder)}
         _warm_up({**settings, "num-rounds": 1, "local-steps": 1})
-        turns = [
-            (
-                _bare(settings),
-                usage_of(lambda: _simulate(settings)),
-                _bare_side_by_side(settings),
-            )
-            for _ in range(pairs)
-        ]
+        turns = []
+        for turn in range(1, pairs + 1):
+            say(f"turn {turn} of {pairs}: bare loop")
+            alone = _bare(settings)
+            say(f"turn {turn} of {pairs}: simulation")
+            simulated = usage_of(lambda: _simulate(settings))
+            say(f"turn {turn} of {pairs}: two bare loops side by side")
+            turns.append((alone, simulated, _bare_side_by_side(settings)))
+            say(f"sim_wall_ratio_2 of this turn: {simulated.wall / alone.wall:.3f}")
     bare, ours, side_by_side = zip(*turns, strict=True)
     return [
         Figure("sim_wall_ratio_2", _ratio(ours, bare, "wall"), 0.55),
@@ -175,9 +177,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=PAIRS, help="turns")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    figures = simulation_figures(arguments.data_dir, arguments.pairs)
-    print_json(figures)
-    print_table(figures)
+    measure = partial(simulation_figures, arguments.data_dir, arguments.pairs)
+    show({"simulation": measure})
 
 
 if __name__ == "__main__":

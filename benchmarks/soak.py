@@ -12,13 +12,14 @@ import logging
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
 
-from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.figures import Figure, say, show
 from benchmarks.usage import resident_bytes
 from flwr_asyncdrop import FedBuff, LocalGrid, speed_levels
 from flwr_asyncdrop.checkpoint import Checkpointer
@@ -53,6 +54,7 @@ class Memory(Callback):
         if state.updates % _LOOK_EVERY == 0:
             self.updates.append(state.updates)
             self.megabytes.append(resident_bytes() / _BYTES_PER_MB)
+            say(f"{state.updates:,} updates, {self.megabytes[-1]:.0f} MB")
 
 
 def soak_figures(updates: int = UPDATES) -> list[Figure]:
@@ -107,9 +109,7 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    figures = soak_figures(arguments.updates)
-    print_json(figures)
-    print_table(figures)
+    figures = show({"soak": partial(soak_figures, arguments.updates)})
     return int(any(figure.verdict == "missed" for figure in figures))
 
 

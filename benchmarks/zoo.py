@@ -7,7 +7,7 @@ follow. Steps of the full model and of its submodels are timed in turn on one th
 import argparse
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from benchmarks.figures import Figure
 from benchmarks.timing import interleaved
 from benchmarks.vision import vision_models
 from flwr_asyncdrop.app.models import build_model
-from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.masks import MaskContext, RandomMask
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import (
     Plan,
@@ -101,7 +101,7 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([_HEADER, *(_line(row) for row in rows)])
 
 
-def zoo_figures() -> list[Figure]:
+def zoo_figures() -> Iterator[Figure]:
     """Measure planning of ViT-B/16 at 224 pixels, and one task's overhead.
 
     The overhead is what submodels add to a task of ResNet34: extract, build the narrow
@@ -112,12 +112,14 @@ def zoo_figures() -> list[Figure]:
     image = torch.randn(1, 3, 224, 224, generator=torch_generator(0, "image"))
     started = time.perf_counter()
     plan_submodels(vit, image)
-    seconds = time.perf_counter() - started
+    yield Figure("plan_s_vit_b", time.perf_counter() - started, 5)
 
     model = build_model("resnet34", (3, 32, 32), 10, seed=0)
     plan = plan_submodels(model, image[:, :, :32, :32])
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    keep = RandomMask(0.25).assign(plan.groups, None, 0, 1, torch_generator(0, "mask"))
+    keep = RandomMask(0.25).choose(
+        MaskContext(plan.groups, 0, 1, torch_generator(0, "mask"))
+    )
 
     def task() -> None:
         indices = plan.indices(keep)
@@ -125,15 +127,12 @@ def zoo_figures() -> list[Figure]:
         merge_(full, small.state_dict(), indices, 0.5)
 
     overhead = interleaved({"task": task}, 4 * REPEATS)["task"]
-    return [
-        Figure("plan_s_vit_b", seconds, 5),
-        Figure("task_overhead_ms_resnet34", overhead * 1000, 60),
-    ]
+    yield Figure("task_overhead_ms_resnet34", overhead * 1000, 60)
 
 
 def _extract(plan: Plan, state: State, rate: float) -> State:
     mask = RandomMask(rate)
-    keep = mask.assign(plan.groups, None, 0, 1, torch_generator(0, "mask"))
+    keep = mask.choose(MaskContext(plan.groups, 0, 1, torch_generator(0, "mask")))
     return extract(state, plan.indices(keep))
 
 

@@ -67,6 +67,7 @@ ROOMS: Mapping[str, set[str]] = {
         "algorithms",
         "checkpoint",
         "fleet",
+        "flower_internals",
         "masks",
         "objectives",
         "observers",

@@ -9,12 +9,13 @@ import argparse
 import logging
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from benchmarks.chaos.audit import Audit, figures, table
 from benchmarks.chaos.fleet import FLEET_RUNS, run_fleet
 from benchmarks.chaos.local import LOCAL_RUNS, run_local
-from benchmarks.figures import print_json, print_table
+from benchmarks.figures import say, show
 
 
 def main() -> int:
@@ -26,20 +27,20 @@ def main() -> int:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="chaos-") as made:
         audits = break_everything(arguments.keep or Path(made), arguments.part)
-    results = figures(audits)
-    print_json(results)
-    print_table(results)
+    results = show({"audit": lambda: figures(audits)})
     print(f"\n{table(audits)}")
     return int(any(figure.verdict == "missed" for figure in results))
 
 
 def break_everything(folder: Path, part: str = "all") -> list[Audit]:
     """Do the runs of one part, or all."""
-    audits: list[Audit] = []
-    if part in ("all", "local"):
-        audits += [run_local(run, folder / run.name) for run in LOCAL_RUNS]
-    if part in ("all", "fleet"):
-        audits += [run_fleet(run, folder / run.name) for run in FLEET_RUNS]
+    runs = [partial(run_local, run, folder / run.name) for run in LOCAL_RUNS]
+    runs_of_fleets = [partial(run_fleet, run, folder / run.name) for run in FLEET_RUNS]
+    chosen = {"local": runs, "fleet": runs_of_fleets, "all": [*runs, *runs_of_fleets]}
+    audits = []
+    for number, run in enumerate(chosen[part], start=1):
+        say(f"run {number} of {len(chosen[part])}: {run.args[0].name}")
+        audits.append(run())
     return audits
 
 

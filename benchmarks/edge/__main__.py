@@ -12,16 +12,14 @@ import torch
 
 from benchmarks.edge.turnaround import turnaround_figures
 from benchmarks.edge.volume import volume_figures
-from benchmarks.figures import print_json, print_table
+from benchmarks.figures import show
 
 
 def main() -> None:
     """Measure, print, and say with which versions."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    figures = [*turnaround_figures(), *volume_figures()]
-    print_json(figures)
-    print_table(figures)
+    show({"turnaround": turnaround_figures, "volume": volume_figures})
     print(
         f"\n{platform.machine()}, flwr {version('flwr')}, torch {torch.__version__}, "
         f"Python {platform.python_version()}"

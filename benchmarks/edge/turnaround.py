@@ -4,14 +4,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
 from benchmarks.chaos.deployment import Deployment
 from benchmarks.edge.server import Answer, read_answers
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, say
 
 __all__ = ["turnaround_figures"]
 
@@ -31,7 +31,7 @@ _SETTLE_SECONDS, _IDLE_SECONDS = 40.0, 20.0
 _BYTES_PER_MB = 1e6
 
 
-def turnaround_figures() -> list[Figure]:
+def turnaround_figures() -> Iterator[Figure]:
     """Have one SuperNode of each kind do tasks in turns.
 
     Flower's, ours, and ours without the trainer and without another pace. The client
@@ -48,18 +48,20 @@ def turnaround_figures() -> list[Figure]:
             supernodes=list(_NODES.values()),
             PYTHONPATH=str(_ROOT),
         ) as deployment:
+            say("one task in flight")
             single = _run(deployment, home / "single", ahead=0)
+            yield from _seconds(single, kinds, "push_to_reply_s_{}")
+            yield from _after_idling(single, kinds)
+            say("another task pushed ahead")
             queued = _run(deployment, home / "queued", ahead=1)
-            figures = _seconds(single, kinds, "push_to_reply_s_{}")
-            figures += _after_idling(single, kinds)
-            figures += _seconds(queued, kinds, "push_to_reply_s_{}_queued")
+            yield from _seconds(queued, kinds, "push_to_reply_s_{}_queued")
+            say("without a task")
             time.sleep(_SETTLE_SECONDS)
             processes = {
                 kind: _family(node.pid)
                 for kind, node in zip(kinds, deployment.nodes, strict=True)
             }
-            figures += _idle(processes)
-    return figures
+            yield from _idle(processes)
 
 
 def _run(deployment: Deployment, output: Path, ahead: int) -> list[Answer]:

@@ -9,7 +9,7 @@ from benchmarks.figures import Figure
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.flower_internals.identity import assume_identity
-from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.masks import MaskContext, RandomMask
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import State, extract, plan_submodels
 
@@ -31,7 +31,7 @@ def volume_figures() -> list[Figure]:
 def _of(model: nn.Module, shape: tuple[int, ...], suffix: str) -> list[Figure]:
     plan = plan_submodels(model, torch.zeros(1, *shape))
     generator = torch_generator(0, "mask")
-    keep = RandomMask(_SHARE_LEFT_OUT).assign(plan.groups, None, 0, 1, generator)
+    keep = RandomMask(_SHARE_LEFT_OUT).choose(MaskContext(plan.groups, 0, 1, generator))
     full = model.state_dict()
     sliced = extract(full, plan.indices(keep))
     return [

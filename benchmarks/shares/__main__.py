@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.figures import Figure, print_json, print_table
+from benchmarks.figures import Figure, say, show
 from benchmarks.shares.figure import draw
 from benchmarks.shares.prediction import SHARES, predict, seconds_per_step
 from flwr_asyncdrop.observers.history import read_history
@@ -58,11 +58,13 @@ def main() -> int:
         print("podman and podman-compose are needed", file=sys.stderr)
         return 2
     if missing:
+        say(f"train {', '.join(missing)}")
         train(missing, arguments, config, out / "real")
     slowness = seconds_per_step(_history(out / "real", "async-fedavg"), config)
     for algorithm in ALGORITHMS:
         if _history(out / "predicted", algorithm).exists():
             continue
+        say(f"predict {algorithm}")
         predict(
             {**config, "algo": algorithm, "data-dir": str(arguments.data)},
             slowness,
@@ -78,8 +80,7 @@ def main() -> int:
         for kind in ("real", "predicted")
     }
     figures = [*_figures(logs), Figure("seconds_per_step_fastest", slowness)]
-    print_json(figures)
-    print_table(figures)
+    show({"shares": lambda: figures})
     print(
         f"\n{platform.machine()}, flwr {version('flwr')}, torch {torch.__version__}, "
         f"Python {platform.python_version()}"

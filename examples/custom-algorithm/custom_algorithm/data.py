@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_diabetes
-
 from flwr_asyncdrop.app import Dataset, NextToken, Regression
+from sklearn.datasets import load_diabetes
 
 LETTERS = "0123456789+=;"
 LENGTH = 24

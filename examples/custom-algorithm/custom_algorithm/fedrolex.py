@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-
 from flwr_asyncdrop.aggregation import Aggregator, Buffered, combiner
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.masks import DropRate, MaskContext, MaskPolicy

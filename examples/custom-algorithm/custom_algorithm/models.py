@@ -1,8 +1,7 @@
 """Models of one's own: their submodels are found as for any other."""
 
-from torch import Tensor, nn
-
 from flwr_asyncdrop.app import Dataset
+from torch import Tensor, nn
 
 
 def regressor(data: Dataset, width: float) -> nn.Module:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-
 from flwr_asyncdrop.aggregation import Aggregator, Buffered, Update
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.objectives import (
