@@ -90,7 +90,7 @@ def words(text: str) -> list[str]:
 
 
 def most_frequent(texts: Iterable[Sequence[str]], size: int) -> dict[str, int]:
-    """Number the most frequent words from 2 on; `size` ids in all, ties by alphabet."""
+    """Return the most frequent words with their ids, from 2 on; ties by alphabet."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
