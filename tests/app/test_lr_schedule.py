@@ -6,12 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.experiment import initial_model
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule, fastest_share
 from flwr_asyncdrop.app.server import build_strategy
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
 from flwr_asyncdrop.fleet.selection import Uniform
 from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.strategy.units import first_costs
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, mlp, plus_one, record
 from tests.strategies import STRATEGIES
@@ -22,6 +25,15 @@ COMPUTE = TaskCost(1.0, 0, 0)
 def share(seconds, num_ranks, **kwargs):
     profiles = [DeviceProfile(float(s)) for s in seconds]
     return fastest_share(profiles, [COMPUTE] * num_ranks, **kwargs)
+
+
+def schedule_of(config, strategy=None, initial=None):
+    """Return the schedule of a run that begins with these weights."""
+    strategy = strategy or build_strategy(config)
+    initial = initial or initial_model(config).state_dict()
+    return expected_schedule(
+        config, first_costs(strategy.assignment, initial, 0, config.in_flight)
+    )
 
 
 def test_with_one_of_each_rank_the_share_is_that_of_the_speed():
@@ -74,11 +86,10 @@ def test_a_share_is_no_less_than_that_of_equals(size, ranks, uniform, ratio):
 def test_the_milestones_of_the_default_fleet_by_hand():
     # Of 480 updates the fastest of 8 levels does 480 / (7/7 + 7/11 + 7/15 + ... + 7/35)
     # = 138.7; the rate decays after a half and three quarters of them.
-    strategy = build_strategy(RunConfig(algo="async-fedavg"))
-    assert strategy.schedule == StepDecay((69, 104), 0.1)
+    assert schedule_of(RunConfig(algo="async-fedavg")) == StepDecay((69, 104), 0.1)
     # With all in step it is an eighth: 60.
-    strategy = build_strategy(RunConfig(algo="fedavg", lr_gamma=0.5))
-    assert strategy.schedule == StepDecay((30, 45), 0.5)
+    config = RunConfig(algo="fedavg", lr_gamma=0.5)
+    assert schedule_of(config) == StepDecay((30, 45), 0.5)
 
 
 TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n"
@@ -88,8 +99,8 @@ TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n
     "changes",
     [
         {"algo": "async-fedavg"},
-        {"algo": "asyncdrop", "drop_rate": 0.4, "duration": "paper"},
-        {"algo": "async-fjord", "drop_rate": 0.4, "speed_ratio": 9.0},
+        {"algo": "asyncdrop", "hyperparameters": {"drop_rate": 0.4}, "duration": "paper"},
+        {"algo": "async-fjord", "hyperparameters": {"drop_rate": 0.4}, "speed_ratio": 9.0},
         {"algo": "async-fedavg", "dropout": 0.3, "jitter": 0.5},
         {"algo": "async-fedavg", "availability": 0.5},
         {"algo": "async-fedavg", "selection": "uniform"},
@@ -121,11 +132,11 @@ def test_the_fastest_rank_really_does_that_many(changes, tmp_path):
         duration=config.duration,
         selection=Uniform() if uniform else None,
         callbacks=[recorder],
-        deadline=config.deadline,
+        faults=FaultPolicy(config.deadline),
         **config.hyperparameters,
     )
     initial = mlp().state_dict()
-    half, whole = expected_schedule(config, strategy, initial).milestones
+    half, whole = schedule_of(config, strategy, initial).milestones
     grid = HandlerGrid(plus_one, node_ids=range(40))
     strategy.start(grid, record(initial), config.num_rounds)
     done = sum(merged.order.rank == 0 for merged in recorder.merged)
