@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
-from flwr_asyncdrop.app.evaluate import evaluate as totals_of
+from flwr_asyncdrop.app.evaluation import evaluate as totals_of
 from flwr_asyncdrop.app.experiment import (
     best_device,
     initial_model,

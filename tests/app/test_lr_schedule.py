@@ -92,6 +92,7 @@ def test_the_milestones_of_the_default_fleet_by_hand():
     assert schedule_of(config) == StepDecay((30, 45), 0.5)
 
 
+DROP = {"drop_rate": 0.4}
 TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n"
 
 
@@ -99,8 +100,8 @@ TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n
     "changes",
     [
         {"algo": "async-fedavg"},
-        {"algo": "asyncdrop", "hyperparameters": {"drop_rate": 0.4}, "duration": "paper"},
-        {"algo": "async-fjord", "hyperparameters": {"drop_rate": 0.4}, "speed_ratio": 9.0},
+        {"algo": "asyncdrop", "hyperparameters": DROP, "duration": "paper"},
+        {"algo": "async-fjord", "hyperparameters": DROP, "speed_ratio": 9.0},
         {"algo": "async-fedavg", "dropout": 0.3, "jitter": 0.5},
         {"algo": "async-fedavg", "availability": 0.5},
         {"algo": "async-fedavg", "selection": "uniform"},
