@@ -4,7 +4,7 @@
 
     AsyncDropError
     ├── ConfigError            a run-config key is unknown, wrong or contradictory
-    ├── CheckpointError        a checkpoint cannot be gone on from
+    ├── CheckpointError        a checkpoint cannot be resumed
     ├── DataError              a data set is missing or damaged
     ├── MissingExtraError      a package is missing that an extra brings
     ├── SubmodelError
@@ -12,7 +12,7 @@
     │   ├── ShapeError             tensors that do not fit the model or the plan
     │   └── CapacityError          no submodel is small enough for a device
     ├── ReplyError             a client's reply cannot be merged (costs the task)
-    └── RunError               the run cannot go on
+    └── RunError               the run cannot continue
 
     BaseException
     └── Interrupted            a signal stopped the run, which is saved
@@ -24,7 +24,7 @@ from signal import Signals
 class AsyncDropError(Exception):
     """Base class of every error that flwr-asyncdrop raises on purpose.
 
-    The message is one line: what is wrong, with the value, and what mends it.
+    The message is one line: what is wrong, with the value, and the fix.
     """
 
 
@@ -71,7 +71,7 @@ class ReplyError(AsyncDropError):
         ``"shape"``, ``"dtype"``, ``"non-finite"``, ``"variance"`` or
         ``"num-examples"``.
     message : str
-        What is wrong and what mends it.
+        What is wrong and the fix.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -80,11 +80,11 @@ class ReplyError(AsyncDropError):
 
 
 class RunError(AsyncDropError):
-    """The run cannot go on: no node came, or every task fails."""
+    """The run cannot continue: no node came, or every task fails."""
 
 
 class Interrupted(BaseException):
-    """A signal has stopped the run between two events; it can go on later.
+    """A signal has stopped the run between two events; it can be resumed.
 
     Like ``KeyboardInterrupt``, it is no error that a ClientApp in this process, or
     whoever calls one, should catch.

@@ -31,7 +31,7 @@ _PLAIN = (bool, int, float, str, types.NoneType, Tensor)
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Something that changes while a run goes on, and can be saved."""
+    """Something that changes during a run, and can be saved."""
 
     def state_dict(self) -> StateDict:
         """Return all that changes; no tensor in it is changed in place later."""
@@ -44,7 +44,7 @@ class Stateless:
     """Something of which nothing has to be saved: a base for what may have state."""
 
     def state_dict(self) -> StateDict:
-        """Return all that changes while a run goes on: nothing, by default."""
+        """Return all that changes during a run: nothing, by default."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:

@@ -13,7 +13,7 @@ from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 
 NUM_GROUPS = 8
-"""Groups of speed ranks unless told otherwise."""
+"""Default number of groups of speed ranks."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ class LatestPerGroup(Aggregator):
         return plain
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from there."""
+        """Continue from there."""
         self._latest = from_plain(_Latest, state)
 
     def group_of(self, update: Update) -> int:
