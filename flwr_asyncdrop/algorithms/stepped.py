@@ -1,4 +1,4 @@
-"""The algorithms whose server steps with changes that it has collected."""
+"""The algorithms whose server collects changes, then takes a step with them."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -57,7 +57,7 @@ class SynchronousRounds(Strategy):
         *,
         queue_ahead: int | None = None,
     ) -> Run:
-        """Put the run together on the nodes that are connected."""
+        """Set ``_run`` to a new run on these nodes, and return it."""
 
     @abstractmethod
     def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
