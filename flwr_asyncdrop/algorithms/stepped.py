@@ -93,8 +93,8 @@ class Collecting(ServerStepped):
     Attributes
     ----------
     buffer_size : int or None
-        Updates that are collected before the server steps, at least 1; None for half
-        of the devices in flight.
+        Updates that are collected before the server steps; None for half of the
+        devices in flight.
     """
 
     buffer_size: int | None = parameter(
@@ -151,11 +151,12 @@ class FedBuffWait(FedBuff):
 
 @dataclass(frozen=True)
 class AsyncDropPlus(Collecting, Narrowed):
-    """AsyncDrop beyond the paper: every speed group has its say in every step.
+    """AsyncDrop beyond the paper: every speed group counts in every step.
 
-    Random masks drop more on slower devices, the server steps with the latest changes
-    of all speed groups, the loss corrects the label skew, and an average of the
-    versions is served. Each of the four can be switched off.
+    Random masks drop more on slower devices (`GradedRate`), the server steps with the
+    latest changes of all speed groups (`LatestPerGroup`), the loss corrects the label
+    skew, and an average of the versions is served. Each of the four can be switched
+    off.
 
     Attributes
     ----------
