@@ -38,7 +38,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Details:
-    """What a field says of itself beside its type and default."""
+    """What describes a field beside its type and default."""
 
     help: str
     """One line, without a full stop."""

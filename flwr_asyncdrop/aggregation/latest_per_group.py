@@ -1,4 +1,4 @@
-"""LatestPerGroup aggregation: every speed group has its say in every step."""
+"""LatestPerGroup: every speed group counts in every step."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial

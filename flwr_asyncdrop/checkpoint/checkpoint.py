@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from flwr_asyncdrop.checkpoint.codec import Json, unpack
@@ -31,23 +30,15 @@ class Checkpoint:
     updates: int
     devices: int
     """Devices seen by then."""
-    packed: dict[str, Json]
-    """What was saved, but for the tensors; see `parts`."""
-    tensors_sha256: str
+    parts: dict[str, StateDict]
+    """The state of each part of the run, by name."""
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
-        """Read all but the tensors, which are read when they are needed."""
+        """Read a checkpoint; what is missing or damaged raises a CheckpointError."""
         body = read_body(path)
-        names = ("settings", "updates", "devices", "parts", "tensors_sha256")
-        return cls(path, *(body[name] for name in names))
-
-    @cached_property
-    def parts(self) -> dict[str, StateDict]:
-        """The state of each part of the run, by name; its tensors are read only now."""
-        tensors = read_tensors(self.path, self.tensors_sha256)
-        parts: dict[str, StateDict] = unpack(self.packed, tensors)
-        return parts
+        parts = unpack(body["parts"], read_tensors(path, body["tensors_sha256"]))
+        return cls(path, body["settings"], body["updates"], body["devices"], parts)
 
     def restore(self, parts: Mapping[str, Stateful]) -> None:
         """Load into each part of a run the state that was saved of it.
@@ -86,7 +77,7 @@ def newest(folder: Path) -> Checkpoint:
     there is none.
     """
     if folder.parent.name == FOLDER:
-        return _whole(folder)
+        return Checkpoint.read(folder)
     candidates = all_checkpoints(folder / FOLDER)
     if not candidates:
         raise CheckpointError(
@@ -95,18 +86,12 @@ def newest(folder: Path) -> Checkpoint:
         )
     for path in candidates[:-1]:
         try:
-            return _whole(path)
+            return Checkpoint.read(path)
         except CheckpointError as error:
             logger.warning("%s; trying the one before", error)
-    return _whole(candidates[-1])
+    return Checkpoint.read(candidates[-1])
 
 
 def run_folder(path: Path) -> Path:
     """Return the folder of a run from itself or from that of one of its checkpoints."""
     return path.parent.parent if path.parent.name == FOLDER else path
-
-
-def _whole(path: Path) -> Checkpoint:
-    checkpoint = Checkpoint.read(path)
-    _ = checkpoint.parts  # raises if the tensors are damaged
-    return checkpoint

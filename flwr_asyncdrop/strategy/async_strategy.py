@@ -308,13 +308,10 @@ class AsyncStrategy(SynchronousRounds):
         node_ids = nodes.wait_for(max(self.min_available_nodes, keeps), timeout)
         saved = checkpoint.parts["run"] if checkpoint else None
         run = self._open(node_ids, initial_arrays, train_config, timeout, saved=saved)
+        self._run = run
+        every, longest = self.evaluate_every, self.max_seconds
         stopping = StoppingRule(
-            num_rounds,
-            run.updates_per_round,
-            run.slots,
-            timeout,
-            self.evaluate_every,
-            self.max_seconds,
+            num_rounds, run.updates_per_round, run.slots, timeout, every, longest
         )
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
         evaluators = self._evaluators(
@@ -356,7 +353,7 @@ class AsyncStrategy(SynchronousRounds):
             keys=self.keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
-        self._run = Run.open(
+        return Run.open(
             RunState.start_from(initial, self.seed),
             node_ids,
             DispatchRules(
@@ -374,7 +371,6 @@ class AsyncStrategy(SynchronousRounds):
             max_examples=self.max_examples,
             saved=saved,
         )
-        return self._run
 
     def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
         objective = self.objective
@@ -391,7 +387,6 @@ class AsyncStrategy(SynchronousRounds):
     def _algorithm(
         self, algorithm: Algorithm | None, hyperparameters: dict[str, Any]
     ) -> Algorithm | None:
-        """Return the algorithm, of the strategy's own type if it has one."""
         kind = self.algorithm_type
         if kind is None or algorithm is not None:
             if hyperparameters:
