@@ -20,6 +20,7 @@ _OPTIONAL = {
     "scikit-learn": ("sklearn", "data", "there are no digits"),
     "pillow": ("PIL", "data", "compact archives of images are not read"),
     "torchvision": ("torchvision", "data", "data sets cannot be downloaded"),
+    "numba": ("numba", "fast", "the server merges half as fast"),
     "prometheus-client": ("prometheus_client", "monitoring", "there are no metrics"),
     "psutil": ("psutil", "doctor", "memory and who has a port are not seen"),
 }

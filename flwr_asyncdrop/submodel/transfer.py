@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.fused import fused_mix_
 from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State, is_ascending
@@ -79,7 +80,9 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
     check_fits(full, sub, indices)
     for name, tensor in full.items():
         fresh = sub[name].detach().to(tensor.device).contiguous()
-        _merge_(tensor, fresh, indices.get(name, _WHOLE), weight)
+        dims = indices.get(name, _WHOLE)
+        if not fused_mix_(tensor, fresh, dims, weight):
+            _merge_(tensor, fresh, dims, weight)
 
 
 def add_(
