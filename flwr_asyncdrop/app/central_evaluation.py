@@ -17,10 +17,9 @@ LEVEL_ACCURACY = "level-accuracy"
 class CentralTest(Callback):
     """Flower's ``evaluate_fn``: the metrics of the global model.
 
-    Where class labels are tied to the speed of devices, it adds ``level-accuracy``: one
-    number a speed level, the fastest first, the accuracy that devices of that level
-    see because of the labels that they have. It must be among the run's callbacks,
-    which is how it gets to know the size of the fleet.
+    Where labels are tied to the speed of devices, it adds ``level-accuracy``: for each
+    speed level, the fastest first, the accuracy on the mix of labels of that level. It
+    must be among the run's callbacks, to get the size of the fleet.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -40,12 +39,9 @@ class CentralTest(Callback):
         task = self._data.task
         totals = evaluate(model, self._data, self._config.precision)
         metrics = MetricRecord(dict(task.metrics(totals)))
-        if self._by_level and isinstance(task, Classification):
+        by_level = self._num_devices > 0 and self._config.partition == "speed-level"
+        if by_level and isinstance(task, Classification):
             mixes = level_mixes(self._config, self._num_devices)
             levels = mixes @ task.class_accuracy(totals).numpy()
             metrics[LEVEL_ACCURACY] = levels.tolist()
         return metrics
-
-    @property
-    def _by_level(self) -> bool:
-        return self._num_devices > 0 and self._config.partition == "speed-level"

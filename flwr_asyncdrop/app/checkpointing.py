@@ -1,4 +1,4 @@
-"""The checkpointer of the ready app, as its run-config has it."""
+"""The checkpointer that a run-config describes."""
 
 from pathlib import Path
 
@@ -9,10 +9,9 @@ _DEFAULTS = RunConfig().settings
 
 
 def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer | None:
-    """Return when and where a run saves itself; None if it does not.
+    """Return the checkpointer of a run in folder `out`; None if it saves nothing.
 
-    `out` is its folder, and `command` what makes it resume, "" for the ``flwr run``
-    that does.
+    `command` resumes the run, "" for the ``flwr run`` that does.
     """
     if config.checkpoint_every == 0:
         return None

@@ -40,7 +40,7 @@ _PROBE_STEPS = 3
 def probe(context: Context) -> float:
     """Return the seconds that the local steps of a task take with the full model.
 
-    From a few steps on the device's own samples, after one that is not timed.
+    It times a few steps on the device's own samples, after one that is not timed.
     """
     config = _config(context)
     model = deepcopy(initial_model(config))
@@ -63,15 +63,15 @@ def train(message: Message, context: Context) -> Message:
     work = DeviceWork.open(message, context)
     records = message.content.array_records
     extra = {n: wire.from_record(r) for n, r in records.items() if n != _KEYS.arrays}
-    memory = read_client_state(context, work.partition)
+    state = read_client_state(context, work.partition)
     task = work.local_task(
-        work.config.local_steps, wire.read_config(message), extra, memory
+        work.config.local_steps, wire.read_config(message), extra, state
     )
     started = time.perf_counter()
     with isolated_randomness(work.seed):
         loss, returned = work.train(task)
     seconds = time.perf_counter() - started
-    write_client_state(context, work.partition, task.memory)
+    write_client_state(context, work.partition, task.state)
     metrics = {
         "num-examples": len(work.samples),
         "train-loss": loss,
@@ -83,13 +83,8 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the global model on this device's samples."""
     work = DeviceWork.open(message, context)
-    totals = totals_of(
-        work.model,
-        work.data,
-        work.config.precision,
-        split="train",
-        samples=work.samples,
-    )
+    precision, samples = work.config.precision, work.samples
+    totals = totals_of(work.model, work.data, precision, split="train", samples=samples)
     found = work.data.task.metrics(totals)
     metrics = {"num-examples": len(work.samples), "loss": found["loss"], **found}
     return _reply(message, metrics, {})
@@ -97,24 +92,14 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """A message, turned into a model and data on the device that is at hand.
-
-    Attributes
-    ----------
-    partition : int
-        Number of the device that the node plays, or is.
-    samples : ndarray of int64
-        Positions of its samples in the training split.
-    device : torch.device
-        Where its model computes.
-    """
+    """A message, turned into a model and data on the processor that is used."""
 
     config: RunConfig
     seed: int
     model: nn.Module
     data: Dataset
-    partition: int
-    samples: NDArray[np.int64]
+    partition: int  # number of the device that the node plays, or is
+    samples: NDArray[np.int64]  # their positions in the training split
     device: torch.device
 
     @classmethod
@@ -133,7 +118,7 @@ class DeviceWork:
         context: Context,
         model: nn.Module,
     ) -> Self:
-        """Put a task on the device that is at hand; the model moves there."""
+        """Prepare a task; the model moves to the processor that is used."""
         torch.set_num_threads(config.threads)
         device = best_device()
         partition, count = _partition(task, context.node_config)
@@ -152,9 +137,9 @@ class DeviceWork:
         steps: int,
         settings: Mapping[str, object],
         extra: Mapping[str, State] | None = None,
-        memory: Mapping[str, State] | None = None,
+        state: Mapping[str, State] | None = None,
     ) -> LocalTask:
-        """Return what the local objective has at hand, all on one device."""
+        """Return what the local objective gets, all on one processor."""
         labels = None
         if self.data.num_classes:
             labels = self.data.train_y[self.samples].to(self.device)
@@ -166,7 +151,7 @@ class DeviceWork:
             labels=labels,
             num_classes=self.data.num_classes,
             extra=self._moved(extra or {}),
-            memory=self._moved(memory or {}),
+            state=self._moved(state or {}),
         )
 
     def train(self, task: LocalTask) -> tuple[float, Mapping[str, State]]:

@@ -22,8 +22,8 @@ def evaluate(
 ) -> Totals:
     """Return the totals of `model`, of which the data set's task makes metrics.
 
-    The samples are positions in that split, at least one; by default all. The model is
-    put into evaluation mode, and computes in `precision` (see `in_precision`).
+    `samples` are positions in the split, by default all. The model is put into
+    evaluation mode.
     """
     device = next(model.parameters()).device
     network = in_precision(model.eval(), precision)

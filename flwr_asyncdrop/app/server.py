@@ -41,17 +41,7 @@ def build_strategy(
     callbacks: Sequence[Callback] = (),
     checkpointer: Checkpointer | None = None,
 ) -> AsyncStrategy:
-    """Build the strategy that a run-config describes.
-
-    Parameters
-    ----------
-    config : RunConfig
-        The configuration of the run.
-    callbacks : sequence of Callback
-        Called at every event of the run.
-    checkpointer : Checkpointer, optional
-        When and where the run saves itself.
-    """
+    """Build the strategy that a run-config describes."""
     fleet = build_fleet(config)
     data, model = load_data(config), initial_model(config)
     return AsyncStrategy(
@@ -83,24 +73,10 @@ def run_experiment(
     callbacks: Sequence[Callback] = (),
     resume_command: str = "",
 ) -> Path:
-    """Run what `config` describes on the nodes of `grid`.
+    """Run what `config` describes on the nodes of `grid`, whose clients have it too.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid, or a `LocalGrid` of the ready ClientApp.
-    config : RunConfig
-        The configuration, the same that the clients have.
-    callbacks : sequence of Callback
-        Called at every event of the run, after the history.
-    resume_command : str
-        What makes an interrupted run go on, for people; by default it is the
-        ``flwr run`` that does.
-
-    Returns
-    -------
-    Path
-        The folder with ``history.jsonl``, ``model.safetensors`` and ``run.png``.
+    Return the folder with ``history.jsonl``, ``model.safetensors`` and ``run.png``. The
+    log names `resume_command`, by default the ``flwr run`` that resumes the run.
     """
     if config.resume and config.algorithm.keeps_client_state:
         raise ConfigError(
@@ -144,10 +120,7 @@ def run_experiment(
 
 
 def output_dir(config: RunConfig) -> Path:
-    """Return the absolute folder of the run's files, made if need be.
-
-    The app runs from Flower's own copy of it, so only absolute paths hold.
-    """
+    """Return the absolute folder of the run's files, made if need be."""
     if config.resume:
         out = run_folder(Path(config.resume).expanduser().absolute())
     elif config.out_dir:
@@ -167,7 +140,6 @@ def _portable(config: RunConfig) -> dict[str, object]:
 
 
 def _monitors(config: RunConfig) -> list[Callback]:
-    """Return what shows the run to its operator from outside, if anything."""
     if config.metrics_port == 0:
         return []
     run = {

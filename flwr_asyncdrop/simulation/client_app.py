@@ -13,18 +13,7 @@ ClientAppSource = str | Callable[[], ClientApp]
 
 
 def load_client_app(source: ClientAppSource) -> ClientApp:
-    """Load the ClientApp that ``source`` names or makes.
-
-    Parameters
-    ----------
-    source : str | Callable[[], ClientApp]
-        ``"module:attribute"``, or a function without arguments that returns it.
-
-    Raises
-    ------
-    ConfigError
-        There is no ClientApp to be had from ``source``.
-    """
+    """Load the ClientApp that ``source`` names or makes; ConfigError if it cannot."""
     app: object
     if isinstance(source, str):
         app = load_reference("client_app", source)

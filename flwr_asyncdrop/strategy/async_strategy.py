@@ -23,9 +23,8 @@ from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
-from flwr_asyncdrop.observers.metrics import MetricsFn
 from flwr_asyncdrop.observers.progress import ProgressLog
-from flwr_asyncdrop.observers.results import ResultCollector
+from flwr_asyncdrop.observers.results import MetricsFn, ResultCollector
 from flwr_asyncdrop.ranges import check_ranges
 from flwr_asyncdrop.server.assignment import (
     Assignment,

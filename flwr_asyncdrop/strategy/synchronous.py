@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
-from flwr_asyncdrop.observers.metrics import MetricsFn, aggregate_metrics
+from flwr_asyncdrop.observers.results import MetricsFn, aggregate_metrics
 from flwr_asyncdrop.server.evaluation import (
     ClientEvaluator,
     EvaluateFn,

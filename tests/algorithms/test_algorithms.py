@@ -1,140 +1,203 @@
-from dataclasses import replace
+"""What each algorithm is made of, and what its fields change."""
+
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 
 import pytest
-from flwr_asyncdrop.algorithms.hyperparameters import HYPERPARAMETERS, Hyperparameters
 
 from flwr_asyncdrop.aggregation import Buffered, Clipped, LatestPerGroup, Mixing
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.algorithms.registry import ALGORITHMS, algorithm
+from flwr_asyncdrop.algorithms import (
+    ALGORITHMS,
+    Algorithm,
+    AsyncDrop,
+    AsyncDropPlus,
+    FedAvg,
+    FedBuff,
+    FedBuffWait,
+    algorithm,
+)
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import OrderedMask, RandomMask, SmartPartition
+from flwr_asyncdrop.parameters import details, parameter
 from tests.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize(
-    ("name", "aggregator", "mask", "waits"),
+    ("name", "aggregator", "mask", "waits_for"),
     [
-        ("fedavg", Buffered, None, True),
-        ("async-fedavg", Mixing, None, False),
-        ("async-weighted", Mixing, None, False),
-        ("async-fedprox", Mixing, None, False),
-        ("async-fjord", Mixing, OrderedMask, False),
-        ("fedbuff", Buffered, None, False),
-        ("fedbuff-wait", Buffered, None, True),
-        ("asyncdrop", Mixing, RandomMask, False),
-        ("hetero-asyncdrop", Mixing, SmartPartition, False),
-        ("layerwise-asyncdrop", Mixing, SmartPartition, False),
-        ("asyncdrop-plus", LatestPerGroup, RandomMask, False),
+        ("fedavg", Buffered, None, 8),
+        ("async-fedavg", Mixing, None, 1),
+        ("async-weighted", Mixing, None, 1),
+        ("async-fedprox", Mixing, None, 1),
+        ("async-fjord", Mixing, OrderedMask, 1),
+        ("fedbuff", Buffered, None, 1),
+        ("fedbuff-wait", Buffered, None, 4),
+        ("asyncdrop", Mixing, RandomMask, 1),
+        ("hetero-asyncdrop", Mixing, SmartPartition, 1),
+        ("layerwise-asyncdrop", Mixing, SmartPartition, 1),
+        ("asyncdrop-plus", LatestPerGroup, RandomMask, 1),
     ],
 )
-def test_what_the_algorithms_are_made_of(name, aggregator, mask, waits):
-    rules = algorithm(name)
-    built = rules.aggregator(Hyperparameters(), 8)
+def test_what_the_algorithms_are_made_of(name, aggregator, mask, waits_for):
+    made = algorithm(name)()
+    built = made.aggregator(8)
     assert isinstance(built, aggregator)
-    assert built.waits == waits
-    policy = None if rules.mask is None else rules.mask(Hyperparameters())
+    assert built.waits_for == waits_for
+    policy = made.masks()
     assert policy is mask is None or isinstance(policy, mask)
-    assert (rules.units == "blocks") == (name == "layerwise-asyncdrop")
+    assert (made.units == "blocks") == (name == "layerwise-asyncdrop")
+
+
+@pytest.mark.parametrize("kind", ALGORITHMS.values())
+class TestEveryAlgorithm:
+    def test_cannot_be_changed(self, kind):
+        with pytest.raises(FrozenInstanceError):
+            kind().clip_norm = 1.0
+
+    def test_every_field_is_explained_and_typed(self, kind):
+        for name, (field, about) in details(kind).items():
+            assert about.help, name
+            assert field.type not in ("object", "Any"), name
+
+    def test_clips_if_told_to(self, kind):
+        plain, clipped = kind(), kind(clip_norm=2.0)
+        assert not isinstance(plain.clipped_aggregator(8), Clipped)
+        built = clipped.clipped_aggregator(8)
+        assert isinstance(built, Clipped)
+        assert built.norm == 2.0
+        assert built.waits_for == plain.clipped_aggregator(8).waits_for
+
+    def test_every_field_makes_a_difference(self, kind):
+        for field in fields(kind):
+            # A share to trim makes one to a trimmed mean alone, and two numbers make
+            # one to some of the functions that weigh.
+            trims = {"combine": "trimmed-mean"} if field.name == "trim" else {}
+            hinges = {"weighting": "hinge"} if "weighting_" in field.name else {}
+            default = kind(**trims, **hinges)
+            changed = replace(default, **{field.name: OTHER[field.name]})
+            assert fingerprint(changed) != fingerprint(default), field.name
+
+
+OTHER = {
+    "alpha": 0.3,
+    "drop_rate": 0.1,
+    "round_to": 2,
+    "weighting": "hinge",
+    "weighting_a": 0.9,
+    "weighting_b": 0.0,
+    "buffer_size": 3,
+    "server_lr": 0.5,
+    "server_momentum": 0.5,
+    "combine": "median",
+    "trim": 0.4,
+    "clip_norm": 0.5,
+    "proximal_mu": 0.5,
+    "averaging": 0.5,
+    "logit_adjustment": 0.5,
+    "rate_spread": 0.1,
+    "group_memory": False,
+}
+
+
+def fingerprint(made):
+    """Return everything that an algorithm builds, as comparable text."""
+    masks = made.masks()
+    aggregator = made.clipped_aggregator(8)
+    inner = vars(aggregator).get("_aggregator", aggregator)
+    parts = {
+        name: vars(part) if isinstance(part, ServerStep) else part
+        for name, part in vars(inner).items()
+    }
+    kinds = type(aggregator), type(inner)
+    rules = None if masks is None else vars(masks)
+    return repr((kinds, parts, rules, made.objective().config(), made.averaging))
+
+
+class TestAsyncDropPlus:
+    """Every ingredient can be switched off."""
+
+    def test_without_its_averaging_and_its_loss(self):
+        plain = AsyncDropPlus(averaging=0.0, logit_adjustment=0.0)
+        assert plain.averaging == 0.0
+        assert plain.objective().config() == {}
+        assert AsyncDropPlus().objective().config() == {"logit-adjustment": 1.0}
+
+    def test_without_its_memory(self):
+        built = AsyncDropPlus(group_memory=False).aggregator(8)
+        assert isinstance(built, Buffered)
+        assert built.size == 4
+
+    def test_without_graded_rates(self):
+        same = AsyncDropPlus(rate_spread=0.0).masks()
+        assert vars(same) == vars(AsyncDrop().masks())
 
 
 def test_a_buffer_holds_half_of_the_devices_unless_told_and_a_cohort_all():
-    sizes = {
-        (name, size): algorithm(name).aggregator(Hyperparameters(buffer_size=size), 9)
-        for name in ("fedbuff", "fedbuff-wait", "fedavg")
-        for size in (0, 3)
-    }
-    assert {key: built.size for key, built in sizes.items()} == {
-        ("fedbuff", 0): 4,
-        ("fedbuff", 3): 3,
-        ("fedbuff-wait", 0): 4,
-        ("fedbuff-wait", 3): 3,
-        ("fedavg", 0): 9,
-        ("fedavg", 3): 9,
-    }
+    assert [kind().aggregator(9).size for kind in (FedBuff, FedBuffWait)] == [4, 4]
+    assert FedBuff(buffer_size=3).aggregator(9).size == 3
+    assert FedAvg().aggregator(9).size == 9
 
 
 def test_devices_that_would_wait_for_ever_are_refused():
-    hyper = Hyperparameters(buffer_size=5)
-    assert algorithm("fedbuff").aggregator(hyper, 4).size == 5
+    assert FedBuff(buffer_size=5).aggregator(4).size == 5
     with pytest.raises(ConfigError, match="buffer_size=5 is more than the 4 devices"):
-        algorithm("fedbuff-wait").aggregator(hyper, 4)
-
-
-def test_every_algorithm_clips_if_told_to():
-    for rules in ALGORITHMS.values():
-        plain = rules.build_aggregator(Hyperparameters(), 8)
-        clipped = rules.build_aggregator(Hyperparameters(clip_norm=2.0), 8)
-        assert not isinstance(plain, Clipped)
-        assert isinstance(clipped, Clipped)
-        assert clipped.norm == 2.0
-        assert clipped.waits == plain.waits
+        FedBuffWait(buffer_size=5).aggregator(4)
 
 
 def test_outliers_among_two_are_refused():
     """A buffer is half of the devices in flight unless told otherwise."""
-    median = Hyperparameters(combine="median")
-    for name, fewest in (("fedavg", 3), ("fedbuff", 6), ("asyncdrop-plus", 3)):
-        algorithm(name).aggregator(median, fewest)
+    for kind, fewest in ((FedAvg, 3), (FedBuff, 6), (AsyncDropPlus, 3)):
+        kind(combine="median").aggregator(fewest)
         with pytest.raises(ConfigError, match="outlier among 2 updates"):
-            algorithm(name).aggregator(median, fewest - 1)
+            kind(combine="median").aggregator(fewest - 1)
 
 
-def test_hyperparameters_that_make_no_difference_are_refused_by_name():
-    rules = algorithm("asyncdrop")
-    assert rules.hyperparameters("asyncdrop", {"drop_rate": 0.5}).drop_rate == 0.5
-    with pytest.raises(ConfigError, match="does not use hyperparameter 'server_lr'"):
-        rules.hyperparameters("asyncdrop", {"server_lr": 1.0})
-    with pytest.raises(ConfigError, match="has no hyperparameter 'drop_rat'"):
-        rules.hyperparameters("asyncdrop", {"drop_rat": 0.5})
+@pytest.mark.parametrize(
+    ("kind", "values", "says"),
+    [
+        (AsyncDrop, {"alpha": 0.0}, r"alpha=0.0 must be in \(0, 1\]"),
+        (AsyncDrop, {"drop_rate": "half"}, "drop_rate='half' must be in"),
+        (FedBuff, {"weighting": "age"}, "weighting='age' must be one of"),
+        (FedBuff, {"buffer_size": 0}, "buffer_size=0 must be at least 1"),
+        (FedAvg, {"server_lr": 0.0}, "server_lr=0.0 must be more than 0"),
+    ],
+)
+def test_a_value_out_of_its_range_is_named(kind, values, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        kind(**values)
+    assert "\n" not in str(caught.value)
 
 
-def test_what_an_algorithm_does_not_use_makes_no_difference():
-    """A hyperparameter left out of `uses` must not change what is built."""
-    other = Hyperparameters(
-        alpha=0.3,
-        drop_rate=0.1,
-        round_to=2,
-        weighting="hinge",
-        weighting_a=0.9,
-        weighting_b=0.0,
-        buffer_size=2,
-        server_lr=0.5,
-        server_momentum=0.5,
-        combine="median",
-        trim=0.4,
-        clip_norm=0.5,
-        proximal_mu=0.5,
-        averaging=0.5,
-        logit_adjustment=0.5,
+@dataclass(frozen=True)
+class Own(Algorithm):
+    rate: float = parameter(0.5)
+
+    def aggregator(self, in_flight):
+        return Mixing(self.rate)
+
+
+class TestFromOutside:
+    def test_by_name(self):
+        found = algorithm(f"{__name__}:Own")
+        assert found.__name__ == "Own"
+        assert found(rate=0.25).label() == "Own"
+
+    @pytest.mark.parametrize(
+        ("name", "says"),
+        [
+            (f"{__name__}:Nobody", "cannot be imported .AttributeError"),
+            ("no_such_package.there:Own", "cannot be imported .ModuleNotFoundError"),
+            (f"{__name__}:fingerprint", "is not an algorithm: make it a frozen"),
+        ],
     )
-    for rules in ALGORITHMS.values():
-        for name in HYPERPARAMETERS:
-            # A share to trim makes a difference to a trimmed mean alone.
-            combine = "trimmed-mean" if name == "trim" else "mean"
-            default = Hyperparameters(combine=combine)
-            changed = replace(default, **{name: getattr(other, name)})
-            assert (name in rules.uses) == (
-                fingerprint(rules, changed) != fingerprint(rules, default)
-                or (
-                    name in ("weighting_a", "weighting_b") and "weighting" in rules.uses
-                )
-            ), (rules, name)
-
-
-def fingerprint(rules, hyper):
-    """Return everything that an algorithm builds, as comparable text."""
-    mask = None if rules.mask is None else vars(rules.mask(hyper))
-    aggregator = {
-        name: vars(part) if isinstance(part, ServerStep) else part
-        for name, part in vars(rules.build_aggregator(hyper, 8)).items()
-    }
-    averaging = hyper.averaging or rules.averaging
-    return repr((aggregator, mask, rules.local(hyper), averaging))
+    def test_what_is_none_is_refused_in_one_line(self, name, says):
+        with pytest.raises(ConfigError, match=says) as caught:
+            algorithm(name)
+        assert "\n" not in str(caught.value)
 
 
 def test_every_algorithm_has_a_strategy_of_its_name():
     assert STRATEGIES.keys() == ALGORITHMS.keys()
-    assert all(cls.algorithm == name for name, cls in STRATEGIES.items())
 
 
 def test_an_unknown_algorithm_is_refused_with_those_there_are():

@@ -1,11 +1,15 @@
 """The commands as people call them, on the smallest runs there are."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flwr_asyncdrop.cli.main import main
@@ -86,6 +90,74 @@ def test_a_comparison_is_done_once_and_resumed_where_it_was(tmp_path, capsys):
 
     assert main([*compare, "--lr=0.5"]) == 1
     assert "(lr 0.05, now 0.5): choose another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        # Ctrl-C goes to the whole group of processes.
+        (lambda process: os.killpg(process.pid, signal.SIGINT), 130),
+        (subprocess.Popen.terminate, 143),
+    ],
+    ids=["ctrl-c", "sigterm"],
+)
+def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tmp_path):
+    small = [*SMALL, "--num-rounds=40", "--evaluate-every=20", *FLEET]
+    small.append("--checkpoint-every=2")
+    flags = [*small, "--algos=asyncdrop", "--seeds=0,1", "--jobs=2"]
+    compare = [sys.executable, "-m", "flwr_asyncdrop", "compare", *flags]
+    command = [*compare, f"--out={tmp_path}"]
+    written = [tmp_path / "asyncdrop" / f"seed-{seed}" for seed in (0, 1)]
+    with subprocess.Popen(command, cwd=ROOT, process_group=0) as process:
+        while not all((run / "checkpoints").exists() for run in written):
+            assert process.poll() is None
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        end(process)
+        assert process.wait(60) == code
+    assert not psutil.wait_procs(children, 30)[1]
+    before = [(run / "history.jsonl").read_text() for run in written]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    for run, text in zip(written, before, strict=True):
+        assert '"end"' not in text
+        assert (run / "history.jsonl").read_text().startswith(text)
+
+
+ROLLING = """
+from dataclasses import dataclass
+
+from flwr_asyncdrop.algorithms import AsyncDrop
+from flwr_asyncdrop.parameters import at_least, parameter
+
+@dataclass(frozen=True)
+class Rolling(AsyncDrop):
+    window: int = parameter(1, "units that it moves on by", at_least(1))
+"""
+
+
+def test_an_algorithm_of_the_current_folder_runs_by_name(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "rolling.py").write_text(ROLLING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    algo, window = "my_package.rolling:Rolling", "--window=2"
+    flags = [window, *SMALL, *FLEET]
+    one = [f"--algo={algo}", f"--out={tmp_path / 'one'}", "--workers=1"]
+    assert main(["simulate", *one, *flags]) == 0
+    several = [f"--algos=async-fedavg,{algo}", f"--out={tmp_path / 'all'}"]
+    assert main(["compare", *several, "--seeds=0", *flags]) == 0
+    first, *_ = history(tmp_path / "one")
+    assert (first["algorithm"], first["config"]["window"]) == (algo, 2)
+    assert history(tmp_path / "all" / "Rolling" / "seed-0") == history(tmp_path / "one")
+    assert (tmp_path / "all" / "async-fedavg" / "seed-0" / "run.png").exists()
+
+    capsys.readouterr()
+    assert main(["simulate", *one, "--window=0"]) == 1
+    assert "window=0 must be at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["simulate", "--algo", algo, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--window INT units that it moves on by (default: 1)" in text
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):

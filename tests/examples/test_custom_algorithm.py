@@ -1,5 +1,6 @@
 """Everything that `examples/custom-algorithm` adds from outside of the package."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.submodel import UnitGroup
+from tests.grids import HandlerGrid
 from tests.masks.choosing import choose
 from tests.processes import run_engine
+from tests.runs import mlp, plus_one
 
-FOLDER = Path(__file__).parents[2] / "examples" / "custom-algorithm"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "custom-algorithm"
 ROLEX, SCAFFOLD = (
     "custom_algorithm.fedrolex:FedRolex",
     "custom_algorithm.scaffold:Scaffold",
@@ -54,8 +58,7 @@ def test_the_window_of_fedrolex_by_hand():
     masks = RollingMask(0.5, 1)
     windows = []
     for number in (1, 2, 4, 5):
-        context_round = {"server_round": number}
-        (kept,) = choose(masks, group, **context_round)
+        (kept,) = choose(masks, group, server_round=number)
         windows.append(kept.tolist())
     assert windows == [[0, 1], [1, 2], [0, 3], [0, 1]]
 
@@ -121,9 +124,6 @@ def test_a_task_that_is_no_classification(tmp_path, data, model, metric):
 def test_masks_as_an_object_in_a_strategy():
     from custom_algorithm.fedrolex import RollingMask
 
-    from tests.grids import HandlerGrid
-    from tests.runs import mlp, plus_one
-
     strategy = AsyncStrategy(
         mlp(),
         torch.zeros(1, 4),
@@ -143,15 +143,18 @@ def test_masks_as_an_object_in_a_strategy():
 
 @pytest.mark.e2e
 def test_flower_runs_it(tmp_path):
-    project = tmp_path / "project with a space"
-    import shutil
-
-    shutil.copytree(FOLDER, project)
+    project = shutil.copytree(FOLDER, tmp_path / "project")
     out = tmp_path / "out"
     done = run_engine(
-        project,
-        f"algo='{SCAFFOLD}' num-rounds=2 in-flight=4 out-dir='{out}'",
-        num_supernodes=6,
+        [
+            str(ROOT / "scripts" / "flwr_run.py"),
+            str(project),
+            "--run-config",
+            f"algo='{SCAFFOLD}' num-rounds=2 in-flight=4 out-dir='{out}'",
+            "--federation-config",
+            "num-supernodes=6 client-resources-num-cpus=1",
+        ],
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout
     history = list(read_history(out / "history.jsonl"))

@@ -263,6 +263,8 @@ class RunConfig:
         given: dict[str, Any] = {}
         for name, value in run_config.items():
             if name not in known:
+                if value == LEFT_OUT:  # a key of another algorithm from outside
+                    continue
                 raise ConfigError(_unknown(name, list(known)))
             key = known[name]
             if key.own is None:
@@ -294,13 +296,7 @@ class RunConfig:
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The algorithm with its hyperparameters.
-
-        Raises
-        ------
-        ConfigError
-            If it refuses them.
-        """
+        """The algorithm with its hyperparameters."""
         try:
             return algorithm(self.algo)(**self.hyperparameters)
         except TypeError as error:  # one that has no default
@@ -338,15 +334,7 @@ class RunConfig:
 def key_table(*algos: str) -> Mapping[str, Key]:
     """Return all keys of a run-config by name.
 
-    Parameters
-    ----------
-    *algos : str
-        Those that are ``"package.module:Class"`` add their own hyperparameters.
-
-    Raises
-    ------
-    ConfigError
-        If one of them cannot be imported, or calls a field like another key.
+    Those of `algos` that are ``"package.module:Class"`` add their own hyperparameters.
     """
     outside = [algorithm(name) for name in algos if is_reference(name)]
     hyper = hyperparameter_keys(

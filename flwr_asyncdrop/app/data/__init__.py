@@ -1,8 +1,4 @@
-"""Data sets and how they are dealt out to devices.
-
-Everything here is numpy and torch, without Flower: a data set is a `Dataset`, a
-partition is a list of index arrays into its training samples.
-"""
+"""Data sets and how they are dealt out to devices; without Flower."""
 
 from flwr_asyncdrop.app.data.dataset import Dataset, Normalise, Split
 from flwr_asyncdrop.app.data.datasets import DATASET_NAMES, TEXT_DATASETS, load_dataset

@@ -5,12 +5,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import DataError, MissingExtraError
+from flwr_asyncdrop.extras import require
 
 
 class Arrays(NamedTuple):
@@ -93,3 +95,36 @@ def damaged(path: Path, reason: str) -> DataError:
 def describe(error: Exception) -> str:
     """Return an exception of somebody else's in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def download(source: Source, data_dir: Path) -> Path:
+    """Fetch a data set's files; return the folder under `data_dir` that holds them.
+
+    They are fetched elsewhere and moved into place one by one, whole: nobody sees half
+    a file, and two processes that fetch at once do no harm.
+    """
+    folder = data_dir / source.folder
+    if not source.torchvision:
+        raise DataError(
+            f"torchvision has no {source.folder}: put it in {data_dir} by hand"
+        )
+    try:
+        kind = getattr(require("torchvision.datasets", "data"), source.torchvision)
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=data_dir, prefix=".download-") as staging:
+            kind(staging, download=True)
+            for name in source.files:
+                path = find_file(Path(staging) / source.folder, name)
+                if path is None:
+                    raise FileNotFoundError(f"torchvision brought no {name}")
+                path.replace(folder / path.name)
+    except MissingExtraError:
+        raise
+    # What torchvision's mirrors, its archives and the disk raise, or torchvision
+    # itself, if it was built for another torch.
+    except Exception as error:
+        raise DataError(
+            f"could not download {source.torchvision} to {data_dir} "
+            f"({describe(error)}); put its files in {folder} by hand"
+        ) from error
+    return folder

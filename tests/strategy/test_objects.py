@@ -1,0 +1,291 @@
+"""A strategy of objects, with nothing of the package's own between them."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, MetricRecord
+
+from flwr_asyncdrop import AsyncFedProx, AsyncStrategy, wire
+from flwr_asyncdrop.aggregation import Aggregator, Buffered, Mixing
+from flwr_asyncdrop.algorithms import AsyncDrop, FedBuff
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.profiles import DeviceProfile
+from flwr_asyncdrop.masks import MaskPolicy, RandomMask
+from flwr_asyncdrop.objectives import LocalObjective
+from flwr_asyncdrop.server.evaluation import Evaluator
+from tests.grids import HandlerGrid
+from tests.runs import Recorder, answer, mlp, plus_one, record
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+INPUTS = torch.zeros(1, 4)
+ZEROS = {"w": torch.zeros(2)}
+
+
+def fleet(count):
+    return [DeviceProfile(1.0 + place) for place in range(count)]
+
+
+def start(strategy, handle=plus_one, arrays=ZEROS, rounds=2, **settings):
+    grid = HandlerGrid(handle, node_ids=range(1, 4))
+    result = strategy.start(grid, record(arrays), num_rounds=rounds, **settings)
+    return result, grid
+
+
+class Adding(Aggregator):
+    """Adds what came back, and counts."""
+
+    def __init__(self):
+        self.count = 0
+
+    def merge(self, state, update):
+        for name, tensor in state.items():
+            tensor += update.arrays[name]
+        self.count += 1
+        return True
+
+
+def test_an_aggregator_as_an_object():
+    given = Adding()
+    strategy = AsyncStrategy(aggregator=given, in_flight=1, fleet=fleet)
+    (first, _), (second, _) = start(strategy), start(strategy)
+    # 0 + 1 = 1, then 1 + 2 = 3; and every run begins with a copy.
+    for result in (first, second):
+        assert wire.from_record(result.arrays)["w"].tolist() == [3, 3]
+    assert given.count == 0
+
+
+def test_an_object_goes_before_the_algorithms_own():
+    strategy = AsyncStrategy(
+        mlp(), INPUTS, algorithm=AsyncDrop(), aggregator=Buffered(1), masks=Nested()
+    )
+    assert isinstance(strategy.build_aggregator(8), Buffered)
+    assert isinstance(strategy.assignment.masks, Nested)
+
+
+class Nested(MaskPolicy):
+    """Keeps as many units as the round says, and notes what it sees."""
+
+    seen = ()
+
+    def choose(self, context):
+        self.seen = (*self.seen, (context.round, context.device, context.rank))
+        return tuple(torch.arange(context.round) for _ in context.groups)
+
+
+def test_masks_see_the_round_and_the_device_and_scores_cost_nothing_unasked(
+    monkeypatch,
+):
+    def fail(*_):
+        raise AssertionError("nobody asked for scores")
+
+    monkeypatch.setattr("flwr_asyncdrop.server.assignment.unit_scores", fail)
+    masks, recorder = Nested(), Recorder()
+    start(
+        AsyncStrategy(
+            mlp(),
+            INPUTS,
+            aggregator=Mixing(),
+            masks=masks,
+            in_flight=1,
+            fleet=fleet,
+            callbacks=[recorder],
+        ),
+        arrays=mlp().state_dict(),
+        rounds=3,
+    )
+    orders = recorder.orders
+    assert masks.seen == tuple((o.round, o.device, o.rank) for o in orders)
+    widths = [order.part.shapes["0.weight"][0] for order in orders]
+    assert widths == [1, 2, 3]
+
+
+class Strength(LocalObjective):
+    def config(self):
+        return {"strength": 2.5}
+
+
+def test_an_objective_tells_the_clients_by_the_train_config():
+    strategy = AsyncStrategy(
+        aggregator=Mixing(), objective=Strength(), in_flight=1, fleet=fleet
+    )
+    _, grid = start(strategy, train_config=ConfigRecord({"lr": 0.5}))
+    configs = [dict(message.content["config"]) for message in grid.pushed]
+    assert [(c["lr"], c["strength"]) for c in configs] == [(0.5, 2.5)] * 2
+
+
+def test_flowers_own_rounds_keep_what_the_objective_adds():
+    """It was lost from the second round on."""
+    strategy = AsyncFedProx(in_flight=1, min_available_nodes=1, proximal_mu=0.25)
+    grid = HandlerGrid(plus_one)
+    for number in (1, 2):
+        (message,) = strategy.configure_train(
+            number, record(ZEROS), ConfigRecord({"lr": 0.5}), grid
+        )
+        assert message.content["config"]["proximal-mu"] == 0.25
+        strategy.aggregate_train(number, [])
+
+
+class Echoed(Aggregator):
+    """Sends a record along, and adds up what comes back of it."""
+
+    def __init__(self):
+        self.total = {"w": torch.zeros(2)}
+
+    def extra(self, state):
+        return {"total": self.total}
+
+    def merge(self, state, update):
+        state["w"] += update.arrays["w"] + update.extra["total"]["w"]
+        self.total = {"w": self.total["w"] + 1}
+        return True
+
+
+def echoing(message):
+    reply = answer(message, {"w": torch.ones(2)})
+    reply.content["total"] = message.content["total"]
+    return reply
+
+
+class TestExtraRecords:
+    def strategy(self, **changes):
+        settings = {"in_flight": 1, "fleet": fleet, **changes}
+        return AsyncStrategy(aggregator=Echoed(), **settings)
+
+    def test_travel_both_ways_and_cost_bytes(self):
+        recorder = Recorder()
+        result, grid = start(self.strategy(callbacks=[recorder]), echoing, rounds=3)
+        sent = [wire.from_record(m.content["total"])["w"][0] for m in grid.pushed]
+        assert sent == [0, 1, 2]
+        # Each update adds 1 and what came back: 1 + 0, 1 + 1, 1 + 2.
+        assert wire.from_record(result.arrays)["w"].tolist() == [6, 6]
+        message = grid.pushed[0].content
+        each = wire.array_bytes(message["arrays"]), wire.array_bytes(message["total"])
+        assert recorder.orders[0].cost.bytes_down == sum(each)
+        assert recorder.merged[0].reply.num_bytes == sum(each)
+
+    def test_a_reply_without_them_costs_its_task(self):
+        recorder = Recorder()
+        replies = iter([plus_one, echoing, echoing])
+        start(
+            self.strategy(callbacks=[recorder]),
+            lambda message: next(replies)(message),
+            rounds=2,
+        )
+        ((_, kind, reason),) = recorder.failures
+        assert kind == "records"
+        assert "lacks the record 'total'" in reason
+
+    @pytest.mark.parametrize(
+        ("tensor", "kind"),
+        [(torch.ones(3), "shape"), (torch.full((2,), float("nan")), "non-finite")],
+    )
+    def test_what_they_hold_is_checked_like_the_model(self, tensor, kind):
+        def wrong(message):
+            reply = answer(message, {"w": torch.ones(2)})
+            reply.content["total"] = wire.to_record({"w": tensor})
+            return reply
+
+        recorder, replies = Recorder(), iter([wrong, echoing])
+        start(
+            self.strategy(callbacks=[recorder]),
+            lambda message: next(replies)(message),
+            rounds=1,
+        )
+        assert [failure[1] for failure in recorder.failures] == [kind]
+
+    def test_are_cut_like_the_model(self):
+        class Controls(Mixing):
+            def extra(self, state):
+                return {"all": dict(state), "some": {"0.bias": state["0.bias"]}}
+
+        shapes = []
+
+        def reply(message):
+            content = message.content.array_records
+            found = {k: wire.from_record(r) for k, r in content.items()}
+            assert all(
+                torch.equal(t, found["arrays"][n]) for n, t in found["all"].items()
+            )
+            shapes.append(tuple(found["some"]["0.bias"].shape))
+            answered = answer(message, found["arrays"])
+            for name in ("all", "some"):
+                answered.content[name] = message.content[name]
+            return answered
+
+        start(
+            AsyncStrategy(
+                mlp(),
+                INPUTS,
+                aggregator=Controls(),
+                masks=RandomMask(0.5),
+                in_flight=1,
+                fleet=fleet,
+            ),
+            reply,
+            arrays=mlp().state_dict(),
+        )
+        assert shapes == [(3,), (3,)]
+
+    def test_cannot_have_the_key_of_another_record(self):
+        class Clash(Mixing):
+            def extra(self, state):
+                return {"arrays": dict(state)}
+
+        strategy = AsyncStrategy(aggregator=Clash(), in_flight=1, fleet=fleet)
+        with pytest.raises(ConfigError, match="the record 'arrays'"):
+            start(strategy)
+
+
+class Largest(Evaluator):
+    """Measures in the loop itself."""
+
+    source = "largest"
+
+    def __init__(self):
+        self.found = []
+
+    def begin(self, evaluation):
+        self.found.append(evaluation)
+
+    @property
+    def pending(self):
+        return list(self.found)
+
+    def collect(self, *, finish) -> Iterable:
+        while self.found:
+            evaluation = self.found.pop(0)
+            value = float(evaluation.arrays["w"].max())
+            yield evaluation.ended(self.source, MetricRecord({"largest": value}))
+
+    def close(self):
+        pass
+
+
+def test_an_evaluator_of_ones_own():
+    recorder = Recorder()
+    strategy = AsyncStrategy(
+        aggregator=Mixing(1.0),
+        in_flight=1,
+        fleet=fleet,
+        evaluators=[Largest()],
+        callbacks=[recorder],
+    )
+    start(strategy, rounds=3)
+    largest = [e for e in recorder.evaluations if e.source == "largest"]
+    assert [e.metrics["largest"] for e in largest if e.round] == [1, 2, 3]
+
+
+class TestBadInput:
+    def test_nothing_says_how_to_merge(self):
+        with pytest.raises(ConfigError, match="nothing says how AsyncStrategy merges"):
+            AsyncStrategy(masks=RandomMask(0.5))
+
+    def test_hyperparameters_belong_to_the_algorithm(self):
+        with pytest.raises(ConfigError, match="takes no 'drop_rate': set it on"):
+            AsyncStrategy(algorithm=FedBuff(), drop_rate=0.5)
+
+    def test_masks_need_a_model(self):
+        with pytest.raises(ConfigError, match="pass the model and example inputs"):
+            AsyncStrategy(aggregator=Mixing(), masks=RandomMask(0.5))
