@@ -13,8 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from flwr_asyncdrop.checkpoint import Checkpointer
     from flwr_asyncdrop.client import CapacityMod, load_submodel
     from flwr_asyncdrop.fleet import DeviceProfile, speed_levels
+    from flwr_asyncdrop.fleet.faults import FaultPolicy
+    from flwr_asyncdrop.server.callbacks import Callback
     from flwr_asyncdrop.server.schedule import StepDecay
     from flwr_asyncdrop.simulation import LocalGrid
     from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
@@ -40,8 +43,11 @@ __all__ = [
     "AsyncFjord",
     "AsyncStrategy",
     "AsyncWeighted",
+    "Callback",
     "CapacityMod",
+    "Checkpointer",
     "DeviceProfile",
+    "FaultPolicy",
     "FedBuff",
     "FedBuffWait",
     "HeteroAsyncDrop",
@@ -56,8 +62,11 @@ __all__ = [
 # All that stands in none of these is one of the named strategies.
 _HOMES = {
     "AsyncStrategy": "flwr_asyncdrop.strategy.async_strategy",
+    "Callback": "flwr_asyncdrop.server.callbacks",
     "CapacityMod": "flwr_asyncdrop.client",
+    "Checkpointer": "flwr_asyncdrop.checkpoint",
     "DeviceProfile": "flwr_asyncdrop.fleet",
+    "FaultPolicy": "flwr_asyncdrop.fleet.faults",
     "LocalGrid": "flwr_asyncdrop.simulation",
     "StepDecay": "flwr_asyncdrop.server.schedule",
     "load_submodel": "flwr_asyncdrop.client",

@@ -63,15 +63,15 @@ def train(message: Message, context: Context) -> Message:
     work = DeviceWork.open(message, context)
     records = message.content.array_records
     extra = {n: wire.from_record(r) for n, r in records.items() if n != _KEYS.arrays}
-    memory = read_client_state(context, work.partition)
+    state = read_client_state(context, work.partition)
     task = work.local_task(
-        work.config.local_steps, wire.read_config(message), extra, memory
+        work.config.local_steps, wire.read_config(message), extra, state
     )
     started = time.perf_counter()
     with isolated_randomness(work.seed):
         loss, returned = work.train(task)
     seconds = time.perf_counter() - started
-    write_client_state(context, work.partition, task.memory)
+    write_client_state(context, work.partition, task.state)
     metrics = {
         "num-examples": len(work.samples),
         "train-loss": loss,
@@ -152,7 +152,7 @@ class DeviceWork:
         steps: int,
         settings: Mapping[str, object],
         extra: Mapping[str, State] | None = None,
-        memory: Mapping[str, State] | None = None,
+        state: Mapping[str, State] | None = None,
     ) -> LocalTask:
         """Return what the local objective has at hand, all on one device."""
         labels = None
@@ -166,7 +166,7 @@ class DeviceWork:
             labels=labels,
             num_classes=self.data.num_classes,
             extra=self._moved(extra or {}),
-            memory=self._moved(memory or {}),
+            state=self._moved(state or {}),
         )
 
     def train(self, task: LocalTask) -> tuple[float, Mapping[str, State]]:

@@ -9,7 +9,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 
 @dataclass(frozen=True)
 class Availability:
-    """A pattern of presence that repeats for ever, e.g. a phone's nights on a charger.
+    """A pattern of presence that repeats, e.g. a phone's nights on a charger.
 
     Attributes
     ----------
@@ -41,15 +41,9 @@ class Availability:
     def from_share(cls, share: float, period: float, phase: float) -> Self:
         """Return one stretch of presence a period.
 
-        Parameters
-        ----------
-        share : float
-            Part of the time that the device is there, in ``(0, 1)``.
-        period : float
-            Virtual seconds from one arrival of the device to the next.
-        phase : float
-            When it arrives, as a part of the period, in ``[0, 1)``. A stretch that
-            passes the end of the period goes on at its beginning.
+        The device is there for `share` of the time, in ``(0, 1)``, from `phase` on, a
+        part of the period in ``[0, 1)``. A stretch that passes the end of the period is
+        continued at its beginning.
         """
         if not 0 < share < 1:
             raise ConfigError(f"share={share!r} must lie in (0, 1)")
@@ -64,11 +58,6 @@ class Availability:
         """Return the first moment from `time` on at which the device is there.
 
         It is `time` itself, exactly, if the device is there then.
-
-        Parameters
-        ----------
-        time : float
-            Virtual seconds since the start of the run.
         """
         cycle = math.floor(time / self.period)
         # Neighbours on both sides: the quotient may be a rounding off.

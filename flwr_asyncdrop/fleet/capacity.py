@@ -23,13 +23,8 @@ def smoothed(known: float, fresh: float) -> float:
 class Trip:
     """The way of one message to a device and back.
 
-    Attributes
-    ----------
-    left_at, arrived_at : float
-        When the device could have it, and when its reply was there, in seconds on the
-        server's clock.
-    cost : TaskCost
-        What it asked of the device.
+    `left_at` is when the device could have it, `arrived_at` when its reply was there,
+    in seconds on the server's clock.
     """
 
     left_at: float
@@ -38,32 +33,27 @@ class Trip:
 
     @property
     def seconds(self) -> float:
-        """From the device's first moment with it to its reply."""
+        """Seconds between the two."""
         return self.arrived_at - self.left_at
 
 
 @dataclass
 class Leg:
-    """One direction of a device's link, from how long messages took that way.
+    """One direction of a device's link, measured by how long messages took.
 
-    A message takes a while however small it is, and the two clocks differ by an
-    amount that nobody knows; what a larger one takes longer is for its bytes. Polls
-    only ever add to it, so the quickest of the last few messages counts.
-
-    Attributes
-    ----------
-    least_bytes, least_seconds : float
-        The smallest message, and the quickest of that size.
-    recent : list of list of float
-        Bytes and seconds of the last few that were much larger.
+    Every message has a delay whatever its size, and the two clocks differ by an unknown
+    amount: only what a larger message takes longer is due to its bytes. Polls can only
+    add time, so the quickest of the last few large messages counts, against the
+    smallest message and the quickest of that size.
     """
 
     least_bytes: float = math.inf
     least_seconds: float = math.inf
+    # Bytes and seconds of the last few that were much larger.
     recent: list[list[float]] = field(default_factory=list)
 
     def observe(self, num_bytes: float, seconds: float) -> None:
-        """Note that so many bytes took so long."""
+        """Learn from one message."""
         if num_bytes > 2 * self.least_bytes + _LEAST_BYTES:
             self.recent = [*self.recent[1 - _RECENT :], [num_bytes, seconds]]
             return
@@ -72,7 +62,7 @@ class Leg:
 
     @property
     def bytes_per_second(self) -> float:
-        """Its bandwidth; infinity while nothing is seen of it."""
+        """Its bandwidth; infinity while it is unknown."""
         delays = [
             (seconds - self.least_seconds) / (num_bytes - self.least_bytes)
             for num_bytes, seconds in self.recent
@@ -83,40 +73,17 @@ class Leg:
 
 @dataclass
 class Capacity:
-    """What is known of a device, measured with every task; declared values override.
+    """What is known of a device: measured with every task, or declared by its owner."""
 
-    Attributes
-    ----------
-    train_seconds : float
-        Seconds that the local steps of a task with the full model take, smoothed;
-        infinity if that is not known.
-    memory : float
-        Bytes that training may take; infinity if that is not known.
-    declared : float
-        Declared speed, relative to the other devices of the fleet; 0 if none is.
-    bandwidth : float
-        Declared bytes a second, in each direction; 0 if none are.
-    down, up : Leg
-        The link to the device and from it.
-    """
-
-    train_seconds: float = math.inf
-    memory: float = math.inf
-    declared: float = 0.0
-    bandwidth: float = 0.0
+    train_seconds: float = math.inf  # local steps of the full model, smoothed
+    memory: float = math.inf  # bytes that training may take
+    declared: float = 0.0  # speed, relative to the other devices; 0 if none is
+    bandwidth: float = 0.0  # declared, bytes a second each way; 0 if none is
     down: Leg = field(default_factory=Leg)
     up: Leg = field(default_factory=Leg)
 
     def update_from_report(self, report: DeviceReport, trip: Trip) -> None:
-        """Learn from what a device reports with a reply.
-
-        Parameters
-        ----------
-        report : DeviceReport
-            What it says of itself.
-        trip : Trip
-            What the server saw of it.
-        """
+        """Learn from a device's report and what the server saw of the task."""
         self.memory = report.memory or math.inf
         self.declared = report.capacity
         self.bandwidth = report.bandwidth
@@ -130,31 +97,21 @@ class Capacity:
 
     @property
     def bytes_per_second_down(self) -> float:
-        """Bandwidth to the device; infinity if it never made a difference."""
+        """Bandwidth to the device; infinity while it is unknown."""
         return self.bandwidth or self.down.bytes_per_second
 
     @property
     def bytes_per_second_up(self) -> float:
-        """Bandwidth from the device; infinity if it never made a difference."""
+        """Bandwidth from the device; infinity while it is unknown."""
         return self.bandwidth or self.up.bytes_per_second
 
     def task_seconds(self, num_bytes: float) -> float:
-        """Return what a task with the full model takes: local steps and transfers.
-
-        Parameters
-        ----------
-        num_bytes : float
-            Size of the full model.
-        """
+        """Return the seconds of a task with the full model, with its transfers."""
         down = num_bytes / self.bytes_per_second_down
         up = num_bytes / self.bytes_per_second_up
         return self.train_seconds + down + up
 
     @property
     def most_bytes(self) -> float:
-        """Size of the largest submodel that the device has the memory to train.
-
-        A fifth of its memory: the weights, their gradients, two moments of an
-        optimiser, and what is sent back. Activations come on top.
-        """
+        """Size of the largest submodel that it can train; activations come on top."""
         return self.memory / _COPIES

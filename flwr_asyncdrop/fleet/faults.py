@@ -1,4 +1,4 @@
-"""How long the server waits for a device, and how it treats those that let it down."""
+"""How long the server waits for a device, and what follows a failure."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Literal
 from flwr_asyncdrop.exceptions import ConfigError
 
 LatePolicy = Literal["merge", "discount", "drop"]
-"""What becomes of a reply that comes after its deadline."""
+"""What happens to a reply that comes after its deadline."""
 
 LATE_POLICIES = MappingProxyType({"merge": 1.0, "discount": 0.5, "drop": 0.0})
 """Factor on the weight of a late update, by policy; 0 is not merged at all."""
@@ -18,18 +18,17 @@ _MOST_DOUBLINGS = 6
 
 @dataclass(frozen=True)
 class FaultPolicy:
-    """What the server puts up with.
+    """How the server treats devices that are late or fail.
 
     Attributes
     ----------
     deadline : float
-        Times its expected duration after which a task is overdue, at least 1; 0 for
-        no deadline. It is given up after twice as long.
+        A task is overdue after its expected duration times this, at least 1; 0 for no
+        deadline. It is given up after twice as long.
     late : {"merge", "discount", "drop"}
-        Whether an update that comes between the two counts in full, by half or not
-        at all.
+        Whether an update that comes in between counts in full, by half or not at all.
     quarantine_after : int
-        Failures in a row for which a device is left alone for a while; 0 for never.
+        Failures in a row after which a device gets no tasks for a while; 0 for never.
 
     Raises
     ------
@@ -65,12 +64,7 @@ class FaultPolicy:
     ) -> tuple[float, float]:
         """Return the seconds until a task is overdue, and until it is given up.
 
-        Parameters
-        ----------
-        expected : float or None
-            Seconds that the task should take; None if nothing is known.
-        longest : float
-            Seconds that no task may exceed.
+        `expected` is None if nothing is known of it; neither result exceeds `longest`.
         """
         if self.deadline == 0 or expected is None:
             return longest, longest
@@ -81,14 +75,7 @@ class FaultPolicy:
         """Return the seconds for which a device gets no task after a failure.
 
         ``2^n`` times what a task takes, where ``n`` counts the failures in a row from
-        the one that brought the device into quarantine, up to 64 times; 0 before it.
-
-        Parameters
-        ----------
-        failures : int
-            Tasks that the device has failed in a row.
-        expected : float
-            Seconds that one should take.
+        the one that began the quarantine, up to 64 times; 0 before it.
         """
         doublings = failures - self.quarantine_after
         if self.quarantine_after == 0 or doublings < 0:

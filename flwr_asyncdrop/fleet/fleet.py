@@ -13,11 +13,7 @@ from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.wire import DeviceReport
 
 SHORTEST_TASK = 10.0
-"""Seconds that a task on a real device is expected to take at least.
-
-Flower's deployment needs half of these to carry a task out and back.
-"""
-
+"""Seconds that a real device's task takes at least; Flower's transport needs half."""
 
 _SAVED: dict[str, Any] = {
     "node_ids": list[int],
@@ -32,36 +28,10 @@ _SAVED: dict[str, Any] = {
 class Fleet:
     """Devices in the order in which they were first seen, ranked by speed.
 
-    Parameters
-    ----------
-    num_ranks : int
-        Number of speed ranks ``S``. The device at place ``p`` of the ``N`` that are
-        connected, fastest first, has rank ``p * S // N``; equal speeds rank by index.
-    profiles : sequence of DeviceProfile, optional
-        The speeds of a simulated fleet, by device index. Without them the speed is
-        measured, and a device of which nothing is known yet ranks last.
-    model_bytes : int
-        Size of the full model.
-
-    Attributes
-    ----------
-    node_ids : list of int
-        The Flower node of every device.
-    seconds : list of float
-        What a task with the full model takes on it, from dispatch to reply; infinity
-        if that is not known.
-    capacities : dict of int to Capacity
-        What real devices report of themselves; absent for those that report nothing.
-    failures_in_a_row : dict of int to int
-        Tasks that a device has failed since its last success; absent if none.
-    quarantined_until : dict of int to float
-        When a device in quarantine gets tasks again, in seconds on the loop's clock;
-        absent for the others.
-    probed_until : dict of int to float
-        Until when a device that was asked what it can do gets no tasks, unless it
-        answers before; absent for the others.
-    too_small : set of int
-        Devices that have not the memory for any submodel.
+    The device at place ``p`` of the ``N`` that are connected, fastest first, has rank
+    ``p * num_ranks // N``; equal speeds rank by index. A simulated fleet has
+    `profiles`, by device index. Without them speed is measured, and a device that is
+    still unknown ranks last.
     """
 
     def __init__(
@@ -74,11 +44,17 @@ class Fleet:
         self.profiles = profiles
         self.model_bytes = model_bytes
         self.node_ids: list[int] = []
+        # Since a device's last success; absent if none.
         self.failures_in_a_row: dict[int, int] = {}
+        # When a device gets tasks again, on the loop's clock; a probed one, at the
+        # latest. Absent for the others.
         self.quarantined_until: dict[int, float] = {}
         self.probed_until: dict[int, float] = {}
+        # Devices without the memory for any submodel.
         self.too_small: set[int] = set()
+        # Of a task with the full model, from dispatch to reply; infinity if unknown.
         self.seconds: list[float] = []
+        # Of real devices that report.
         self.capacities: dict[int, Capacity] = {}
         self._connected: set[int] = set()
         self._present: set[int] = set()
@@ -104,12 +80,12 @@ class Fleet:
         return self._present
 
     def state_dict(self) -> StateDict:
-        """Return what it has learned; who is connected is for `refresh` to say."""
+        """Return what it has learned, but not who is connected."""
         plain: StateDict = to_plain({name: getattr(self, name) for name in _SAVED})
         return plain
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Know again what it had learned.
+        """Take over what was learned.
 
         A simulated fleet keeps its devices: if other nodes are connected now, as in a
         new run of Flower's simulation engine, they play them.
@@ -124,13 +100,14 @@ class Fleet:
     def refresh(self, node_ids: Iterable[int]) -> None:
         """Note which nodes are connected now; new ones join the fleet, by id.
 
-        A simulated fleet has as many devices as profiles. When it is complete, new
-        nodes play the devices whose nodes have gone, as any node may play any of
-        them; a SuperNode that was started again is a new node to Flower.
+        When a simulated fleet is complete, new nodes play the devices whose nodes have
+        gone, as any node may play any device; a SuperNode that was started again is a
+        new node to Flower.
         """
         self._connected = connected = set(node_ids)
         joined = sorted(connected.difference(self.node_ids))
-        while joined and not self._complete:
+        size = math.inf if self.profiles is None else len(self.profiles)
+        while joined and len(self) < size:
             self._add(joined.pop(0))
         if joined:
             self._replace(connected, joined)
@@ -141,10 +118,6 @@ class Fleet:
             self._present = present
             self._forget_order()
 
-    @property
-    def _complete(self) -> bool:
-        return self.profiles is not None and len(self) >= len(self.profiles)
-
     def _add(self, node_id: int) -> None:
         profiles = self.profiles
         known = np.inf if profiles is None else profiles[len(self)].seconds_per_task
@@ -152,7 +125,6 @@ class Fleet:
         self.node_ids.append(node_id)
 
     def _replace(self, connected: Collection[int], joined: Sequence[int]) -> None:
-        """Have nodes that joined play the devices whose nodes are gone."""
         vacant = (
             index for index, node in enumerate(self.node_ids) if node not in connected
         )
@@ -162,34 +134,14 @@ class Fleet:
             self.clear_failures(index)
 
     def observe(self, device: int, seconds: float, compute: float) -> None:
-        """Learn the speed of a real device from a task; simulated ones keep theirs.
-
-        Parameters
-        ----------
-        device : int
-            Index of the device.
-        seconds : float
-            Seconds from dispatch to reply.
-        compute : float
-            FLOPs of the task over those of the full model.
-        """
+        """Learn the speed of a real device from a task; simulated ones keep theirs."""
         if self.profiles is not None:
             return
         self.seconds[device] = smoothed(self.seconds[device], seconds / compute)
         self._forget_order()
 
     def update_from_report(self, device: int, report: DeviceReport, trip: Trip) -> None:
-        """Learn what a real device reports with a reply.
-
-        Parameters
-        ----------
-        device : int
-            Index of the device.
-        report : DeviceReport
-            What it says of itself.
-        trip : Trip
-            What the server saw of the task.
-        """
+        """Learn what a real device reports with a reply."""
         if self.profiles is not None:
             return
         known = self.capacities.setdefault(device, Capacity())
@@ -226,10 +178,7 @@ class Fleet:
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """The rank of every device, shape ``(len(self),)``; 0 is the fastest.
-
-        One that is not connected has the last.
-        """
+        """The rank of every device; 0 is the fastest, and absent ones have the last."""
         if self._ranks is None:
             away = np.ones(len(self), dtype=bool)
             away[list(self._present)] = False
@@ -242,12 +191,12 @@ class Fleet:
 
     @property
     def slowness(self) -> NDArray[np.float64]:
-        """What ranks go by: seconds of a task with the full model, shape ``(n,)``.
+        """What ranks go by: seconds of a task with the full model, by device.
 
-        Of a device that reports them its local steps and transfers; of others all
-        from dispatch to reply; infinity if nothing is known. A declared speed counts
-        in place of what is measured: as many seconds as the declared devices that
-        have been measured take for it, in the median.
+        Local steps and transfers, if a device reports them; else all from dispatch to
+        reply; infinity if nothing is known. A declared speed replaces what is measured:
+        it counts as many seconds as declared devices that were measured take for it, in
+        the median.
         """
         if self._slowness is None:
             slowness = np.array(self.seconds)
@@ -288,7 +237,7 @@ class Fleet:
         return np.array(free, dtype=np.int64)
 
     def connected(self) -> NDArray[np.int64]:
-        """Return the devices that are connected, ascending, whatever they can train."""
+        """Return the devices that are connected, ascending."""
         return np.array(sorted(self._present), dtype=np.int64)
 
     def next_return(self, busy: Collection[int], time: float) -> float:

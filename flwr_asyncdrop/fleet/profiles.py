@@ -18,12 +18,8 @@ _TASKS_PER_PERIOD = 20
 class TaskCost:
     """What one task asks of a device.
 
-    Attributes
-    ----------
-    compute : float
-        FLOPs of one training step of the submodel over those of the full model.
-    bytes_down, bytes_up : int
-        Size of the arrays that travel to the device and back, in bytes.
+    `compute` is the FLOPs of a training step of the submodel over those of the full
+    model; the bytes are those of the arrays that travel.
     """
 
     compute: float
@@ -33,7 +29,7 @@ class TaskCost:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """One simulated device: how fast it is, and how far one can rely on it.
+    """One simulated device: how fast and how reliable it is.
 
     Attributes
     ----------
@@ -81,13 +77,8 @@ class DeviceProfile:
     def duration(self, cost: TaskCost, noise: float = 0.0) -> float:
         """Return the virtual seconds from dispatch to arrival of a task.
 
-        Parameters
-        ----------
-        cost : TaskCost
-            What the task asks for.
-        noise : float
-            The task's draw ``z`` from the standard normal distribution; 0 gives the
-            median duration.
+        `noise` is the task's draw ``z`` from the standard normal distribution; 0 gives
+        the median.
         """
         down = cost.bytes_down / self.bytes_per_second_down
         up = cost.bytes_up / self.bytes_per_second_up

@@ -39,24 +39,10 @@ _COLUMNS = (
 
 
 def read_trace(path: Path, local_steps: int) -> list[DeviceProfile]:
-    """Read the devices of a trace file, in its order.
+    """Read the devices of a trace file, in its order; at least one.
 
-    Parameters
-    ----------
-    path : Path
-        The file; the module describes its format.
-    local_steps : int
-        Training steps of a task.
-
-    Returns
-    -------
-    list of DeviceProfile
-        At least one.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, or a line is wrong: with its number.
+    `local_steps` are the training steps of a task. DataError, with the line's number,
+    if the file cannot be read or a line is wrong.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -84,15 +70,14 @@ def trace_fleet(
 ) -> Sequence[DeviceProfile]:
     """Return a fleet of any size of the devices of a trace, fastest first.
 
-    The first `num_devices` of the trace are taken; if it has fewer, it is repeated
-    from its beginning. The order by speed is what a partition by speed level expects.
+    The first `num_devices` are taken; a shorter trace is repeated. A partition by speed
+    level expects this order.
     """
     taken = (devices[index % len(devices)] for index in range(num_devices))
     return sorted(taken, key=lambda device: device.seconds_per_task)
 
 
 def _rows(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of every line that says something."""
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.startswith("#"):
             (cells,) = csv.reader([line])
@@ -100,7 +85,6 @@ def _rows(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _checked(header: list[str]) -> list[str]:
-    """Return the names of the columns if they are those that there are."""
     for name in header:
         if name not in _COLUMNS:
             raise ValueError(f"no column {name!r}: there are {', '.join(_COLUMNS)}")
@@ -118,7 +102,6 @@ def _by_column(header: list[str], cells: list[str]) -> dict[str, str]:
 
 
 def _device(cells: Mapping[str, str], local_steps: int) -> DeviceProfile:
-    """Build a device from the cells that are not empty."""
     if "seconds_per_step" not in cells:
         raise ValueError("seconds_per_step is empty")
     if ("period" in cells) != ("available" in cells):

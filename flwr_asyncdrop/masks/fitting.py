@@ -16,26 +16,9 @@ def fit(
 ) -> Keep:
     """Leave out more units, the same share of each group, until what is left fits.
 
-    Parameters
-    ----------
-    keep : tuple of Tensor
-        Per group the kept unit numbers: int64, ascending, at least one.
-    size_of : callable
-        The size of the submodel of a keep; never larger for fewer units.
-    most : float
-        The size that it may have.
-    generator : torch.Generator
-        Decides which units go.
-
-    Returns
-    -------
-    tuple of Tensor
-        The largest of nested subsets that fits; `keep` itself if it does.
-
-    Raises
-    ------
-    CapacityError
-        If one unit of each group is still too large.
+    Returns the largest of random nested subsets whose size is at most `most`; `keep`
+    itself if it fits. `size_of` must not grow when units go. CapacityError if one unit
+    of each group is still too large.
     """
     if size_of(keep) <= most:
         return keep

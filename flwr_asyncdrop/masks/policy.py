@@ -1,4 +1,4 @@
-"""What a mask policy is: it names the units that a device's submodel keeps."""
+"""The base class of mask policies, which choose the units of a device's submodel."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -46,12 +46,8 @@ class MaskContext:
     def scores(self) -> Sequence[Tensor]:
         """Per group how far each unit has moved; see `unit_scores`.
 
-        They cost a pass over the model, which is made when they are first asked for.
-
-        Raises
-        ------
-        ConfigError
-            If there is nothing to compute them from.
+        Computed when first used, with a pass over the model. ConfigError if there is
+        nothing to compute them from.
         """
         if self.compute_scores is None:
             raise ConfigError("this mask needs scores: pass compute_scores")
@@ -93,18 +89,9 @@ class FullMask(MaskPolicy):
 class DropRate:
     """How many units of a group are left out.
 
-    Attributes
-    ----------
-    rate : float
-        The share of units to drop, in [0, 1).
-    round_to : int
-        Widths that suit the hardware: the units kept are the nearest multiple, in
-        groups that have as many; 1, the default, keeps ``n - int(n * rate)``.
-
-    Raises
-    ------
-    ConfigError
-        If either is out of range.
+    `rate`, in [0, 1), is the share to drop. With `round_to`, the units kept are the
+    nearest multiple of it, in groups that have as many: widths that suit the hardware.
+    With 1, ``n - int(n * rate)`` are kept.
     """
 
     rate: float
@@ -135,23 +122,10 @@ class DropRate:
 class GradedRate:
     """Rates that grow with the rank: the slower the device, the more it drops.
 
-    The device of rank ``i`` among ``S``, 0 the fastest, drops ``rate * (1 + spread *
-    (2 i / (S - 1) - 1))`` of its units: `rate` on average over the ranks, so that a
-    fleet saves what it saves when every device drops alike. A single rank drops `rate`.
-
-    Attributes
-    ----------
-    rate : float
-        The mean share of units to drop, in [0, 1).
-    round_to : int
-        Widths are multiples of it; see `DropRate`.
-    spread : float
-        In [0, 1]: 0 for equal rates, 1 for rates from 0 to twice the mean.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of range, or the slowest device would keep nothing.
+    The device of rank ``i`` among ``S``, 0 the fastest, drops ``rate * (1 + spread * (2
+    i / (S - 1) - 1))`` of its units: `rate` on average over the ranks, so that a fleet
+    saves what it saves when every device drops alike. A single rank drops `rate`.
+    `spread` lies in [0, 1]: 0 for equal rates, 1 for rates from 0 to twice the mean.
     """
 
     rate: float

@@ -26,30 +26,12 @@ def unit_scores(plan: Plan, state: State, initial: State) -> tuple[Tensor, ...]:
 
     The score of Algorithm 3, ``v_j = ||W_t^j - W_0^j||_1``: the sum of ``|W - W_0|``
     over every coordinate that the unit indexes in any parameter, such as its filter,
-    its column in the next layer, its bias and its norm weight. A coordinate that a
-    unit indexes along two dims counts once; one that two units index counts for both.
+    its column in the next layer, its bias and its norm weight. A coordinate that a unit
+    indexes along two dims counts once; one that two units index counts for both.
 
-    NumPy does the sums, on one thread: the scores decide who trains what, so they must
-    not depend on how many threads torch has.
-
-    Parameters
-    ----------
-    plan : Plan
-        Which coordinates belong to which unit.
-    state : dict of str to Tensor
-        The current parameters ``W_t``; other entries are not looked at.
-    initial : dict of str to Tensor
-        The initial parameters ``W_0``, of the same shapes.
-
-    Returns
-    -------
-    tuple of Tensor
-        Per group one score a unit, float64.
-
-    Raises
-    ------
-    ShapeError
-        If a parameter of the plan is missing or has another shape.
+    Returns per group one score a unit, float64. ShapeError if a parameter of the plan
+    is missing or has another shape. NumPy sums, on one thread: the scores decide who
+    trains what, so they must not depend on torch's number of threads.
     """
     scores = np.zeros(plan.num_units)
     for name, dims in plan.axes.items():
@@ -120,7 +102,6 @@ def _sums_of_tied(
 
 
 def _tied(units: Mapping[int, _Array]) -> bool:
-    """Tell whether a unit appears on two dims."""
     return any(
         np.isin(one, other[other >= 0]).any()
         for one, other in itertools.combinations(units.values(), 2)
@@ -128,7 +109,6 @@ def _tied(units: Mapping[int, _Array]) -> bool:
 
 
 def _sum_at(array: _Array, dim: int) -> _Sums:
-    """Sum over all dims but one."""
     others = tuple(other for other in range(array.ndim) if other != dim)
     sums: _Sums = array.sum(axis=others, dtype=np.float64)
     return sums

@@ -1,10 +1,9 @@
 """Smart partition: what a device drops follows from its speed (Algorithm 3)."""
 
 import torch
-from torch import Tensor
 
 from flwr_asyncdrop.masks.policy import DropRate, MaskContext, MaskPolicy
-from flwr_asyncdrop.submodel import Keep, UnitGroup
+from flwr_asyncdrop.submodel import Keep
 
 
 class SmartPartition(MaskPolicy):
@@ -33,36 +32,23 @@ class SmartPartition(MaskPolicy):
 
     def choose(self, context: MaskContext) -> Keep:
         """Keep what lies outside the window of the rank."""
-        return tuple(
-            self._keep(group, score, context.rank, context.num_ranks)
-            for group, score in zip(context.groups, context.scores, strict=True)
-        )
-
-    def _keep(
-        self, group: UnitGroup, score: Tensor, rank: int, num_ranks: int
-    ) -> Tensor:
-        drop = self._drop_rate.dropped(group.size)
-        window = dropped_window(group.size, drop, rank, num_ranks)
-        order = torch.argsort(score.cpu(), descending=True, stable=True)
-        kept = torch.ones(group.size, dtype=torch.bool)
-        kept[order[window]] = False
-        return kept.nonzero().squeeze(1)
+        keep = []
+        for group, score in zip(context.groups, context.scores, strict=True):
+            drop = self._drop_rate.dropped(group.size)
+            window = dropped_window(group.size, drop, context.rank, context.num_ranks)
+            order = torch.argsort(score.cpu(), descending=True, stable=True)
+            kept = torch.ones(group.size, dtype=torch.bool)
+            kept[order[window]] = False
+            keep.append(kept.nonzero().squeeze(1))
+        return tuple(keep)
 
 
 def dropped_window(size: int, drop: int, rank: int, num_ranks: int) -> slice:
     """Return which places of the order by descending score a rank drops.
 
-    The ``q`` places ``[i * (n // S), +q)``; a window that would reach past the end is
-    the last ``q``. The paper has ``q = int(n * rate)``.
-
-    Parameters
-    ----------
-    size : int
-        ``n``, the number of units.
-    drop : int
-        ``q``, how many of them to drop.
-    rank, num_ranks : int
-        ``i``, 0 the fastest, and ``S``.
+    The ``q = drop`` places ``[i * (n // S), +q)`` of ``n``, for rank ``i`` of ``S``; a
+    window that would reach past the end is the last ``q``. The paper has ``q = int(n *
+    rate)``.
     """
     start = min(rank * (size // num_ranks), size - drop)
     return slice(start, start + drop)

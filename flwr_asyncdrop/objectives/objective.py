@@ -31,7 +31,7 @@ class LocalTask:
     extra : mapping of str to dict of str to Tensor
         The records that the server's `Aggregator.extra` sent along, by name, sliced
         like the model.
-    memory : mutable mapping of str to dict of str to Tensor
+    state : mutable mapping of str to dict of str to Tensor
         What the device keeps from one of its tasks to the next.
     """
 
@@ -42,7 +42,7 @@ class LocalTask:
     labels: Tensor | None = None
     num_classes: int = 0
     extra: Mapping[str, State] = field(default_factory=dict)
-    memory: MutableMapping[str, State] = field(default_factory=dict)
+    state: MutableMapping[str, State] = field(default_factory=dict)
 
     def number(self, key: str, default: float = 0.0) -> float:
         """Return a number of the train config.

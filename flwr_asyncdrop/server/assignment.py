@@ -27,28 +27,19 @@ ExampleInputs = Tensor | tuple[object, ...]
 """What a module runs on: one tensor, or its positional arguments."""
 
 ComputeShare = Callable[[Keep, Mapping[str, tuple[int, ...]]], float]
-"""From a submodel's units and shapes to its compute over that of the full model."""
+"""From a submodel's units and shapes to its compute over the full model's."""
 
 DurationRule = Literal["flops", "paper"]
 """What compute is measured in: FLOPs, or units as the paper has it."""
 
 
 class Assignment:
-    """Cuts out what a device trains.
+    """Cuts out the part of the model that a device trains.
 
-    Parameters
-    ----------
-    plan : Plan, optional
-        The units of the model; without one every device trains the full model (Alg. 1).
-    masks : MaskPolicy, optional
-        Chooses the units that a submodel keeps (Alg. 2 and 3); goes with `plan`.
-    compute : callable, optional
-        Returns the compute of a step of the model with the given units and shapes,
-        over that of the full model; called once per set of shapes.
-    masked : bool
-        Whether dropped units are zeroed instead of cut out: for clients that must stay
-        as they are, of any framework. Nothing is saved then, but only the kept
-        coordinates are merged.
+    Without a `plan` every device trains the full model (Alg. 1). Else the mask policy
+    chooses the units that a submodel keeps (Alg. 2 and 3). With `masked`, dropped units
+    are zeroed instead of cut out, for clients of any framework that must stay
+    unchanged: this saves nothing, but only the kept coordinates are merged.
     """
 
     def __init__(
@@ -66,7 +57,7 @@ class Assignment:
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
 
     def with_masks(self, masks: MaskPolicy | None) -> "Assignment":
-        """Return the same with another mask policy; both know the same costs."""
+        """Return a copy with another mask policy; both share the known costs."""
         other = copy(self)
         other.masks = masks
         return other
@@ -84,23 +75,9 @@ class Assignment:
     ) -> Part:
         """Return what a device trains.
 
-        Parameters
-        ----------
-        state : RunState
-            The state of the run; the number of orders so far seeds the mask.
-        rank, num_ranks : int
-            The device's place among the speed ranks, 0 the fastest.
-        device, server_round : int
-            Which device, and in which round; for the mask policy.
-        most_bytes : float
-            Size that the tensors may have; more units are left out if that takes it.
-        extra : mapping of str to dict of str to Tensor, optional
-            What goes along, of the full model's shapes; it is cut in the same way.
-
-        Raises
-        ------
-        CapacityError
-            If the smallest possible part is larger than `most_bytes`.
+        Units are left out until the tensors have `most_bytes`. The records of `extra`
+        have the full model's shapes and are cut like it. CapacityError if nothing is
+        small enough.
         """
         extra = extra or {}
         names = {record: tuple(tensors) for record, tensors in extra.items()}
@@ -157,10 +134,9 @@ def compute_share(
 ) -> ComputeShare:
     """Return how to compare a submodel's compute with that of the full model.
 
-    By FLOPs where there is a module to count them on. Else by the number of weights,
-    which is the same for fully connected layers and all that is known. The rule
-    ``"paper"`` takes ``1 - drop rate`` instead, as the paper's simulation does: the
-    share of the units that are kept.
+    By FLOPs if there is a module to count them on, else by the number of weights, which
+    is the same for fully connected layers. The rule ``"paper"`` takes the share of kept
+    units, ``1 - drop rate``, as the paper's simulation does.
     """
     if rule == "paper":
         return lambda keep, _: sum(len(units) for units in keep) / plan.num_units
@@ -172,7 +148,6 @@ def compute_share(
 
 
 def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
-    """Leave out more units until what is left has at most so many bytes."""
     widths = {name: t.element_size() for name, t in state.arrays.items()}
 
     def num_bytes(keep: Keep) -> float:
@@ -184,7 +159,6 @@ def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
 
 
 def _check_size(state: RunState, most_bytes: float) -> None:
-    """Raise CapacityError if the full model is more than `most_bytes`."""
     if most_bytes == math.inf:
         return
     size = sum(tensor.nbytes for tensor in state.arrays.values())

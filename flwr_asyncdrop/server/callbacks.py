@@ -14,28 +14,16 @@ from flwr_asyncdrop.state_dict import Stateful
 from flwr_asyncdrop.wire import Reply
 
 CALLBACK_PART = "callback:"
-"""What the names of callbacks begin with among the parts of a checkpoint."""
+"""Prefix of the names of callbacks among the parts of a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Merged:
     """A reply that has just been merged.
 
-    Attributes
-    ----------
-    order : Order
-        The order that it answers.
-    reply : Reply
-        What came back.
-    staleness : int
-        Versions of the model between dispatch and merge.
-    round : int
-        Round that the update counts for.
-    late : bool
-        Whether it came after its deadline.
-    queued : int
-        Versions among the staleness that came while the task waited on its device,
-        behind another.
+    `staleness` counts the versions of the model between dispatch and merge; `queued`,
+    those of them that came while the task waited on its device behind another. The
+    update counts for `round`; it is `late` if it came after its deadline.
     """
 
     order: Order
@@ -50,17 +38,10 @@ class Merged:
 class Evaluation:
     """The outcome of one evaluation of the global model.
 
-    Attributes
-    ----------
-    source : str
-        The `Evaluator.source`: ``"server"`` (``evaluate_fn``), ``"clients"``, or that
-        of an evaluator of the user.
-    round, update : int
-        Round and number of updates of the model that was evaluated.
-    time : float
-        Seconds on the loop's clock at which the model had that state.
-    metrics : MetricRecord or None
-        None if nothing was measured.
+    `source` is the `Evaluator.source`: ``"server"`` (``evaluate_fn``), ``"clients"``,
+    or a user's own. `round`, `update` (number of updates) and `time` (seconds on the
+    loop's clock) say which state of the model was evaluated. `metrics` is None if
+    nothing was measured.
     """
 
     source: str
@@ -73,16 +54,15 @@ class Evaluation:
 class Callback:
     """Base class of the hooks; every hook does nothing unless overridden.
 
-    All hooks run on the loop's thread, in the order of the callbacks, and read the
-    state without changing it. A callback that has `state_dict` and `load_state_dict`
-    (see `Stateful`) is saved in checkpoints, where it is found by its name.
+    All hooks run on the loop's thread, in the order of the callbacks, and must not
+    change the state. A callback that is `Stateful` is saved in checkpoints.
 
     Attributes
     ----------
     name : str
-        Tells it from the others in a checkpoint; by default the name of its class.
+        Identifies it in a checkpoint; the name of its class by default.
     files : sequence of Path
-        Files that its state counts on: they are on the disk before a checkpoint is.
+        Files that its state refers to: they reach the disk before a checkpoint does.
     """
 
     name: str = "Callback"
@@ -94,7 +74,7 @@ class Callback:
             cls.name = cls.__name__
 
     def on_fleet(self, fleet: Fleet) -> None:
-        """Get to know the devices of the run, first of all; they are only read."""
+        """React to the fleet, before all other hooks; it must not be changed."""
 
     def on_start(self, state: RunState) -> None:
         """React to the start of the run, before its first task."""
@@ -104,10 +84,10 @@ class Callback:
         self.on_start(state)
 
     def on_pause(self, state: RunState) -> None:
-        """React to a moment between two events, at which nothing is half done."""
+        """React to a moment between two events: no event is half handled."""
 
     def on_dispatch(self, state: RunState, order: Order) -> None:
-        """React to a task that has left."""
+        """React to a task that was sent."""
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """React to a reply that has just been merged."""
@@ -115,8 +95,9 @@ class Callback:
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """React to the loss of a task; its slot is free again.
 
-        `kind` is one of a few (see `ReplyError`; also ``"no-reply"``, ``"not-sent"``,
-        ``"late"`` and, of simulated devices, ``"dropout"``), `reason` says it in full.
+        `kind` is that of a `ReplyError`, or ``"no-reply"``, ``"not-sent"``, ``"late"``,
+        ``"interrupted"`` or, of simulated devices, ``"dropout"``; `reason` is a
+        sentence.
         """
 
     def on_evaluation_due(self, state: RunState, source: str, number: int) -> None:
@@ -126,23 +107,17 @@ class Callback:
         """React to the last update of round `number`."""
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
-        """React to an evaluation that has ended, maybe some updates ago."""
+        """React to the end of an evaluation, maybe some updates later."""
 
     def on_interrupt(self, state: RunState) -> None:
-        """React to a signal that stops the run, in place of `on_end`."""
+        """React to a signal that stops the run; `on_end` is not called then."""
 
     def on_end(self, state: RunState) -> None:
-        """React to the end of the run, also to one by an error."""
+        """React to the end of the run, even by an error."""
 
 
 def stateful_parts(callbacks: Iterable[Callback]) -> dict[str, Stateful]:
-    """Return the callbacks that have a state, each as a named part of a checkpoint.
-
-    Raises
-    ------
-    ConfigError
-        If two of them have the same name.
-    """
+    """Return the callbacks with a state, each as a named part of a checkpoint."""
     parts: dict[str, Stateful] = {}
     for callback in callbacks:
         if not isinstance(callback, Stateful):

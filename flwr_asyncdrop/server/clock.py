@@ -1,9 +1,8 @@
 """Which task ends next, and what time it is.
 
-Only a clock knows the time. Both keep the tasks that are out in a heap of
-``(time, number)``: the moment at which something happens to a task if no reply comes
-before. On the virtual clock that is its arrival or its deadline, whichever is first;
-on the wall clock nobody knows when it arrives, and it is the deadline.
+Only a clock knows the time. A heap of ``(time, number, message id)`` holds the moment
+at which something happens to each task if no reply comes before: on the virtual clock
+its arrival or its deadline, whichever is first; on the wall clock its deadline.
 """
 
 import heapq
@@ -23,15 +22,7 @@ from flwr_asyncdrop.server.state import RunState
 
 @dataclass(frozen=True)
 class Arrival:
-    """The end of a task.
-
-    Attributes
-    ----------
-    message_id : str
-        Id of the message that carried the task out.
-    message : Message or None
-        The reply; None if the task was given up, or lost by its device.
-    """
+    """The end of a task; `message` is None if it was given up or lost."""
 
     message_id: str
     message: Message | None
@@ -39,13 +30,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Overdue:
-    """A task that has passed its deadline; it may still arrive, until it is given up.
-
-    Attributes
-    ----------
-    message_id : str
-        Id of the message that carried the task out.
-    """
+    """A task that has passed its deadline; its reply may still come."""
 
     message_id: str
 
@@ -56,16 +41,8 @@ Event = Arrival | Overdue
 class Clock(ABC):
     """Decides what happens next to the tasks that are out.
 
-    Parameters
-    ----------
-    mailbox : Mailbox
-        Where the replies come in.
-
-    Attributes
-    ----------
-    node_poll_interval : float
-        Seconds, on this clock, after which to look for nodes that have joined while
-        a slot is free.
+    While a slot is free, the loop looks for new nodes every `node_poll_interval`
+    seconds on this clock.
     """
 
     node_poll_interval: ClassVar[float]
@@ -82,22 +59,10 @@ class Clock(ABC):
 
     @abstractmethod
     def next(self, until: float = math.inf) -> Event | None:
-        """Wait for the next event, and advance to that moment.
+        """Wait for the next event, and advance to its time.
 
-        Parameters
-        ----------
-        until : float
-            When to look again at the latest, in seconds on this clock.
-
-        Returns
-        -------
-        Arrival, Overdue or None
-            None if nothing has happened by `until`; that is what time it is then.
-
-        Raises
-        ------
-        IndexError
-            If no task is out, and there is nothing else to wait for.
+        None if nothing happens by `until`, in seconds on this clock. IndexError if no
+        task is out and `until` is infinite.
         """
 
     @abstractmethod
@@ -105,17 +70,7 @@ class Clock(ABC):
         """Set the time, in seconds since the start of the run."""
 
     def add(self, message_id: str, order: Order, *, late: bool = False) -> None:
-        """Wait for a task.
-
-        Parameters
-        ----------
-        message_id : str
-            Id of the message that carried it out.
-        order : Order
-            What was ordered.
-        late : bool
-            Whether its deadline has passed.
-        """
+        """Wait for a task; `late` if its deadline has passed."""
         self._orders[message_id] = order
         timing = order.timing
         limit = timing.gives_up if late else timing.deadline
@@ -143,16 +98,10 @@ class Clock(ABC):
 class VirtualClock(Clock):
     """Simulated time: tasks arrive in the order of their due times.
 
-    A duration is fixed when the task leaves, so the order of arrivals, and with it
-    the whole run, depends on nothing that is measured: neither on the engine nor on
-    the number of workers nor on the load of the machine.
-
-    Parameters
-    ----------
-    mailbox : Mailbox
-        Where the replies come in.
-    patience : float
-        Seconds of real time to wait for a reply that has arrived in virtual time.
+    A duration is fixed at dispatch, so the order of arrivals depends on nothing
+    measured: not on the engine, the number of workers or the load of the machine.
+    `patience` is how many real seconds to wait for a reply that has arrived in virtual
+    time.
     """
 
     node_poll_interval = math.inf
@@ -184,15 +133,7 @@ class VirtualClock(Clock):
 
 
 class WallClock(Clock):
-    """Real time: the next event is the first reply.
-
-    Parameters
-    ----------
-    mailbox : Mailbox
-        Where the replies come in.
-    timer : callable
-        Source of monotonic seconds; replaced in tests.
-    """
+    """Real time: the next event is the first reply."""
 
     node_poll_interval = 5.0
 

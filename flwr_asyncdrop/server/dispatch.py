@@ -15,7 +15,7 @@ from flwr_asyncdrop.exceptions import CapacityError, ConfigError
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
@@ -33,23 +33,11 @@ _CLOCK_SKEW = 600.0
 
 @dataclass(frozen=True)
 class DispatchRules:
-    """What decides who gets which task.
+    """Who gets which task.
 
-    Attributes
-    ----------
-    selection : Selection
-        Who is next.
-    assignment : Assignment
-        Which part of the model it trains.
-    settings : TrainSettings
-        What goes into every task.
-    faults : FaultPolicy
-        How long devices may take, and how often they may fail.
-    queue_ahead : int
-        Tasks that a device gets beside the one that it trains, so that it has the
-        next one at once. Only while every device can be in flight: else others wait.
-    keeps_base : bool
-        Whether an order keeps what was sent.
+    A device gets up to `queue_ahead` tasks beside the one that it trains, so that it
+    has the next one at once; only while every device can be in flight, or others would
+    wait. With `keeps_base` an order keeps the arrays that were sent.
     """
 
     selection: Selection
@@ -63,14 +51,8 @@ class DispatchRules:
 class Dispatcher:
     """Picks the next device, cuts out its part of the model and writes the message.
 
-    Parameters
-    ----------
-    fleet : Fleet
-        The devices.
-    rules : DispatchRules
-        Who gets what.
-    extra : callable, optional
-        From the global model to what every task carries beside it; the aggregator's.
+    `extra` is the aggregator's: it maps the global model to what every task carries
+    beside it.
     """
 
     def __init__(
@@ -91,13 +73,6 @@ class Dispatcher:
         """Return the next order and its message, or None if no device is idle.
 
         The message gets its id when it is sent.
-
-        Parameters
-        ----------
-        state : RunState
-            The state of the run; devices come and go by its time.
-        server_round : int
-            The round, from 1.
         """
         queues = Counter(order.device for order in state.orders)
         for length in range(self.rules.queue_ahead + 1):
@@ -110,10 +85,7 @@ class Dispatcher:
     def task_among(
         self, state: RunState, server_round: int, idle: NDArray[np.int64]
     ) -> tuple[Order, Message] | None:
-        """Return the next order to one of these devices, or None if none can have it.
-
-        See `next_task`.
-        """
+        """Return the next task of one of these devices, or None if none can have it."""
         while len(idle):
             device = self._choose(state, idle)
             try:
@@ -173,20 +145,8 @@ class Dispatcher:
     ) -> Message:
         """Return the message that carries an order out, the same every time.
 
-        Parameters
-        ----------
-        state : RunState
-            The state of the run; only its seed matters.
-        order : Order
-            What is ordered.
-        records : sequence of ArrayRecord, optional
-            What is sent: the part, then what goes beside it; by default what the order
-            has kept of them.
-
-        Raises
-        ------
-        ConfigError
-            If the order has not kept what was sent.
+        `records` are the arrays of the part, then those beside it; by default those
+        that the order has kept. ConfigError if it has not kept them.
         """
         arrays, *extra = _records(order.part) if records is None else records
         settings, timing = self.rules.settings, order.timing
@@ -209,32 +169,23 @@ class Dispatcher:
         )
 
     def next_return(self, state: RunState) -> float:
-        """Return when the first device that is not taken can have a task.
+        """Return when the first free device can have a task, on the loop's clock.
 
-        In seconds on the loop's clock; infinity if there is none.
+        Infinity if there is none.
         """
         busy = {order.device for order in state.orders}
         return self.fleet.next_return(busy, state.time)
 
     def most_in_flight(self, slots: int) -> int:
-        """Return how many tasks may be out when so many devices train.
-
-        Parameters
-        ----------
-        slots : int
-            Most devices that train at any moment.
-        """
+        """Return how many tasks may be out when `slots` devices may train."""
         present = len(self.fleet.present)
         return slots + self.rules.queue_ahead * present if present <= slots else slots
 
     def began(self, order: Order) -> tuple[float, int]:
         """Return when a device could begin with a task, and what it missed by then.
 
-        Returns
-        -------
-        tuple of float and int
-            Seconds on the loop's clock, and the versions of the model that came while
-            the task waited behind another; 0 if it did not.
+        What it missed: the versions of the model that came while the task waited behind
+        another.
         """
         time, version = self._replied.get(order.device, (-math.inf, 0))
         if time <= order.timing.dispatched_at:
@@ -253,7 +204,7 @@ class Dispatcher:
         self.fleet.clear_failures(order.device)
 
     def took_longer(self, order: Order, seconds: float) -> None:
-        """Learn from a task that was given up: it takes that long at the least."""
+        """Learn from a task that was given up: it takes at least that long."""
         if self.fleet.expected(order.device, order.cost) is not None:
             self.fleet.observe(order.device, seconds, order.cost.compute)
 
@@ -267,7 +218,6 @@ class Dispatcher:
             fleet.quarantined_until[device] = state.time + seconds
 
     def _timing(self, state: RunState, device: int, cost: TaskCost) -> Timing:
-        """Return the moments at which a task arrives, or fails."""
         fleet, faults, left = self.fleet, self.rules.faults, state.time
         expected = fleet.expected(device, cost)
         if fleet.profiles is None:
@@ -277,15 +227,17 @@ class Dispatcher:
             return Timing(left, deadline=left + overdue, gives_up=left + given_up)
         profile, number = fleet.profiles[device], state.dispatched
         overdue, given_up = faults.waits(expected)
-        duration = _duration(profile, cost, state.seed, number)
-        if _loses(profile, state.seed, number):
+        jitter = numpy_generator(state.seed, "jitter", number)
+        duration = profile.duration(cost, jitter.standard_normal())
+        dropout = numpy_generator(state.seed, "dropout", number)
+        if dropout.random() < profile.dropout:
             # It shows when it is overdue; without deadlines, when it would be there.
             shows = left + (duration if overdue == math.inf else overdue)
             return Timing(left, deadline=shows, gives_up=shows, lost=True)
         return Timing(left, left + duration, left + overdue, left + given_up)
 
     def _kept(self, state: RunState, part: Part) -> Part:
-        """Return the part with as much of what is sent as an order keeps."""
+        """Return the part with what an order keeps of its arrays."""
         if not self.rules.keeps_base:
             return part.without_arrays()
         if part.arrays is not state.arrays:
@@ -299,22 +251,7 @@ class Dispatcher:
 
 
 def _records(part: Part) -> list[ArrayRecord]:
-    """Return what carries a part out, and after it what goes beside it."""
+    """Return the records of a part: the model's, then those beside it."""
     if part.arrays is None:
         raise ConfigError("an order is sent again only if it keeps what was sent")
     return [wire.to_record(part.arrays), *map(wire.to_record, part.extra.values())]
-
-
-def _duration(profile: DeviceProfile, cost: TaskCost, seed: int, number: int) -> float:
-    """Return the virtual seconds that a task takes on a simulated device."""
-    if profile.jitter == 0:
-        return profile.duration(cost)
-    generator = numpy_generator(seed, "jitter", number)
-    return profile.duration(cost, generator.standard_normal())
-
-
-def _loses(profile: DeviceProfile, seed: int, number: int) -> bool:
-    if profile.dropout == 0:
-        return False
-    generator = numpy_generator(seed, "dropout", number)
-    return bool(generator.random() < profile.dropout)

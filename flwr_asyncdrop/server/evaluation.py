@@ -1,4 +1,4 @@
-"""Evaluating the global model without holding up the merging."""
+"""Evaluating the global model without delaying the merging."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -25,14 +25,7 @@ _MOST_PENDING = 2
 class PendingEvaluation:
     """An evaluation that has not been collected yet.
 
-    Attributes
-    ----------
-    round, update : int
-        Round and number of updates of the model.
-    time : float
-        Seconds on the loop's clock at which the model had that state.
-    arrays : dict of str to Tensor
-        The model; nobody changes it any more.
+    `round`, `update` and `time` are those of its `Evaluation`; nobody changes `arrays`.
     """
 
     round: int
@@ -49,20 +42,18 @@ class Evaluator(ABC):
     """Evaluates snapshots of the global model beside the loop.
 
     The loop calls all methods on its own thread. `begin` and ``collect(finish=False)``
-    must return soon: the work is done elsewhere, as in a thread or on clients. What is
-    pending is saved in checkpoints with its model, and begun again by a run that
-    resumes; an evaluator with more to save overrides `state_dict` and
+    must return soon: the work is done elsewhere, as in a thread or on clients. Pending
+    evaluations are saved in checkpoints with their models, and a run that resumes
+    begins them again; an evaluator with more to save overrides `state_dict` and
     `load_state_dict`.
 
     Attributes
     ----------
     source : str
-        Who measures: tells it from the other evaluators of a run, in the history, the
-        metrics and checkpoints. Flower's ``Result`` has a place for ``"server"`` and
-        ``"clients"`` alone.
+        Identifies it among the evaluators of a run, in the history, the metrics and
+        checkpoints. Flower's ``Result`` has only ``"server"`` and ``"clients"``.
     first_round : int
-        0 if the initial model is evaluated too, as Flower has it on the server
-        alone; else 1.
+        0 if the initial model is evaluated too, as Flower does on the server; else 1.
     """
 
     source: str
@@ -80,17 +71,11 @@ class Evaluator(ABC):
 
     @abstractmethod
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
-        """Return the evaluations that have ended, in the order of `begin`.
-
-        Parameters
-        ----------
-        finish : bool
-            Wait for all of them.
-        """
+        """Return what has ended, in the order of `begin`; `finish` waits for all."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what it holds; nothing is begun any more."""
+        """Release all resources; no evaluation begins after this."""
 
     def state_dict(self) -> StateDict:
         """Return what is pending, with the models."""
@@ -101,7 +86,7 @@ class Evaluator(ABC):
         self._resumed = from_plain(list[PendingEvaluation], state["pending"])
 
     def resume(self) -> None:
-        """Begin again with what was pending, when all else of the run is ready."""
+        """Begin the evaluations that were pending, when the run is ready."""
         while self._resumed:
             first, *self._resumed = self._resumed
             self.begin(first)
@@ -115,8 +100,8 @@ class Evaluator(ABC):
 class ServerEvaluator(Evaluator):
     """Runs Flower's ``evaluate_fn`` in a thread of its own.
 
-    At most two snapshots wait: beyond that `begin` blocks, so that a slow
-    ``evaluate_fn`` costs time but never memory.
+    At most two snapshots wait. Beyond that `begin` blocks, so that a slow
+    ``evaluate_fn`` costs time but not memory.
     """
 
     source = "server"
@@ -137,7 +122,7 @@ class ServerEvaluator(Evaluator):
 
     @property
     def pending(self) -> Sequence[PendingEvaluation]:
-        """What is under way, or has ended without being collected."""
+        """Those that run, wait, or have ended without being collected."""
         return [evaluation for evaluation, _ in self._begun]
 
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
@@ -148,7 +133,7 @@ class ServerEvaluator(Evaluator):
             yield evaluation
 
     def close(self) -> None:
-        """End the thread after the evaluation that it is at."""
+        """End the thread after the evaluation that it runs."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _evaluate(self, evaluation: PendingEvaluation) -> Evaluation:
@@ -161,7 +146,7 @@ class ServerEvaluator(Evaluator):
 
 @dataclass
 class _Sent:
-    """A round of client evaluation under way: messages by their place in it."""
+    """A round of client evaluation in progress: messages by their place in it."""
 
     evaluation: PendingEvaluation
     waiting: dict[str, int] = field(default_factory=dict)
@@ -171,16 +156,9 @@ class _Sent:
 class ClientEvaluator(Evaluator):
     """Has clients evaluate the global model on their own data.
 
-    Parameters
-    ----------
-    mailbox : Mailbox
-        The way to the clients.
-    configure, aggregate : callable
-        The strategy's ``configure_evaluate``, ``(server_round, arrays) -> messages``,
-        and ``aggregate_evaluate``, ``(server_round, replies) -> MetricRecord or None``,
-        whose replies come in the order of the messages.
-    patience : float
-        Seconds of real time to wait for the last replies of the run.
+    `configure` and `aggregate` are the strategy's ``configure_evaluate`` and
+    ``aggregate_evaluate``; replies come in the order of the messages. `patience` is how
+    many real seconds to wait for the last replies of the run.
     """
 
     source = "clients"
@@ -210,7 +188,7 @@ class ClientEvaluator(Evaluator):
 
     @property
     def pending(self) -> Sequence[PendingEvaluation]:
-        """The models that are with the clients."""
+        """The models that clients evaluate now."""
         return [sent.evaluation for sent in self._rounds]
 
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:

@@ -1,4 +1,4 @@
-"""All evaluations of a run: when they are due, and who is told of them."""
+"""All evaluations of a run: when they are due, and where their results go."""
 
 import logging
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 
 class Evaluations:
-    """Has the global model evaluated, and tells the callbacks of it.
+    """Begins the evaluations of the global model and passes results to the callbacks.
 
-    The evaluators, each with a source of its own, work after the rounds that `limits`
+    The evaluators, each with its own source, evaluate after the rounds that `stopping`
     names.
     """
 
@@ -24,17 +24,17 @@ class Evaluations:
         self,
         evaluators: Sequence[Evaluator],
         callbacks: Sequence[Callback],
-        limits: StoppingRule,
+        stopping: StoppingRule,
     ) -> None:
         self._evaluators = {evaluator.source: evaluator for evaluator in evaluators}
         if len(self._evaluators) < len(evaluators):
             sources = [evaluator.source for evaluator in evaluators]
             raise ConfigError(f"evaluators need a source each, and have {sources}")
         self._callbacks = callbacks
-        self._limits = limits
+        self._stopping = stopping
 
     def submit(self, state: RunState, number: int) -> None:
-        """Have the model evaluated as it is after round `number`; 0 at the start."""
+        """Begin to evaluate the model as it is after round `number`; 0 at the start."""
         for source, evaluator in self._evaluators.items():
             if number < evaluator.first_round:
                 continue
@@ -43,14 +43,14 @@ class Evaluations:
             evaluator.submit(state, number)
 
     def submit_rest(self, state: RunState) -> None:
-        """Have the last model evaluated, unless the end of its round saw to it."""
-        number = self._limits.round_of(state.updates - 1)
-        ended = state.updates % self._limits.updates_per_round == 0
-        if state.updates and not (ended and self._limits.evaluates(number)):
+        """Evaluate the last model, unless the end of its round already did."""
+        number = self._stopping.round_of(state.updates - 1)
+        ended = state.updates % self._stopping.updates_per_round == 0
+        if state.updates and not (ended and self._stopping.evaluates(number)):
             self.submit(state, number)
 
     def collect(self, state: RunState, *, finish: bool) -> None:
-        """Pass on what has come out; with `finish`, wait for all of it."""
+        """Pass on what has ended; with `finish`, wait for all of it."""
         for evaluator in self._evaluators.values():
             for evaluation in evaluator.collect(finish=finish):
                 for callback in self._callbacks:
@@ -61,7 +61,7 @@ class Evaluations:
         return {name: each.state_dict() for name, each in self._evaluators.items()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over what was pending; sources may have come and gone since."""
+        """Take over what was pending; sources may be other ones now."""
         for source, saved in state.items():
             if source in self._evaluators:
                 self._evaluators[source].load_state_dict(saved)
@@ -69,11 +69,11 @@ class Evaluations:
                 logger.warning("nobody resumes the evaluations of %r", source)
 
     def resume(self) -> None:
-        """Begin again with what was pending."""
+        """Begin the evaluations that were pending."""
         for evaluator in self._evaluators.values():
             evaluator.resume()
 
     def close(self) -> None:
-        """Give up what has not come out."""
+        """Give up what has not ended."""
         for evaluator in self._evaluators.values():
             evaluator.close()

@@ -23,30 +23,10 @@ logger = logging.getLogger("flwr.asyncdrop")
 class AsyncLoop:
     """Keeps `StoppingRule.slots` devices training and merges each reply on arrival.
 
-    A task that is overdue gives its slot to another device; what becomes of its reply
-    is for the `FaultPolicy` to say. The last tasks are not replaced, so that no device
-    trains for nothing; orders that are late may outlive the run.
-
-    Parameters
-    ----------
-    run : Run
-        The state of the run, and those who change it.
-    mailbox : Mailbox
-        The way to the devices.
-    clock : Clock
-        Says what happens next.
-    stopping : StoppingRule
-        When to end.
-    evaluations : Evaluations
-        After every round, and before the first update for those that start there.
-    callbacks : sequence of Callback
-        Told of everything.
-    nodes : Nodes
-        Says which nodes are connected.
-    probe : CapabilityProbe
-        Asks those that join what they can do.
-    resumed : bool
-        Whether the run begins with a state that was saved.
+    An overdue task gives its slot to another device; `FaultPolicy` says what happens to
+    its reply. The last tasks are not replaced, so that no device trains for nothing;
+    late orders may outlive the run. `resumed` says that the run begins with a saved
+    state.
     """
 
     def __init__(
@@ -78,15 +58,10 @@ class AsyncLoop:
     def run(self) -> None:
         """Run to the end.
 
-        When no device comes for as long as the limits say, or when nothing but
-        failures comes in, the run ends early and says so in ``state.ended``.
-
-        Raises
-        ------
-        RunError
-            If that happens before the global model has ever changed.
-        Interrupted
-            If the mailbox or the nodes raise it while they wait.
+        When no device comes within the patience, or only failures come in, the run ends
+        early and ``state.ended`` says why; RunError if the global model has never
+        changed by then. Interrupted if the mailbox or the nodes raise it while they
+        wait.
         """
         interrupted = False
         try:
@@ -101,7 +76,7 @@ class AsyncLoop:
             self._evaluations.collect(self.state, finish=True)
         except Interrupted:
             interrupted = True
-            # While the evaluators still know what is under way.
+            # The evaluators still have what is pending.
             for callback in self._callbacks:
                 callback.on_interrupt(self.state)
             raise
@@ -112,7 +87,7 @@ class AsyncLoop:
                     callback.on_end(self.state)
 
     def begin(self) -> None:
-        """Begin, or resume with what was under way."""
+        """Begin, or resume with the tasks that were out."""
         self._probe.ask(self._clock.now)
         for callback in self._callbacks:
             callback.on_fleet(self._run.fleet)
@@ -134,7 +109,7 @@ class AsyncLoop:
 
     @property
     def continues(self) -> bool:
-        """Whether there is more to do."""
+        """Whether the run is not over yet."""
         state, stopping = self.state, self._stopping
         in_time = state.time < stopping.max_seconds
         return in_time and state.updates < stopping.num_updates and not state.ended
@@ -163,11 +138,8 @@ class AsyncLoop:
     def _fill(self) -> float:
         """Dispatch until every slot is taken, or no more updates are needed.
 
-        Returns
-        -------
-        float
-            When to look for a device for a slot that is still free, in seconds on
-            the clock; infinity if none is free or nobody will come.
+        Return when to look for a device for a slot that is still free, on the loop's
+        clock; infinity if none is free or no device will come.
         """
         state, stopping = self.state, self._stopping
         left = stopping.num_updates - state.updates
@@ -192,7 +164,7 @@ class AsyncLoop:
             return False
         order, message = task
         state.dispatched += 1
-        # Nobody needs to compute what never comes back.
+        # A task that will be lost need not be computed.
         lost_id = f"lost-{order.number}" if order.timing.lost else None
         message_id = lost_id or self._mailbox.push(message)
         if message_id is None:
@@ -207,7 +179,7 @@ class AsyncLoop:
 
     def _wait_for_a_device(self) -> None:
         patience = self._stopping.patience
-        logger.warning("no device is there to train: waiting %g s for one", patience)
+        logger.warning("no device can train: waiting %g s for one", patience)
         if not self._nodes.watch(self._somebody_can_train, patience):
             self._give_up(
                 "timeout",
@@ -220,7 +192,7 @@ class AsyncLoop:
         return self._dispatcher.next_return(self.state) < math.inf
 
     def _end(self, arrival: Arrival) -> None:
-        """End a task: merge its reply, or note why that cannot be done."""
+        """End a task: merge its reply, or count why that cannot be done."""
         state, message_id = self.state, arrival.message_id
         late = message_id in state.late
         order = (state.late if late else state.in_flight).pop(message_id)
@@ -254,7 +226,6 @@ class AsyncLoop:
         self._merged(Merged(order, reply, staleness, number, late, queued))
 
     def _merged(self, merged: Merged) -> None:
-        """Tell of an update, and end its round with it."""
         state = self.state
         state.lost_in_a_row.clear()
         for callback in self._callbacks:
@@ -276,7 +247,7 @@ class AsyncLoop:
         self.state.num_devices = len(fleet)
 
     def _no_reply(self, order: Order) -> None:
-        """Note why nothing came back; what the simulation does is only bad luck."""
+        """Count a task without a reply; a simulated loss is no fault of the project."""
         timing, patience = order.timing, self._stopping.patience
         waited = timing.gives_up - timing.dispatched_at
         if timing.lost:
@@ -291,10 +262,10 @@ class AsyncLoop:
             self._fail(order, "no-reply", f"no reply within {patience:g} s")
 
     def _fail(self, order: Order, kind: str, reason: str) -> None:
-        """Note a failure; end the run when nothing but failures comes in."""
+        """Count a failure; end the run when only failures come in."""
         state = self.state
         state.lost_in_a_row.append(order.device)
-        # A task is mostly lost with its node: do not send it the next one.
+        # Most tasks are lost with their node: it must not get the next one.
         self._refresh(self._nodes.ids())
         self._lose(order, kind, reason)
         lost = len(state.lost_in_a_row)
@@ -307,19 +278,17 @@ class AsyncLoop:
             )
 
     def _lose(self, order: Order, kind: str, reason: str) -> None:
-        """Count a lost task, and its device's failure."""
         self._dispatcher.failed(self.state, order)
         self._count(order, kind, reason)
 
     def _count(self, order: Order, kind: str, reason: str) -> None:
-        """Count a lost task."""
         state = self.state
         state.failures[kind] = state.failures.get(kind, 0) + 1
         for callback in self._callbacks:
             callback.on_failure(state, order, kind, reason)
 
     def _give_up(self, word: str, reason: str) -> None:
-        """End the run with what it has, or with an error if it has nothing."""
+        """End the run early, or with an error if the model has never changed."""
         if self.state.version == 0:
             raise RunError(reason)
         self.state.ended = word

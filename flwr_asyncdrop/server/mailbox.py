@@ -8,7 +8,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_asyncdrop.flower_internals.grids import pull_function
-from flwr_asyncdrop.server.pulls import DirectPulls, Pulls, ThreadedPulls
+from flwr_asyncdrop.server.pulls import ThreadedPulls, direct_pulls
 
 _SHORTEST_POLL = 0.002
 _LONGEST_POLL = 0.25
@@ -17,16 +17,14 @@ _LONGEST_POLL = 0.25
 class Mailbox:
     """Pushes tasks and waits for replies through any `Grid`, which stays as it is.
 
-    `Grid.send_and_receive` is a synchronous round; an asynchronous server needs the
-    first reply of many. A grid that can block until a reply is there offers
-    ``wait_any(message_ids, timeout)``; any other is polled, ever more slowly while
-    nothing comes.
+    An asynchronous server needs the first reply of many. A grid that can block until a
+    reply is there offers ``wait_any(message_ids, timeout)``; any other is polled, ever
+    more slowly while nothing comes.
 
-    `check` is called before each look for a reply, and again and again while none is
-    there. `patiently` is entered whenever it looks for a reply while it waits, as that
-    may take as long as the SuperLink is gone. What either raises ends the wait.
-    `duplicates` counts replies that were thrown away, as the message had been answered
-    before.
+    `check` is called before each look for a reply. `patiently` is entered around each
+    look during a wait, which may last as long as the SuperLink is gone. What either
+    raises ends the wait. `duplicates` counts second replies to a message, which are
+    thrown away.
     """
 
     def __init__(
@@ -38,7 +36,8 @@ class Mailbox:
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._pulls = _pulls_of(grid)
+        pull = pull_function(grid)
+        self._pulls = direct_pulls(grid) if pull is None else ThreadedPulls(pull)
         self._grid = grid
         self._timer = timer
         self._sleep = sleep
@@ -51,8 +50,8 @@ class Mailbox:
     def push(self, message: Message) -> str | None:
         """Send a message; return its id, or None if the grid did not take it.
 
-        Grids answer a failed push in three ways: the id is left out, it is None, or
-        the list is empty. One message a push keeps them apart from success.
+        Grids answer a failed push with no id, None, or an empty list: one message a
+        push keeps these apart from success.
         """
         ids = list(self._grid.push_messages([message]))
         return ids[0] if ids and ids[0] else None
@@ -66,8 +65,7 @@ class Mailbox:
     def wait(self, message_ids: Collection[str], timeout: float) -> Message | None:
         """Wait for the first reply to any of the messages; None if none came in time.
 
-        `timeout` are seconds of real time, maybe infinite. Without messages it only
-        waits.
+        `timeout` is in real seconds, maybe infinite. Without messages it only waits.
         """
         deadline = self._timer() + timeout
         pause = _SHORTEST_POLL
@@ -108,8 +106,3 @@ class Mailbox:
                     del missing[message_id]
                     self._arrived[message_id] = message
                 asked.discard(message_id)
-
-
-def _pulls_of(grid: Grid) -> Pulls:
-    pull = pull_function(grid)
-    return DirectPulls(grid) if pull is None else ThreadedPulls(pull)

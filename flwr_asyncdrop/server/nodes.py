@@ -11,15 +11,7 @@ _POLL = 0.5
 
 
 class Nodes:
-    """The nodes that Flower's grid sees, which come and go.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid.
-    timer, sleep : callable
-        Source of monotonic seconds, and the pause; replaced in tests.
-    """
+    """The nodes that Flower's grid sees, which come and go."""
 
     def __init__(
         self,
@@ -38,28 +30,12 @@ class Nodes:
         return sorted(self._grid.get_node_ids())
 
     def wait_for(self, count: int, patience: float) -> list[int]:
-        """Wait until at least `count` nodes are connected and no more are coming.
+        """Return the ids of at least `count` nodes, ascending, once no more are coming.
 
-        Flower's simulation engine starts the ServerApp before it has registered all
-        of its nodes, so they must be as many as at the look before. A grid that says
-        that its nodes are all there, by ``has_all_nodes``, is not asked again.
-
-        Parameters
-        ----------
-        count : int
-            Nodes wanted, at least 1.
-        patience : float
-            Seconds of real time to wait for them.
-
-        Returns
-        -------
-        list of int
-            Their ids, ascending.
-
-        Raises
-        ------
-        RunError
-            If fewer are there when the time is up.
+        Flower's simulation engine starts the ServerApp before it has registered all of
+        its nodes, so two looks in a row must find equally many; a grid with
+        ``has_all_nodes`` is not asked again. RunError if fewer are there after
+        `patience` real seconds.
         """
         deadline = self._timer() + patience
         nodes = self.ids()
@@ -78,19 +54,9 @@ class Nodes:
         return nodes
 
     def watch(self, enough: Callable[[list[int]], bool], patience: float) -> bool:
-        """Wait until the nodes that are connected will do.
+        """Wait until `enough` accepts the ids of the connected nodes.
 
-        Parameters
-        ----------
-        enough : callable
-            From the ids of the nodes, ascending, to whether they will do.
-        patience : float
-            Seconds of real time to wait.
-
-        Returns
-        -------
-        bool
-            Whether they did in time.
+        Return whether it did within `patience` real seconds.
         """
         deadline = self._timer() + patience
         while not enough(self.ids()):

@@ -14,29 +14,16 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+_POLL = 0.5
 _NOTHING = TaskCost(compute=1.0, bytes_down=0, bytes_up=0)
 
 
 class CapabilityProbe:
-    """Asks each device that joins what it can do.
+    """Asks each real device that joins what it can do.
 
-    A device gets no task before it has answered, or until the patience is over: then
-    it is measured with its first task, like all those that are never asked.
-
-    Parameters
-    ----------
-    mailbox : Mailbox
-        The way to the devices.
-    fleet : Fleet
-        The devices; it learns what they answer.
-    enabled : bool
-        Whether to ask at all. Simulated devices never are.
-    patience : float
-        Seconds to wait for an answer.
+    A device gets no task before it has answered, or until `patience` seconds are over:
+    then its first task measures it.
     """
-
-    POLL = 0.5
-    """Seconds after which to look again while an answer is awaited."""
 
     def __init__(
         self,
@@ -54,7 +41,7 @@ class CapabilityProbe:
         self._asked: dict[str, tuple[int, float]] = {}
 
     def ask(self, now: float) -> None:
-        """Ask the devices that have joined, at a time on the loop's clock."""
+        """Ask the devices that have joined; `now` is on the loop's clock."""
         if not self._enabled:
             return
         for device in sorted(self._fleet.present - self._known):
@@ -66,7 +53,7 @@ class CapabilityProbe:
                 self._fleet.probed_until[device] = now + self._patience
 
     def take_answers(self, now: float) -> None:
-        """Take the answers that are here."""
+        """Read the answers that are there."""
         for reply in self._mailbox.poll(self._asked):
             device, asked_at = self._asked.pop(reply.metadata.reply_to_message_id)
             self._fleet.probed_until.pop(device, None)
@@ -75,7 +62,7 @@ class CapabilityProbe:
     def next_look(self, now: float) -> float:
         """Return when to look for answers; infinity if none is awaited."""
         awaited = any(now < at + self._patience for _, at in self._asked.values())
-        return now + self.POLL if awaited else math.inf
+        return now + _POLL if awaited else math.inf
 
     def _learn(self, device: int, reply: Message, trip: Trip) -> None:
         report = wire.read_report(reply)

@@ -1,11 +1,10 @@
-"""Pulling replies so that one that is still on its way holds up no other."""
+"""Pulling replies so that a slow one delays no other."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Protocol
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -17,42 +16,30 @@ _PATIENCE = 1.0
 
 @dataclass(eq=False)
 class Pull:
-    """The messages whose replies were asked for, and what came of it."""
+    """The messages whose replies were asked for, and the outcome."""
 
     message_ids: Sequence[str]
     replies: list[Message] = field(default_factory=list)
     error: Exception | None = None
 
 
-class Pulls(Protocol):
-    """A way to pull the replies to messages."""
-
-    def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
-        """Return what has come of a pull for these messages, and of those before."""
+Pulls = Callable[[Sequence[str]], list[Pull]]
+"""Returns the outcome of a pull for some messages, and of earlier ones."""
 
 
-class DirectPulls:
-    """Pulls from a grid that returns at once, with what is there."""
-
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-
-    def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
-        """Pull; return what has come of this pull."""
-        return [Pull(message_ids, list(self._grid.pull_messages(message_ids)))]
+def direct_pulls(grid: Grid) -> Pulls:
+    """Pull from a grid that returns at once, with what is there."""
+    return lambda ids: [Pull(ids, list(grid.pull_messages(ids)))]
 
 
 class ThreadedPulls:
-    """Pulls in threads, and leaves alone those that take long.
+    """Pulls in threads, and waits at most `patience` seconds for each.
 
     Flower shows a reply as soon as its device begins to send it, and a pull then waits
     for all of its parts: minutes on a slow link, more than an hour if the device is
-    gone. Replies that such a pull has not taken can be pulled by another. For those
-    that it has, Flower answers the other with an error, which is kept back until it is
-    clear that nothing better comes.
-
-    `pull` may be called by several threads. `patience` are the seconds to wait for a
-    pull before it is left alone.
+    gone. Another pull can get the replies that such a pull has not taken. For those
+    that it has taken, Flower gives the other pull an error, which is kept until no
+    better answer can come. `pull` may be called by several threads.
     """
 
     def __init__(self, pull: PullMessages, patience: float = _PATIENCE) -> None:
@@ -65,7 +52,7 @@ class ThreadedPulls:
         self._answered: set[str] = set()
 
     def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
-        """Pull; return what has come of this pull and of those before."""
+        """Pull; return the outcome of this pull and of earlier ones."""
         # No more pulls than messages until any has come back: each may have taken a
         # reply, and more are not needed while the SuperLink is gone.
         if self._unanswered < len(message_ids):
@@ -90,7 +77,7 @@ class ThreadedPulls:
         return [*done, self._settled_errors()]
 
     def _without_errors(self, pull: Pull) -> Pull:
-        """Leave out the errors of replies that another pull has, or may have, taken."""
+        """Leave out errors of replies that another pull has, or may have, taken."""
         replies: list[Message] = []
         for reply in pull.replies:
             message_id = reply.metadata.reply_to_message_id
@@ -108,7 +95,7 @@ class ThreadedPulls:
         return Pull(pull.message_ids, replies)
 
     def _settled_errors(self) -> Pull:
-        """Return the errors that were kept back, and are the answer after all."""
+        """Return the errors that are the answer after all."""
         settled = [name for name in self._errors if not self._is_awaited(name)]
         return Pull(settled, [self._errors.pop(name) for name in settled])
 

@@ -1,4 +1,4 @@
-"""What becomes of the tasks that were out when the server stopped."""
+"""The tasks that were out when the server stopped."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,28 +10,11 @@ from flwr_asyncdrop.server.run import Run
 
 
 def send_again(run: Run, mailbox: Mailbox) -> list[Order]:
-    """Send the tasks that were out once more, and note their new message ids.
+    """Send the tasks that were out once more; return those that are lost.
 
     A simulated device computes what it would have computed. A real one may have done
-    its task already, for a server that is gone, and gets a new one instead: so nothing
-    is merged twice.
-
-    Parameters
-    ----------
-    run : Run
-        The run that is resumed.
-    mailbox : Mailbox
-        The way to the devices.
-
-    Returns
-    -------
-    list of Order
-        The tasks that are lost.
-
-    Raises
-    ------
-    RunError
-        If the grid does not take a task.
+    its task for the server that is gone: it gets a new task instead, so nothing is
+    merged twice. RunError if the grid does not take a task.
     """
     state = run.state
     if run.simulated:

@@ -20,33 +20,16 @@ from flwr_asyncdrop.submodel import State, extract
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-AggregatorBuilder = Callable[[int], Aggregator]
-"""The aggregator of a run from the number of devices that can be in flight."""
-
 FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""
 
 
 @dataclass
 class Run:
-    """The state of a run and those who change it.
+    """The state of a run and the objects that change it.
 
-    Attributes
-    ----------
-    state : RunState
-        All that changes.
-    dispatcher : Dispatcher
-        Says who trains what.
-    aggregator : Aggregator
-        Merges.
-    slots : int
-        Most tasks in flight at any moment.
-    updates_per_round : int
-        As many as devices can be in flight.
-    averaging : float
-        Decay of the average of the model's versions that is served; 0 for none.
-    max_examples : int
-        Most examples that a reply can claim.
+    A round has `updates_per_round` updates, as many as devices can be in flight.
+    `averaging` is the decay of the average of the model's versions; 0 for none.
     """
 
     state: RunState
@@ -69,7 +52,7 @@ class Run:
         rules: DispatchRules,
         *,
         in_flight: int,
-        build_aggregator: AggregatorBuilder,
+        build_aggregator: Callable[[int], Aggregator],
         build_fleet: FleetBuilder | None = None,
         averaging: float = 0.0,
         max_examples: int = wire.MAX_EXAMPLES,
@@ -77,21 +60,12 @@ class Run:
     ) -> "Run":
         """Put a run together on the nodes that are connected.
 
-        A simulated fleet keeps the devices that it starts with, so it can never have
-        more in flight than those; on a real one others may still come, unless devices
-        wait for each other, which takes a fixed number of them.
-
-        Parameters
-        ----------
-        saved : dict, optional
-            The `state_dict` of the run that this one resumes, which has its size; it
-            is loaded with `load_state_dict`.
-
-        Raises
-        ------
-        ConfigError
-            If devices wait for more updates than can be in flight, or if there is to
-            be a queue on devices that are simulated, or that wait for each other.
+        A simulated fleet keeps the devices that it starts with, so no more can be in
+        flight. On a real one others may join, unless devices wait for each other, which
+        takes a fixed number of them. `build_aggregator` gets the number of devices that
+        can be in flight. `saved` is the `state_dict` of the run that this one resumes:
+        it gives the size, and is loaded with `load_state_dict`. ConfigError if the
+        aggregator waits for too many updates, or if a queue is not possible.
         """
         size, possible = len(node_ids), min(in_flight, len(node_ids))
         if saved is not None:
@@ -154,13 +128,7 @@ class Run:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Become as the run whose state that is.
-
-        Raises
-        ------
-        ShapeError
-            If the model is another.
-        """
+        """Load a state; ShapeError if its model is another."""
         begun = self.state
         self.state = RunState.start_from({}, begun.seed)
         self.state.load_state_dict(state["state"])
@@ -175,13 +143,7 @@ class Run:
         self.state.num_devices = len(self.fleet)
 
     def read(self, order: Order, message: Message) -> wire.Reply:
-        """Read the reply to an order.
-
-        Raises
-        ------
-        ReplyError
-            If it does not fit the order.
-        """
+        """Read the reply to an order; ReplyError if it does not fit."""
         expected = wire.Expected(
             order.part.shapes,
             {name: tensor.dtype for name, tensor in self.state.arrays.items()},
@@ -194,31 +156,16 @@ class Run:
     def merge(
         self, order: Order, reply: wire.Reply, staleness: int, discount: float = 1.0
     ) -> None:
-        """Take a reply into the global model.
+        """Merge a reply into the global model; `discount` scales its weight.
 
-        Parameters
-        ----------
-        order : Order
-            The order that it answers.
-        reply : Reply
-            The reply.
-        staleness : int
-            Versions of the model between dispatch and merge.
-        discount : float
-            Factor on its weight, in (0, 1].
-
-        Raises
-        ------
-        ReplyError
-            If it does not fit the global model; the state is as before then.
+        ReplyError, and no change, if it does not fit the model.
         """
         state, part = self.state, order.part
 
         def cut(arrays: State) -> State:
-            """Return what was trained of a reply."""
-            return (
-                extract(arrays, only(part.indices, arrays)) if part.masked else arrays
-            )
+            if not part.masked:
+                return arrays
+            return extract(arrays, only(part.indices, arrays))
 
         update = Update(
             cut(reply.arrays),

@@ -9,20 +9,17 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 
 
 class Schedule(Protocol):
-    """How the learning rate changes while a run goes on."""
+    """How the learning rate changes during a run."""
 
     def factor(self, fastest_updates: int) -> float:
         """Return the factor on the initial learning rate, in (0, 1].
 
-        Parameters
-        ----------
-        fastest_updates : int
-            Updates that were merged from the fastest rank.
+        `fastest_updates` counts the updates that were merged from the fastest rank.
         """
 
 
 ScheduleBuilder = Callable[[Sequence[TaskCost]], Schedule]
-"""A schedule from what the first task of each speed rank costs, the fastest first."""
+"""A schedule from the cost of the first task of each speed rank, fastest first."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class StepDecay:
     ----------
     milestones : tuple of int
         Updates of the fastest rank after which the rate is multiplied by `gamma`,
-        ascending. None by default: the rate stays constant.
+        ascending; none by default, for a constant rate.
     gamma : float
         Factor in ``(0, 1]``.
     """
@@ -51,12 +48,6 @@ class StepDecay:
             raise ConfigError(f"gamma={self.gamma!r} must lie in (0, 1]")
 
     def factor(self, fastest_updates: int) -> float:
-        """Return the factor on the initial learning rate.
-
-        Parameters
-        ----------
-        fastest_updates : int
-            Updates that were merged from the fastest rank.
-        """
+        """Return the factor on the initial learning rate."""
         reached = sum(fastest_updates >= milestone for milestone in self.milestones)
         return float(self.gamma**reached)

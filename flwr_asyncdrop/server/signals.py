@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, at a moment that suits the run."""
+"""Ctrl-C and SIGTERM, handled when the run can stop."""
 
 import signal
 import threading
@@ -14,14 +14,13 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Signals:
-    """Keeps SIGINT and SIGTERM back until the run can stop; a context manager.
+    """Holds SIGINT and SIGTERM until the run can stop; a context manager.
 
     The first signal is noted; `check` and `at_once` raise it. When the context is left,
-    the process does with it what it always does. A second signal is not kept back.
+    the process handles it as it always does. A second signal is not held.
 
-    Only a process's main thread can handle signals. Elsewhere, as where Flower's
-    simulation engine runs the ServerApp, this does nothing. A signal that the process
-    ignores is left alone.
+    Only a process's main thread can handle signals: elsewhere, as in Flower's
+    simulation engine, this does nothing. Signals that the process ignores stay ignored.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class Signals:
         """Let a signal raise Interrupted the moment it comes.
 
         For calls that may never return, such as those of Flower's grids while their
-        SuperLink is gone, at moments at which the run can stop.
+        SuperLink is gone, when the run can stop.
         """
         self._is_at_once = True
         try:

@@ -1,4 +1,4 @@
-"""How long a run is, how wide, and how much of it may fail."""
+"""How long a run is, how many devices train at once, and how much may fail."""
 
 import math
 from dataclasses import dataclass
@@ -9,30 +9,14 @@ _FAILURES_LATER = 10
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """How long the run is, and how wide.
-
-    Attributes
-    ----------
-    num_rounds : int
-        Rounds to run.
-    updates_per_round : int
-        Updates that make a round.
-    slots : int
-        Most tasks in flight at any moment.
-    patience : float
-        Real seconds to wait for a reply, and for a device when none is left.
-    evaluate_every : int
-        Rounds from one evaluation to the next.
-    max_seconds : float
-        Seconds on the run's clock after which it ends, whatever is in flight.
-    """
+    """How long a run is, and how many devices train at once."""
 
     num_rounds: int
     updates_per_round: int
-    slots: int
-    patience: float
-    evaluate_every: int = 1
-    max_seconds: float = math.inf
+    slots: int  # most tasks in flight at any moment
+    patience: float  # real seconds to wait for a reply, or for a device if none is left
+    evaluate_every: int = 1  # rounds
+    max_seconds: float = math.inf  # on the run's clock
 
     @property
     def num_updates(self) -> int:
@@ -40,7 +24,7 @@ class StoppingRule:
         return self.num_rounds * self.updates_per_round
 
     def round_of(self, update: int) -> int:
-        """Return the round, from 1, that update number `update`, from 0, is in."""
+        """Return the round, from 1, of update number `update`, from 0."""
         return update // self.updates_per_round + 1
 
     def evaluates(self, number: int) -> bool:
@@ -50,9 +34,9 @@ class StoppingRule:
     def most_failures(self, num_devices: int, *, changed: bool) -> int:
         """Return how many tasks may fail in a row before the run ends.
 
-        Few while the global model has never `changed`: then something is wrong with
-        the project. Later on it may pass, like an outage: so many that the quarantine
-        of every device has grown to its longest.
+        Few while the global model has never `changed`: then the project has an error.
+        Later, as after an outage, so many that every device has reached its longest
+        quarantine.
         """
         if not changed:
             return _FAILURES_AT_FIRST * min(self.slots, max(num_devices, 1))

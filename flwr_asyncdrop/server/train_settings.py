@@ -1,4 +1,4 @@
-"""What is the same for every task, and what a device is told beside it."""
+"""What every task carries beside the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.server.schedule import Schedule
 
-# The adjustment biases the model that it brings about so fast, so it fades with the
-# learning rate.
+# The learning rate sets how fast the adjustment biases the model: it fades with it.
 SCHEDULED = ("lr", "logit-adjustment")
 
 
@@ -16,16 +15,8 @@ SCHEDULED = ("lr", "logit-adjustment")
 class TrainSettings:
     """What goes into every task.
 
-    Attributes
-    ----------
-    config : mapping of str to config values
-        The user's train config; what it has of `SCHEDULED` follows the schedule.
-    schedule : Schedule
-        The global learning-rate schedule.
-    keys : RecordKeys
-        Where the records go.
-    ttl : float
-        Real seconds after which Flower gives a message up at the latest.
+    The entries of `config`, the user's train config, named in `SCHEDULED` follow the
+    schedule. Flower gives a message up after `ttl` real seconds.
     """
 
     config: Mapping[str, object]
@@ -46,10 +37,10 @@ class TrainSettings:
 def task_config(
     fleet: Fleet, device: int, server_round: int, *, seed: int
 ) -> wire.TaskConfig:
-    """Return what a device is told beside the user's config.
+    """Return what the server adds to the user's config.
 
-    On a simulated fleet any node may play any device, so it is told which; a node of
-    a real fleet knows its own data.
+    On a simulated fleet any node may play any device, so it gets the device's number; a
+    node of a real fleet knows its own data.
     """
     if fleet.profiles is None:
         return wire.TaskConfig(server_round, seed)

@@ -1,4 +1,4 @@
-"""Whether an array that a client sent can be merged."""
+"""Checking the arrays that a client sent."""
 
 import math
 from typing import Any
@@ -19,12 +19,11 @@ def read_sound_array(
 ) -> torch.Tensor:
     """Read an array that has the shape and dtype that were sent, and sound values.
 
-    A narrower dtype of the same kind is widened, which loses nothing (``float16`` to
-    ``float32``, ``int32`` to ``int64``); any other dtype is refused. Values must be
-    finite, and so far from the largest number of their dtype that no difference,
-    square or sum of them overflows; a running variance must not be negative. Else
-    ReplyError, of kind ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or
-    ``"variance"``.
+    A narrower dtype of the same kind is widened without loss (``float16`` to
+    ``float32``, ``int32`` to ``int64``); any other is refused. Values must be finite,
+    and so far from the largest number of their dtype that no difference, square or sum
+    overflows; a running variance must not be negative. Else ReplyError, of kind
+    ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or ``"variance"``.
     """
     wanted = _numpy_dtype(dtype)
     try:

@@ -1,4 +1,4 @@
-"""What a real device says of itself, and how it is asked."""
+"""What a real device reports about itself, and how the server asks for it."""
 
 import math
 from dataclasses import dataclass
@@ -6,36 +6,21 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 _DEVICE = "asyncdrop-device"
-_GREETING = "asyncdrop-greeting"
+_PROBE = "asyncdrop-greeting"
 _LARGEST = 1e15
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """What a device measured, and what its owner declared; 0 for what is not known.
+    """What a device measured, and what its owner declared; 0 for unknown values."""
 
-    Attributes
-    ----------
-    train_seconds : float
-        Seconds that the local steps of the task took; in the answer to a greeting,
-        that those of a task with the full model would take.
-    received_at, finished_at : float
-        When the task was there, and when it was done, in seconds on the device's own
-        clock.
-    memory : float
-        Bytes that training may take.
-    capacity : float
-        Declared speed, relative to the other devices of the fleet.
-    bandwidth : float
-        Declared bytes a second, in each direction.
-    """
-
+    # Local steps of the task; in the answer to a probe, of one with the full model.
     train_seconds: float = 0.0
-    received_at: float = 0.0
+    received_at: float = 0.0  # seconds on the device's own clock
     finished_at: float = 0.0
-    memory: float = 0.0
-    capacity: float = 0.0
-    bandwidth: float = 0.0
+    memory: float = 0.0  # bytes that training may take
+    capacity: float = 0.0  # declared speed, relative to the other devices of the fleet
+    bandwidth: float = 0.0  # declared bytes a second, in each direction
 
 
 _KEYS = {
@@ -49,19 +34,13 @@ _KEYS = {
 
 
 def add_report(reply: Message, report: DeviceReport) -> None:
-    """Put a report into a reply, on the device; what is there of it already stays."""
+    """Put a report into a reply, on the device, unless there is one already."""
     entries = {key: float(getattr(report, name)) for name, key in _KEYS.items()}
     reply.content.setdefault(_DEVICE, ConfigRecord(entries))  # type: ignore[arg-type]  # a dict of floats is one of config values
 
 
 def read_report(message: Message) -> DeviceReport | None:
-    """Read, on the server, what a device says of itself.
-
-    Returns
-    -------
-    DeviceReport or None
-        None if it says nothing, or if any of it is not a number that can be meant.
-    """
+    """Read a report on the server; None if there is none, or a value makes no sense."""
     if message.has_error():
         return None
     record = message.content.config_records.get(_DEVICE)
@@ -80,16 +59,8 @@ def _is_sound(value: object) -> bool:
 
 
 def make_probe(node_id: int, ttl: float) -> Message:
-    """Build the message that asks a node what it can do, before its first task.
-
-    Parameters
-    ----------
-    node_id : int
-        The node.
-    ttl : float
-        Seconds after which Flower gives the message up.
-    """
-    content = RecordDict({"config": ConfigRecord({_GREETING: True})})
+    """Build the message that asks a node what it can do, before its first task."""
+    content = RecordDict({"config": ConfigRecord({_PROBE: True})})
     return Message(
         content=content,
         dst_node_id=node_id,
@@ -102,4 +73,4 @@ def make_probe(node_id: int, ttl: float) -> Message:
 def is_probe(message: Message) -> bool:
     """Return, on the device, whether a message asks what it can do."""
     records = message.content.config_records.values()
-    return any(record.get(_GREETING) is True for record in records)
+    return any(record.get(_PROBE) is True for record in records)

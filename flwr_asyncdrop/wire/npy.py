@@ -1,8 +1,8 @@
 """Tensors as the bytes of Flower's ``Array``, and back, with one copy each way.
 
-The bytes are those of ``numpy.save``, as Flower's own are. NumPy reads their headers,
-within bounds. Nothing but numbers passes, as many as there are bytes for: bytes from
-strangers can neither bring a pickle nor make the server allocate more than they carry.
+The bytes are those of ``numpy.save``, as Flower's own are. Only headers of numbers are
+read, within bounds, and only if there are bytes for them all: foreign bytes can neither
+bring a pickle nor make the server allocate more than they carry.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a reply must look like to be merged."""
+"""Reading a client's reply, and checking that it can be merged."""
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
@@ -17,81 +17,37 @@ from flwr_asyncdrop.wire.tensors import array_bytes
 MAX_EXAMPLES = 1_000_000_000
 """Examples that one task can claim unless the user says otherwise."""
 
-
 _LONGEST_REASON = 1000
 _LONGEST_VALUE = 80
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a reply to a task must be like.
+    """What a reply to a task must be like."""
 
-    Attributes
-    ----------
-    shapes : mapping of str to tuple of int
-        Name and shape of every array that was sent.
-    dtypes : mapping of str to torch.dtype
-        Dtype of the model's tensors, by the same names.
-    keys : RecordKeys
-        Where the records are.
-    max_examples : int
-        Most examples that it can claim.
-    extra : mapping of str to sequence of str
-        The records that were sent beside the model, and the names of their tensors,
-        which have the shapes and dtypes of the model's.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    dtypes: Mapping[str, torch.dtype]
+    shapes: Mapping[str, tuple[int, ...]]  # of every array that was sent
+    dtypes: Mapping[str, torch.dtype]  # of the model's tensors
     keys: RecordKeys = field(default_factory=RecordKeys)
     max_examples: int = MAX_EXAMPLES
+    # The names of the tensors in each record that was sent beside the model.
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A client's reply that fits its task.
+    """A client's reply that fits its task."""
 
-    Attributes
-    ----------
-    arrays : dict of str to Tensor
-        The trained submodel, in the shapes that were sent and the model's dtypes.
-    num_examples : int
-        Examples that it was trained on.
-    metrics : RecordDict
-        The reply's metric records, for Flower's aggregation functions.
-    num_bytes : int
-        Size of the arrays on the wire.
-    report : DeviceReport, optional
-        What the device says of itself, if it says anything.
-    extra : mapping of str to dict of str to Tensor
-        The records that came back beside the model.
-    """
-
-    arrays: State
+    arrays: State  # in the shapes that were sent and the model's dtypes
     num_examples: int
-    metrics: RecordDict
-    num_bytes: int
+    metrics: RecordDict  # the metric records, for Flower's aggregation functions
+    num_bytes: int  # of the arrays on the wire
     report: DeviceReport | None = None
+    # The records that came back beside the model.
     extra: Mapping[str, State] = field(default_factory=dict)
 
 
 def read_reply(message: Message, expected: Expected) -> Reply:
-    """Read a client's reply and check that it can be merged.
-
-    Parameters
-    ----------
-    message : Message
-        The reply.
-    expected : Expected
-        What it must be like.
-
-    Raises
-    ------
-    ReplyError
-        If the client raised, or if a record, array, value or number is not as it
-        must be; one line with the mend, and a kind for counting.
-    """
+    """Read a client's reply; ReplyError if it cannot be merged, with its kind."""
     content = _content(message)
     records = _array_records(content, expected)
     metrics, num_examples = _read_metrics(
@@ -123,19 +79,7 @@ def read_evaluation(
 ) -> RecordDict:
     """Read what a client measured, for Flower's aggregation functions.
 
-    Parameters
-    ----------
-    message : Message
-        The reply to a ``MessageType.EVALUATE``.
-    keys : RecordKeys
-        Where the records are.
-    max_examples : int
-        Most examples that it can claim.
-
-    Raises
-    ------
-    ReplyError
-        If the client raised, or does not say on how many examples it measured.
+    ReplyError if it raised, or does not say on how many examples it measured.
     """
     metrics, _ = _read_metrics(_content(message), keys.num_examples, max_examples)
     return metrics
@@ -143,12 +87,12 @@ def read_evaluation(
 
 def flat_metrics(content: RecordDict) -> dict[str, float | int]:
     """Return the scalar metrics of all metric records, later records winning."""
-    flat: dict[str, float | int] = {}
-    for record in content.metric_records.values():
-        flat.update(
-            {key: val for key, val in record.items() if isinstance(val, float | int)}
-        )
-    return flat
+    return {
+        key: value
+        for record in content.metric_records.values()
+        for key, value in record.items()
+        if isinstance(value, float | int)
+    }
 
 
 def _content(message: Message) -> RecordDict:
@@ -223,6 +167,6 @@ def _read_metrics(
 
 
 def _short(value: object) -> str:
-    """Return a stranger's value as it may stand in a message."""
+    """Return a client's value, short enough for a message."""
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

@@ -1,4 +1,4 @@
-"""What a task looks like on the wire."""
+"""A task as a message."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,17 +39,10 @@ class RecordKeys:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What the server tells the client about a task, beside the user's config.
+    """What the server adds to the user's config for a task.
 
-    Attributes
-    ----------
-    round : int
-        Round in which the task was dispatched, from 1.
-    seed : int
-        Seed of everything random in the task's local training.
-    partition_id, num_partitions : int or None
-        The simulated device that the node plays; None on a real fleet, where a node
-        knows its own data.
+    `partition_id` is the simulated device that the node plays; None on a real fleet,
+    where a node knows its own data. `seed` is for the task's local training.
     """
 
     round: int
@@ -79,29 +72,8 @@ def make_task(
 ) -> Message:
     """Build the message that asks a node to train, or to evaluate, a model.
 
-    Parameters
-    ----------
-    arrays : ArrayRecord
-        The submodel, or the global model.
-    config : mapping of str to config values
-        The user's train or evaluate config.
-    task : TaskConfig
-        What the server adds to it.
-    node_id : int
-        The node to do it.
-    keys : RecordKeys
-        Where the records go.
-    ttl : float
-        Seconds after which Flower gives the message and its reply up.
-    message_type : str
-        Flower's ``MessageType.TRAIN`` or ``MessageType.EVALUATE``.
-    extra : mapping of str to ArrayRecord, optional
-        What goes beside the model, by record.
-
-    Raises
-    ------
-    ConfigError
-        If a record beside the model has the key of another.
+    Flower gives the message and its reply up after `ttl` seconds. `extra` is sent
+    beside the model, by record; ConfigError if one has the key of another record.
     """
     extra = extra or {}
     if taken := {keys.arrays, keys.config} & extra.keys():
@@ -122,17 +94,14 @@ def make_task(
 
 def read_config(message: Message) -> dict[str, object]:
     """Return, on the client, the entries of all config records of a message."""
-    merged: dict[str, object] = {}
-    for record in message.content.config_records.values():
-        merged.update(record)
-    return merged
+    records = message.content.config_records.values()
+    return {key: value for record in records for key, value in record.items()}
 
 
 def read_task(message: Message) -> TaskConfig:
     """Read, on the client, what `make_task` added to the user's config.
 
-    A message without these keys (from a plain Flower strategy) reads as round 0,
-    seed 0, and no partition.
+    A message of a plain Flower strategy reads as round 0, seed 0, and no partition.
     """
     merged = read_config(message)
     return TaskConfig(

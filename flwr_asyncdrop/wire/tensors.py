@@ -16,13 +16,7 @@ def to_record(state: State) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord) -> State:
-    """Read tensors that own their memory from the wire.
-
-    Raises
-    ------
-    ValueError
-        If the bytes of one are not those of an array of numbers.
-    """
+    """Read tensors that own their memory; ValueError if one cannot be read."""
     return {key: torch.from_numpy(read_array(array)) for key, array in record.items()}
 
 

@@ -56,9 +56,9 @@ class _Counting(LocalSteps):
 
     def finish(self):
         sent = self.task.extra["sent"]
-        kept = self.task.memory.get("sum", {})
+        kept = self.task.state.get("sum", {})
         total = {n: t + kept.get(n, torch.zeros_like(t)) for n, t in sent.items()}
-        self.task.memory["sum"] = total
+        self.task.state["sum"] = total
         return {"sent": total}
 
 

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.pulls import DirectPulls, ThreadedPulls
+from flwr_asyncdrop.server.pulls import ThreadedPulls, direct_pulls
 from tests.grids import HandlerGrid, echo
 from tests.runs import failing
 
@@ -169,7 +169,7 @@ def test_what_a_pull_raises_comes_to_who_waits():
 
 def test_a_grid_that_answers_at_once_is_asked_by_the_thread_that_waits():
     grid = HandlerGrid(echo)
-    pulls = DirectPulls(grid)
+    pulls = direct_pulls(grid)
     (sent,) = grid.push_messages([message("a")])
     (pull,) = pulls([sent])
     assert pull.message_ids == [sent]

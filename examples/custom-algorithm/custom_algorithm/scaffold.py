@@ -73,7 +73,7 @@ class ControlledSteps(StandardSteps):
         super().__init__(task)
         self._server = task.extra[CONTROL]
         zeros = {name: torch.zeros_like(c) for name, c in self._server.items()}
-        self._own = task.memory.get(CONTROL, zeros)
+        self._own = task.state.get(CONTROL, zeros)
         named = task.model.named_parameters()
         self._start = {name: p.detach().cpu().clone() for name, p in named}
 
@@ -92,7 +92,7 @@ class ControlledSteps(StandardSteps):
         for name, parameter_ in self.task.model.named_parameters():
             change[name] += (self._start[name] - parameter_.detach().cpu()) * scale
         own = {name: self._own[name] + delta for name, delta in change.items()}
-        self.task.memory[CONTROL] = own
+        self.task.state[CONTROL] = own
         return {CONTROL: change}
 
 

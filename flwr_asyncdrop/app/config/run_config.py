@@ -263,6 +263,8 @@ class RunConfig:
         given: dict[str, Any] = {}
         for name, value in run_config.items():
             if name not in known:
+                if value == LEFT_OUT:  # a key of another algorithm from outside
+                    continue
                 raise ConfigError(_unknown(name, list(known)))
             key = known[name]
             if key.own is None:
