@@ -1,4 +1,4 @@
-"""Flower's ``Result``, filled while the run goes on."""
+"""Flower's ``Result``, filled during the run."""
 
 import logging
 from collections.abc import Callable

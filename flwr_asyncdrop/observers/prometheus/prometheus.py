@@ -10,7 +10,7 @@ from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
 from flwr_asyncdrop.observers.speed_groups import speed_group
-from flwr_asyncdrop.ranges import check_ranges
+from flwr_asyncdrop.parameters import at_least, in_interval
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -19,7 +19,7 @@ _MOST_EVALUATED = 32
 
 
 class PrometheusMetrics(Callback):
-    """Serves the metrics of a run over HTTP, for Prometheus, while the run goes on.
+    """Serves the metrics of a run over HTTP, for Prometheus, during the run.
 
     ``docs/monitoring.md`` lists them. Counters begin at 0 with every process, as
     those of Prometheus do. The port is open from the first task to the last; it has
@@ -52,10 +52,8 @@ class PrometheusMetrics(Callback):
         run: Mapping[str, str] | None = None,
         devices_up_to: int = 100,
     ) -> None:
-        check_ranges(
-            ("port", port, 0 <= port <= 65535, "in [0, 65535]"),
-            ("devices_up_to", devices_up_to, devices_up_to >= 0, "at least 0"),
-        )
+        in_interval("[0, 65535]").check("port", port)
+        at_least(0).check("devices_up_to", devices_up_to)
         require("prometheus_client", "monitoring")
         self.port = port
         self._address = address
