@@ -4,7 +4,7 @@
 
     AsyncDropError
     ├── ConfigError            a run-config key is unknown, wrong or contradictory
-    ├── CheckpointError        a checkpoint cannot be gone on from
+    ├── CheckpointError        a checkpoint cannot be used
     ├── DataError              a data set is missing or damaged
     ├── MissingExtraError      a package is missing that an extra brings
     ├── SubmodelError
@@ -12,7 +12,7 @@
     │   ├── ShapeError             tensors that do not fit the model or the plan
     │   └── CapacityError          no submodel is small enough for a device
     ├── ReplyError             a client's reply cannot be merged (costs the task)
-    └── RunError               the run cannot go on
+    └── RunError               the run cannot continue
 
     BaseException
     └── Interrupted            a signal stopped the run, which is saved
@@ -24,7 +24,7 @@ from signal import Signals
 class AsyncDropError(Exception):
     """Base class of every error that flwr-asyncdrop raises on purpose.
 
-    The message is one line: what is wrong, with the value, and what mends it.
+    The message is one line: what is wrong, with the value, and how to fix it.
     """
 
 
@@ -49,7 +49,7 @@ class SubmodelError(AsyncDropError):
 
 
 class CapacityError(SubmodelError):
-    """A device has not the memory for even the smallest submodel."""
+    """A device lacks the memory for even the smallest submodel."""
 
 
 class UnsupportedModelError(SubmodelError):
@@ -63,15 +63,9 @@ class ShapeError(SubmodelError, ValueError):
 class ReplyError(AsyncDropError):
     """A client's reply cannot be merged: it costs the task, never the run.
 
-    Parameters
-    ----------
-    kind : str
-        The sort of failure, one of a few, for counting: ``"client-error"``,
-        ``"records"`` (not one ArrayRecord), ``"names"``, ``"unreadable"``,
-        ``"shape"``, ``"dtype"``, ``"non-finite"``, ``"variance"`` or
-        ``"num-examples"``.
-    message : str
-        What is wrong and what mends it.
+    `kind` counts failures of a sort: ``"client-error"``, ``"records"`` (not one
+    ArrayRecord), ``"names"``, ``"unreadable"``, ``"shape"``, ``"dtype"``,
+    ``"non-finite"``, ``"variance"`` or ``"num-examples"``.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -80,19 +74,14 @@ class ReplyError(AsyncDropError):
 
 
 class RunError(AsyncDropError):
-    """The run cannot go on: no node came, or every task fails."""
+    """The run cannot continue: no node came, or every task fails."""
 
 
 class Interrupted(BaseException):
-    """A signal has stopped the run between two events; it can go on later.
+    """A signal has stopped the run between two events; it can be resumed later.
 
     Like ``KeyboardInterrupt``, it is no error that a ClientApp in this process, or
     whoever calls one, should catch.
-
-    Parameters
-    ----------
-    signum : int
-        The signal.
     """
 
     def __init__(self, signum: int) -> None:

@@ -7,20 +7,7 @@ from flwr_asyncdrop.exceptions import MissingExtraError
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import a package that an extra brings.
-
-    Parameters
-    ----------
-    module : str
-        Its name, as in an import.
-    extra : str
-        The extra, e.g. ``"report"``.
-
-    Raises
-    ------
-    MissingExtraError
-        If it is not installed; the one line names the extra.
-    """
+    """Import a module that an extra brings; a MissingExtraError names the extra."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

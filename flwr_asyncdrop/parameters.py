@@ -1,4 +1,4 @@
-"""Dataclass fields that say what they mean, and which values they take."""
+"""Ranges of values, and dataclass fields that have a range and a description."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,21 +19,12 @@ _DETAILS = "flwr-asyncdrop"
 
 @dataclass(frozen=True)
 class Range:
-    """The values that a parameter takes.
-
-    Attributes
-    ----------
-    holds : callable
-        Whether a value is one of them.
-    text : str
-        The range in words that follow "must be".
-    choices : tuple of str
-        The values, if they are names; else empty.
-    """
+    """The values that a parameter takes; `text` follows "must be" in messages."""
 
     holds: Callable[[Any], bool]
     text: str
     choices: tuple[str, ...] = ()
+    """The values, if they are names."""
 
     def check(self, name: str, value: object) -> None:
         """Raise ConfigError, with the name, if a value is not one of them."""
@@ -47,23 +38,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Details:
-    """What a field says of itself beside its type and default.
-
-    Attributes
-    ----------
-    help : str
-        What it means: one line, without a full stop.
-    range : Range
-        The values that it takes.
-    section : str
-        Heading under which ``--help`` and pyproject list it, and the fields after it.
-    affects : {"results", "length", "nothing"}
-        What another value changes.
-    """
+    """What describes a field beside its type and default."""
 
     help: str
+    """One line, without a full stop."""
     range: Range
     section: str = ""
+    """Heading under which ``--help`` and pyproject list it, and the fields after it."""
     affects: Affects = "results"
 
 
@@ -104,7 +85,7 @@ def parameter(
     section: str = "",
     affects: Affects = "results",
 ) -> T:
-    """Return a dataclass field with what it means.
+    """Return a dataclass field with its details.
 
     A subclass that only changes the default passes nothing else: `details` takes the
     rest from its parents.

@@ -1,4 +1,4 @@
-"""Quantities of a run in the form in which people read them."""
+"""Metrics and numbers of bytes as people read them."""
 
 import math
 from collections.abc import Mapping
@@ -8,10 +8,9 @@ _LOWER_IS_BETTER = ("loss", "error", "perplexity")
 
 
 def headline(metrics: Mapping[str, object]) -> tuple[str, float] | None:
-    """Return the metric to show if there is room for one: its name and value.
+    """Return the name and value of the metric to show if there is room for one.
 
-    It is ``"accuracy"`` if that is a number, else the first finite number; None if
-    there is none.
+    It is ``"accuracy"`` if that is a number, else the first finite number, or None.
     """
     numbers = {
         name: float(value)
@@ -43,3 +42,8 @@ def readable_bytes(count: float) -> str:
     value = count / size
     decimals = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:,.{decimals}f} {unit}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return the type and the text of an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,4 +1,4 @@
-"""What lies outside of the package, by name: ``"package.module:attribute"``."""
+"""Objects outside of the package, by name: ``"package.module:attribute"``."""
 
 from importlib import import_module
 from typing import Any
@@ -7,25 +7,12 @@ from flwr_asyncdrop.exceptions import ConfigError
 
 
 def is_reference(name: str) -> bool:
-    """Return whether a name is that of something outside of the package."""
+    """Return whether a name is that of an object outside of the package."""
     return ":" in name
 
 
 def load_reference(key: str, reference: str) -> Any:
-    """Import what ``"package.module:attribute"`` names.
-
-    Parameters
-    ----------
-    key : str
-        The key that has it, for the message, e.g. ``"algo"``.
-    reference : str
-        The name.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported, with the reason in one line.
-    """
+    """Import what ``"package.module:attribute"`` names; a ConfigError names the key."""
     module, _, path = reference.partition(":")
     try:
         found: Any = import_module(module)

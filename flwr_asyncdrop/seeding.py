@@ -12,21 +12,10 @@ import torch
 
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
-    """Derive the seed of one purpose from the seed of the run.
+    """Derive a seed in ``[0, 2**63)``, which every Flower record can carry.
 
-    Parameters
-    ----------
-    seed : int
-        Seed of the run, at least 0.
-    purpose : str
-        What the numbers are for, e.g. ``"mask"``.
-    *numbers : int
-        What tells one use from the next, e.g. device and version; each at least 0.
-
-    Returns
-    -------
-    int
-        A seed in ``[0, 2**63)``, the range that every Flower record can carry.
+    `purpose` is e.g. ``"mask"``; `numbers`, each at least 0, tell one use from the
+    next, e.g. by device and version.
     """
     entropy = [seed, zlib.crc32(purpose.encode()), *numbers]
     state = np.random.SeedSequence(entropy).generate_state(1, np.uint64)

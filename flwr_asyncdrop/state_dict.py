@@ -1,7 +1,6 @@
 """The one protocol of state: ``state_dict`` and ``load_state_dict``.
 
-A state is nested dicts with string keys, and lists, of tensors and of what JSON can
-say. `to_plain` makes it of dataclasses, and `from_plain` makes them again, by their
+`to_plain` makes a state of dataclasses, and `from_plain` makes them again by their
 declared types: a field that is added to a dataclass is saved with it. No class is ever
 named in what is saved, so loading cannot run anything.
 """
@@ -31,35 +30,31 @@ _PLAIN = (bool, int, float, str, types.NoneType, Tensor)
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Something that changes while a run goes on, and can be saved."""
+    """An object that changes during a run, and can be saved."""
 
     def state_dict(self) -> StateDict:
         """Return all that changes; no tensor in it is changed in place later."""
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Become as the one whose state that is."""
+        """Restore what `state_dict` returned."""
 
 
 class Stateless:
-    """Something of which nothing has to be saved: a base for what may have state."""
+    """A base class for what may have state: by default there is none to save."""
 
     def state_dict(self) -> StateDict:
-        """Return all that changes while a run goes on: nothing, by default."""
+        """Return all that changes during a run: nothing, by default."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Become as the one whose `state_dict` that is."""
+        """Restore what `state_dict` returned."""
 
 
 def to_plain(value: Any) -> Any:
     """Return a value of dataclasses, mappings and sequences as a state.
 
-    Dicts whose keys are no strings become lists of pairs, and sets sorted lists.
-
-    Raises
-    ------
-    TypeError
-        If something in it cannot be saved.
+    Dicts whose keys are no strings become lists of pairs, and sets sorted lists. What
+    cannot be saved raises a TypeError.
     """
     if isinstance(value, _PLAIN):
         return value
@@ -79,10 +74,7 @@ def to_plain(value: Any) -> Any:
 def from_plain(kind: Any, plain: Any) -> Any:
     """Return the value of type `kind` that `to_plain` was given.
 
-    Raises
-    ------
-    TypeError, ValueError, KeyError or AttributeError
-        If `plain` is not that of a value of this type.
+    Other values raise a TypeError, ValueError, KeyError or AttributeError.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any or kind in _PLAIN or origin is Literal:

@@ -1,4 +1,4 @@
-"""What an aggregator is: it takes one update at a time into the global model."""
+"""The base class of aggregators, which take one update at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -25,14 +25,13 @@ class Update:
     num_examples : int
         How many examples the device trained on.
     base : dict of str to Tensor, optional
-        The tensors that it was sent, of the same shapes; there for an aggregator
-        that `needs_base`.
+        The tensors that it was sent; there for an aggregator that `needs_base`.
     capability : float
         The device's speed over that of the fastest device, in (0, 1].
     rank, num_ranks : int
         Its place among the speed ranks, 0 the fastest.
     lr_factor : float
-        What the schedule had made of the learning rate that it trained with, in (0, 1].
+        The schedule's factor on the learning rate that it trained with, in (0, 1].
     discount : float
         Factor on its weight, in (0, 1]: less than 1 if it came after its deadline.
     extra : mapping of str to dict of str to Tensor
@@ -53,13 +52,7 @@ class Update:
 
     @property
     def sent(self) -> State:
-        """The base.
-
-        Raises
-        ------
-        ConfigError
-            If the update came without it.
-        """
+        """The base; an update without one raises a ConfigError."""
         if self.base is None:
             raise ConfigError("a change needs its base: keep what each device was sent")
         return self.base
@@ -68,9 +61,8 @@ class Update:
 class Aggregator(Stateless, ABC):
     """Takes updates into the global model, in the order of their arrival.
 
-    One that keeps something between updates saves it by ``state_dict`` and
-    ``load_state_dict``: a tensor in there may be replaced later, but never changed in
-    place.
+    One that keeps something between updates returns it from ``state_dict``: a tensor
+    in there may be replaced later, but never changed in place.
 
     Attributes
     ----------
@@ -87,19 +79,9 @@ class Aggregator(Stateless, ABC):
     def extra(self, state: State) -> Mapping[str, State]:
         """Return what every task carries beside the model; nothing by default.
 
-        Such as SCAFFOLD's control variates. Replies bring records of the same names
-        and shapes back, as `Update.extra`.
-
-        Parameters
-        ----------
-        state : dict of str to Tensor
-            The global model; only read.
-
-        Returns
-        -------
-        mapping of str to dict of str to Tensor
-            Records by name: tensors with names and shapes of the global model's. They
-            are sliced for each device as the model is.
+        Records by name, such as SCAFFOLD's control variates, whose tensors have names
+        and shapes of the global model's. They are sliced for each device as the model
+        is; replies bring records of the same names and shapes back, as `Update.extra`.
         """
         return {}
 

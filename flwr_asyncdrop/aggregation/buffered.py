@@ -7,7 +7,7 @@ from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.aggregation.weighting import Weighting, constant
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 
@@ -32,11 +32,6 @@ class Buffered(Aggregator):
         Of the `ServerStep`.
     waits : bool
         Whether devices wait for the step that their updates are part of.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of range.
     """
 
     needs_base: ClassVar[bool] = True
@@ -51,8 +46,7 @@ class Buffered(Aggregator):
         momentum: float = 0.0,
         waits: bool = False,
     ) -> None:
-        if size < 1:
-            raise ConfigError(f"buffer_size={size!r} must be at least 1")
+        at_least(1).check("buffer_size", size)
         self.size = size
         self.waits_for = size if waits else 1
         self._weighting = weighting
@@ -75,12 +69,9 @@ class Buffered(Aggregator):
 
     def state_dict(self) -> StateDict:
         """Return the changes that wait for the next step, and the velocity."""
-        return {
-            "changes": to_plain(self._changes),
-            "velocity": dict(self._velocity),
-        }
+        return {"changes": to_plain(self._changes), "velocity": dict(self._velocity)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Collect on from there."""
+        """Restore both."""
         self._changes = from_plain(list[Change], state["changes"])
         self._velocity = dict(state["velocity"])

@@ -1,4 +1,4 @@
-"""What updates ask of the global model, and their mean."""
+"""The changes that updates ask for, and their mean."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,17 +22,8 @@ _STATISTICS = ("running_mean", "running_var")
 class Change:
     """What an update asks of the global model.
 
-    Attributes
-    ----------
-    delta : dict of str to Tensor
-        ``W_i - W_dispatched``, of the submodel's shapes; for counters and running
-        statistics the new values themselves.
-    indices : dict of str to dict of int to Tensor
-        Where they belong in the full model.
-    weight : float
-        How much the update counts.
-    num_examples : int
-        How many examples the device trained on.
+    `delta` is ``W_i - W_dispatched``, of the submodel's shapes; for counters and
+    running statistics it is the new values themselves.
     """
 
     delta: State
@@ -43,13 +34,7 @@ class Change:
 
 @torch.no_grad()
 def change_of(update: Update, weight: float = 1.0) -> Change:
-    """Return what an update asks for, against what its device was sent.
-
-    Raises
-    ------
-    ConfigError
-        If the update does not come with what its device was sent.
-    """
+    """Return the change of an update, which must have its base."""
     base = update.sent
     delta = {
         name: tensor - base[name] if is_weight(name, tensor) else tensor
@@ -74,28 +59,12 @@ def mean_change(
       over those that trained it (``N_r`` of the paper's Theorem 1).
 
     Running statistics are averaged over those that trained them, and counters take
-    the maximum; both are new values, not changes.
-
-    Parameters
-    ----------
-    state : dict of str to Tensor
-        The global model; only read.
-    changes : sequence of Change
-        At least one.
-    normaliser : {"size", "examples", "counts"}
-        As above.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Of the full model's shapes.
+    the maximum; both are new values, not changes. `state` is only read.
     """
     shares = _shares(changes, normaliser)
     mean: State = {}
     for name, tensor in state.items():
-        parts = [
-            (change.delta[name], change.indices.get(name, {})) for change in changes
-        ]
+        parts = [(c.delta[name], c.indices.get(name, {})) for c in changes]
         if is_weight(name, tensor):
             mean[name] = _weighted_sum(tensor, parts, shares)
             if normaliser == "counts":
@@ -141,7 +110,6 @@ def _counts(like: Tensor, parts: Sequence[_Part]) -> Tensor:
 
 
 def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:
-    """Return the largest value of each coordinate of a counter."""
     largest = tensor.clone()
     for part, dims in parts:
         # Counters have no units of their own; a plan never narrows them.

@@ -1,4 +1,4 @@
-"""LatestPerGroup aggregation: every speed group has its say in every step."""
+"""LatestPerGroup: every speed group counts in every step."""
 
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -8,33 +8,22 @@ from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 
 NUM_GROUPS = 8
-"""Groups of speed ranks unless told otherwise."""
+"""Groups of speed ranks by default."""
 
 
 @dataclass
 class _Latest:
-    """The latest changes.
-
-    Attributes
-    ----------
-    changes : dict of int to (Change, float)
-        The latest change of each speed group, and the `Update.lr_factor` of it.
-    lr_factor : float
-        The smallest one so far.
-    collected : int
-        Updates since the last step.
-    velocity : dict of str to Tensor
-        Of the `ServerStep`.
-    """
-
     changes: dict[int, tuple[Change, float]] = field(default_factory=dict)
+    """The latest change of each speed group, and its `Update.lr_factor`."""
     lr_factor: float = 1.0
+    """The smallest one so far."""
     collected: int = 0
+    """Updates since the last step."""
     velocity: State = field(default_factory=dict)
 
 
@@ -46,8 +35,8 @@ class LatestPerGroup(Aggregator):
     the latest change of every group of devices that are about as fast, and each step
     takes the mean of these: ``W <- W + lr sum_g s_g m_g Delta_g / max(sum_g m_g, 1)``
     with the masks ``m_g``, so that a coordinate is averaged over those that trained it.
-    The idea of a memory is MIFA's (Gu et al., 2021), where it stands in for devices
-    that are away: a group keeps its say until it sends something newer.
+    MIFA (Gu et al., 2021) keeps the latest change of every device, for those that are
+    away.
 
     A change is about as large as the learning rate that made it. So that one from
     before the rate decayed does not outweigh those after, ``s_g`` is the smallest rate
@@ -58,17 +47,11 @@ class LatestPerGroup(Aggregator):
     size : int
         ``K``, at least 1: updates from one step to the next.
     num_groups : int
-        Groups of speed ranks, at least 1; ranks are spread evenly over them. The
-        server keeps one change of each.
+        Groups of speed ranks, at least 1; ranks are spread evenly over them.
     combine : callable
         Makes one change of theirs: the mean by default, or see `combiner`.
     server_lr, momentum : float
         Of the `ServerStep`.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of range.
     """
 
     needs_base: ClassVar[bool] = True
@@ -82,10 +65,8 @@ class LatestPerGroup(Aggregator):
         server_lr: float = 1.0,
         momentum: float = 0.0,
     ) -> None:
-        if size < 1:
-            raise ConfigError(f"buffer_size={size!r} must be at least 1")
-        if num_groups < 1:
-            raise ConfigError(f"num_groups={num_groups!r} must be at least 1")
+        at_least(1).check("buffer_size", size)
+        at_least(1).check("num_groups", num_groups)
         self.size = size
         self._num_groups = num_groups
         self._combine = combine
@@ -117,7 +98,7 @@ class LatestPerGroup(Aggregator):
         return plain
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from there."""
+        """Restore both."""
         self._latest = from_plain(_Latest, state)
 
     def group_of(self, update: Update) -> int:

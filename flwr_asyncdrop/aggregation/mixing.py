@@ -2,8 +2,10 @@
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.weighting import Weighting, constant
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import in_interval
 from flwr_asyncdrop.submodel import Indices, State, merge_
+
+_RATES = in_interval("[0, 1]")
 
 
 def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
@@ -16,29 +18,23 @@ def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
     Parameters
     ----------
     state : dict of str to Tensor
-        The global model ``W``; changed in place.
+        The global model ``W``; unchanged if the update raises a ShapeError.
     update : dict of str to Tensor
         The local result ``W_i``, of the submodel's shapes.
     indices : dict of str to dict of int to Tensor
         The mask: tensor name -> dim -> kept positions; empty if all is kept.
     alpha : float
         The mixing rate, in [0, 1].
-
-    Raises
-    ------
-    ConfigError
-        If `alpha` lies elsewhere.
-    ShapeError
-        If `update` does not fit; `state` is as before then.
     """
-    merge_(state, update, indices, _checked(alpha))
+    _RATES.check("alpha", alpha)
+    merge_(state, update, indices, alpha)
 
 
 class Mixing(Aggregator):
     """Mix every update in as it arrives (Algorithms 1 and 2).
 
     With a weighting it is FedAsync (Xie et al., 2019): the update's mixing rate is
-    ``alpha * s``, afresh for every update; times its discount if it is late.
+    ``alpha * s``, times its discount if it is late.
 
     Parameters
     ----------
@@ -46,15 +42,11 @@ class Mixing(Aggregator):
         The mixing rate, in [0, 1].
     weighting : callable
         ``s``, from an update to its weight in [0, 1]; 1 by default.
-
-    Raises
-    ------
-    ConfigError
-        If `alpha` lies elsewhere.
     """
 
     def __init__(self, alpha: float = 0.5, weighting: Weighting = constant) -> None:
-        self._alpha = _checked(alpha)
+        _RATES.check("alpha", alpha)
+        self._alpha = alpha
         self._weighting = weighting
 
     def merge(self, state: State, update: Update) -> bool:
@@ -62,12 +54,3 @@ class Mixing(Aggregator):
         rate = self._alpha * self._weighting(update) * update.discount
         mix_(state, update.arrays, update.indices, rate)
         return True
-
-
-def _checked(alpha: float) -> float:
-    if not 0 <= alpha <= 1:
-        raise ConfigError(
-            f"alpha={alpha!r} is not in [0, 1]: 0.5 moves the global model half-way "
-            "to each update"
-        )
-    return alpha

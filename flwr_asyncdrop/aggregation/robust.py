@@ -15,10 +15,9 @@ _ROUNDING = 1e-9
 
 
 def num_cut(count: int, trim: float) -> int:
-    """Return how many of `count` values are cut off at each end.
+    """Return how many values are cut off at each end: ``ceil(trim * count)``.
 
-    ``ceil(trim * count)``, so that the share that is cut is never less than asked
-    for; but one value is always left, and two of an even number.
+    One value is always left, and two of an even number.
     """
     # 0.07 * 100 is a little more than 7.
     return max(min(ceil(trim * count - _ROUNDING), (count - 1) // 2), 0)
@@ -28,20 +27,9 @@ def num_cut(count: int, trim: float) -> int:
 def trimmed_mean(values: Tensor, trim: float) -> tuple[Tensor, Tensor]:
     """Average each coordinate without its largest and smallest values.
 
-    Parameters
-    ----------
-    values : Tensor
-        Of shape ``(n, ...)``, finite; infinity where there is no value.
-    trim : float
-        Share of the values of a coordinate that is cut off at each end, in [0, 1/2];
-        1/2 leaves the median. See `num_cut`.
-
-    Returns
-    -------
-    mean : Tensor
-        Of shape ``(...)``; 0 where there is no value.
-    counts : Tensor
-        Values at each coordinate, int64 of the same shape.
+    `values` has the shape ``(n, ...)`` and infinity where there is no value. `trim`, in
+    [0, 1/2], is the share that `num_cut` cuts off; 1/2 leaves the median. Returns the
+    mean, 0 where there is no value, and the number of values, both of shape ``(...)``.
     """
     count = len(values)
     cuts = torch.tensor([num_cut(here, trim) for here in range(count + 1)])
@@ -87,29 +75,13 @@ def trimmed_change(state: State, changes: Sequence[Change], trim: float) -> Stat
 
     Every coordinate gets the trimmed mean of ``s_i Delta_i`` over those that trained
     it, and does not change if nobody did. Running statistics get that of the new
-    values; counters get the lower median, but never go back. Numbers of examples,
-    which a client can make up, do not count.
-
-    Parameters
-    ----------
-    state : dict of str to Tensor
-        The global model; only read.
-    changes : sequence of Change
-        At least one; as many copies of the largest tensor are made.
-    trim : float
-        As for `trimmed_mean`; 1/2 for the median.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Of the full model's shapes, for `ServerStep`.
+    values; counters get the lower median, but never decrease. Numbers of examples,
+    which a client can make up, do not count. `state` is only read.
     """
     combined: State = {}
     for name, tensor in state.items():
         if not (tensor.is_floating_point() or tensor.is_complex()):
-            combined[name] = _counter(
-                tensor, [change.delta[name] for change in changes]
-            )
+            combined[name] = _counter(tensor, [c.delta[name] for c in changes])
             continue
         mean, counts = trimmed_mean(_spread(name, tensor, changes), trim)
         if not is_weight(name, tensor):

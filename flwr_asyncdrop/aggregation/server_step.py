@@ -3,7 +3,7 @@
 import torch
 
 from flwr_asyncdrop.aggregation.changes import is_weight
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import in_interval, more_than
 from flwr_asyncdrop.submodel import State
 
 
@@ -11,41 +11,21 @@ class ServerStep:
     """Gradient descent with momentum on mean changes.
 
     ``V <- beta V + D``, ``W <- W + lr V`` with the mean change ``D``. Counters and
-    running statistics take their new values as they are.
-
-    Parameters
-    ----------
-    lr : float
-        Learning rate, positive.
-    momentum : float
-        ``beta``, in [0, 1).
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of range.
+    running statistics take their new values as they are. `lr` is more than 0, and
+    `momentum`, the ``beta``, in [0, 1).
     """
 
     def __init__(self, lr: float = 1.0, momentum: float = 0.0) -> None:
-        if not lr > 0:
-            raise ConfigError(f"server_lr={lr!r} must be more than 0")
-        if not 0 <= momentum < 1:
-            raise ConfigError(f"server_momentum={momentum!r} must lie in [0, 1)")
+        more_than(0).check("server_lr", lr)
+        in_interval("[0, 1)").check("server_momentum", momentum)
         self._lr = lr
         self._momentum = momentum
 
     @torch.no_grad()
     def take_(self, state: State, mean: State, velocity: State) -> None:
-        """Take one step.
+        """Take one step, in place; `mean` is used up.
 
-        Parameters
-        ----------
-        state : dict of str to Tensor
-            ``W``; changed in place.
-        mean : dict of str to Tensor
-            ``D``; used up.
-        velocity : dict of str to Tensor
-            ``V``, empty before the first step; its tensors are replaced.
+        `velocity` is empty before the first step, and its tensors are replaced.
         """
         for name, tensor in state.items():
             if not is_weight(name, tensor):
@@ -64,18 +44,8 @@ def average_(average: State, state: State, decay: float, count: int) -> None:
     """Take the `count`-th model into an exponential average, in place.
 
     ``E_t = (1 - d) sum_i d^(t-i) W_i / (1 - d^t)``: the weights of the ``t`` models so
-    far add up to one, so that the first ones do not count for more than later ones.
-
-    Parameters
-    ----------
-    average : dict of str to Tensor
-        ``E_(t-1)``, and ``E_t`` afterwards; for ``t = 1`` its values do not matter.
-    state : dict of str to Tensor
-        ``W_t``.
-    decay : float
-        ``d``, in [0, 1).
-    count : int
-        ``t``, from 1.
+    far add up to one. `count` is ``t``, from 1, and `decay` is ``d``, in [0, 1). For
+    ``t = 1`` the values in `average` do not matter.
     """
     share = (1 - decay) / (1 - decay**count)
     for name, tensor in state.items():

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import at_least
 
 Weighting = Callable[[Update], float]
 """From an update to its weight, in [0, 1]."""
@@ -35,35 +36,17 @@ def capability(update: Update, a: float = 0.0, b: float = 0.0) -> float:
 
 
 WEIGHTINGS = MappingProxyType(
-    {
-        "capability": capability,
-        "constant": constant,
-        "polynomial": polynomial,
-        "hinge": hinge,
-    }
+    {each.__name__: each for each in (capability, constant, polynomial, hinge)}
 )
 """The weightings by name."""
 
 
 def weighting(name: str, a: float = 0.5, b: float = 4.0) -> Weighting:
-    """Look a weighting up and set its parameters.
-
-    Parameters
-    ----------
-    name : str
-        One of `WEIGHTINGS`.
-    a, b : float
-        FedAsync's parameters, at least 0; those that do not need them ignore them.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name, or a parameter is negative.
-    """
+    """Return one of `WEIGHTINGS` with FedAsync's parameters, which are at least 0."""
     if name not in WEIGHTINGS:
         raise ConfigError(
             f"weighting={name!r} is not known: choose one of {', '.join(WEIGHTINGS)}"
         )
-    if not (a >= 0 and b >= 0):
-        raise ConfigError(f"a={a!r} and b={b!r} of a weighting must be at least 0")
+    at_least(0).check("a", a)
+    at_least(0).check("b", b)
     return partial(WEIGHTINGS[name], a=a, b=b)

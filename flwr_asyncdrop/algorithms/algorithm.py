@@ -1,4 +1,4 @@
-"""What an algorithm is: a frozen dataclass that builds the objects of a run."""
+"""The base class of algorithms: frozen dataclasses that build the parts of a run."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -28,11 +28,6 @@ class Algorithm(ABC):
     logit_adjustment : float
         ``tau`` of the loss that corrects a device's label skew, at least 0, which
         follows the schedule of the learning rate; 0 for the plain loss.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of its range.
     """
 
     name: ClassVar[str] = ""
@@ -45,9 +40,7 @@ class Algorithm(ABC):
     """Whether its clients keep state from task to task, which no checkpoint has."""
 
     clip_norm: float = parameter(
-        0.0,
-        "L2 norm down to which an update's change is scaled; 0 = off",
-        at_least(0),
+        0.0, "L2 norm down to which an update's change is scaled; 0 = off", at_least(0)
     )
     averaging: float = parameter(
         0.0,
@@ -55,9 +48,7 @@ class Algorithm(ABC):
         in_interval("[0, 1)"),
     )
     logit_adjustment: float = parameter(
-        0.0,
-        "tau of the loss that corrects a device's label skew; 0 = off",
-        at_least(0),
+        0.0, "tau of the loss that corrects a device's label skew; 0 = off", at_least(0)
     )
 
     def __post_init__(self) -> None:
@@ -67,10 +58,7 @@ class Algorithm(ABC):
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return a new aggregator for so many devices in flight.
 
-        Raises
-        ------
-        ConfigError
-            If a hyperparameter does not go with so many devices.
+        A hyperparameter that does not suit so many raises a ConfigError.
         """
 
     def masks(self) -> MaskPolicy | None:
@@ -83,7 +71,10 @@ class Algorithm(ABC):
 
     def clipped_aggregator(self, in_flight: int) -> Aggregator:
         """Return the aggregator of a run, with clipping if there is any."""
-        aggregator = self.aggregator(in_flight)
+        return self.clipped(self.aggregator(in_flight))
+
+    def clipped(self, aggregator: Aggregator) -> Aggregator:
+        """Return an aggregator that clips updates first, if this algorithm does."""
         return Clipped(aggregator, self.clip_norm) if self.clip_norm else aggregator
 
     @classmethod

@@ -2,22 +2,8 @@
 
 from types import MappingProxyType
 
+from flwr_asyncdrop.algorithms import mixed, stepped
 from flwr_asyncdrop.algorithms.algorithm import Algorithm
-from flwr_asyncdrop.algorithms.mixed import (
-    AsyncDrop,
-    AsyncFedAvg,
-    AsyncFedProx,
-    AsyncFjord,
-    AsyncWeighted,
-    HeteroAsyncDrop,
-    LayerwiseAsyncDrop,
-)
-from flwr_asyncdrop.algorithms.stepped import (
-    AsyncDropPlus,
-    FedAvg,
-    FedBuff,
-    FedBuffWait,
-)
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.references import is_reference, load_reference
 
@@ -25,17 +11,17 @@ ALGORITHMS = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            FedAvg,
-            AsyncFedAvg,
-            AsyncWeighted,
-            AsyncFedProx,
-            AsyncFjord,
-            FedBuff,
-            FedBuffWait,
-            AsyncDrop,
-            HeteroAsyncDrop,
-            LayerwiseAsyncDrop,
-            AsyncDropPlus,
+            stepped.FedAvg,
+            mixed.AsyncFedAvg,
+            mixed.AsyncWeighted,
+            mixed.AsyncFedProx,
+            mixed.AsyncFjord,
+            stepped.FedBuff,
+            stepped.FedBuffWait,
+            mixed.AsyncDrop,
+            mixed.HeteroAsyncDrop,
+            mixed.LayerwiseAsyncDrop,
+            stepped.AsyncDropPlus,
         )
     }
 )
@@ -43,18 +29,7 @@ ALGORITHMS = MappingProxyType(
 
 
 def algorithm(name: str) -> type[Algorithm]:
-    """Return the class of an algorithm.
-
-    Parameters
-    ----------
-    name : str
-        One of `ALGORITHMS`, or ``"package.module:Class"``.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name, or it is not an `Algorithm`.
-    """
+    """Return the class of an algorithm: `name` is as in a run-config."""
     if not is_reference(name):
         if name in ALGORITHMS:
             return ALGORITHMS[name]

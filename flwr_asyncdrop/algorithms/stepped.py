@@ -1,7 +1,7 @@
-"""The algorithms whose server steps with changes that it has collected."""
+"""The algorithms whose server collects changes, then takes a step with them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from flwr_asyncdrop.aggregation import (
     COMBINATIONS,
@@ -65,25 +65,26 @@ class ServerStepped(Algorithm):
         """Return what makes one change of `count` changes."""
         return combiner(self.combine, count, trim=self.trim, normaliser=normaliser)
 
+    def buffered(self, size: int, normaliser: Normaliser, **options: Any) -> Aggregator:
+        """Return `Buffered` with this server step and other `options`."""
+        return Buffered(
+            size,
+            combine=self.combiner(size, normaliser),
+            server_lr=self.server_lr,
+            momentum=self.server_momentum,
+            **options,
+        )
+
 
 @dataclass(frozen=True)
 class FedAvg(ServerStepped):
-    """FedAvg (McMahan et al., 2017): the mean of a cohort, weighted by examples.
-
-    As many devices as can be in flight train at once, and all wait for the slowest.
-    """
+    """FedAvg (McMahan et al., 2017): the mean of a cohort, weighted by examples."""
 
     name: ClassVar[str] = "fedavg"
 
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `Buffered` over the whole cohort."""
-        return Buffered(
-            in_flight,
-            combine=self.combiner(in_flight, "examples"),
-            server_lr=self.server_lr,
-            momentum=self.server_momentum,
-            waits=True,
-        )
+        return self.buffered(in_flight, "examples", waits=True)
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class Collecting(ServerStepped):
     Attributes
     ----------
     buffer_size : int or None
-        Updates that are collected before the server steps, at least 1; None for half
-        of the devices in flight.
+        Updates that are collected before the server steps; None for half of the
+        devices in flight.
     """
 
     buffer_size: int | None = parameter(
@@ -105,17 +106,12 @@ class Collecting(ServerStepped):
 
     def size(self, in_flight: int) -> int:
         """Return the updates that are collected with so many devices in flight."""
-        half = max(in_flight // 2, 1)
-        return half if self.buffer_size is None else self.buffer_size
+        return self.buffer_size or max(in_flight // 2, 1)
 
 
 @dataclass(frozen=True)
 class FedBuff(Collecting, Weighted):
-    """FedBuff (Nguyen et al., 2022): a server step with the mean of K changes.
-
-    Changes are taken against what each device was sent and weighted by staleness;
-    nobody waits.
-    """
+    """FedBuff (Nguyen et al., 2022): a server step with the mean of K changes."""
 
     name: ClassVar[str] = "fedbuff"
     waits: ClassVar[bool] = False
@@ -128,22 +124,13 @@ class FedBuff(Collecting, Weighted):
                 f"buffer_size={size} is more than the {in_flight} devices in flight, "
                 "which would wait for ever: lower it, or put more devices in flight"
             )
-        return Buffered(
-            size,
-            weighting=weighting(self.weighting, self.weighting_a, self.weighting_b),
-            combine=self.combiner(size, "size"),
-            server_lr=self.server_lr,
-            momentum=self.server_momentum,
-            waits=self.waits,
-        )
+        weigh = weighting(self.weighting, self.weighting_a, self.weighting_b)
+        return self.buffered(size, "size", weighting=weigh, waits=self.waits)
 
 
 @dataclass(frozen=True)
 class FedBuffWait(FedBuff):
-    """FedBuff as the AsyncDrop paper compares with it: devices wait for the buffer.
-
-    A device that has delivered gets its next task when its update has been merged.
-    """
+    """FedBuff as the AsyncDrop paper compares with it: devices wait for the buffer."""
 
     name: ClassVar[str] = "fedbuff-wait"
     waits: ClassVar[bool] = True
@@ -151,11 +138,12 @@ class FedBuffWait(FedBuff):
 
 @dataclass(frozen=True)
 class AsyncDropPlus(Collecting, Narrowed):
-    """AsyncDrop beyond the paper: every speed group has its say in every step.
+    """AsyncDrop beyond the paper: every speed group counts in every step.
 
-    Random masks drop more on slower devices, the server steps with the latest changes
-    of all speed groups, the loss corrects the label skew, and an average of the
-    versions is served. Each of the four can be switched off.
+    Random masks drop more on slower devices (`GradedRate`), the server steps with the
+    latest changes of all speed groups (`LatestPerGroup`), the loss corrects the label
+    skew, and an average of the versions is served. Each of the four can be switched
+    off.
 
     Attributes
     ----------
@@ -182,14 +170,16 @@ class AsyncDropPlus(Collecting, Narrowed):
     )
 
     def aggregator(self, in_flight: int) -> Aggregator:
-        """Return `LatestPerGroup`, or `Buffered` without the memory."""
-        size, lr = self.size(in_flight), self.server_lr
-        momentum = self.server_momentum
+        """Return `LatestPerGroup`, or `Buffered` if `group_memory` is off."""
+        size = self.size(in_flight)
         if not self.group_memory:
-            combine = self.combiner(size, "counts")
-            return Buffered(size, combine=combine, server_lr=lr, momentum=momentum)
-        combine = self.combiner(min(NUM_GROUPS, in_flight), "counts")
-        return LatestPerGroup(size, combine=combine, server_lr=lr, momentum=momentum)
+            return self.buffered(size, "counts")
+        return LatestPerGroup(
+            size,
+            combine=self.combiner(min(NUM_GROUPS, in_flight), "counts"),
+            server_lr=self.server_lr,
+            momentum=self.server_momentum,
+        )
 
     def masks(self) -> MaskPolicy:
         """Return `RandomMask` with graded rates."""

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
-from flwr_asyncdrop.app.evaluate import evaluate as totals_of
+from flwr_asyncdrop.app.evaluation import evaluate as totals_of
 from flwr_asyncdrop.app.experiment import (
     best_device,
     initial_model,
@@ -40,7 +40,7 @@ _PROBE_STEPS = 3
 def probe(context: Context) -> float:
     """Return the seconds that the local steps of a task take with the full model.
 
-    From a few steps on the device's own samples, after one that is not timed.
+    It times a few steps on the device's own samples, after one that is not timed.
     """
     config = _config(context)
     model = deepcopy(initial_model(config))
@@ -83,13 +83,8 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the global model on this device's samples."""
     work = DeviceWork.open(message, context)
-    totals = totals_of(
-        work.model,
-        work.data,
-        work.config.precision,
-        split="train",
-        samples=work.samples,
-    )
+    precision, samples = work.config.precision, work.samples
+    totals = totals_of(work.model, work.data, precision, split="train", samples=samples)
     found = work.data.task.metrics(totals)
     metrics = {"num-examples": len(work.samples), "loss": found["loss"], **found}
     return _reply(message, metrics, {})
@@ -97,24 +92,14 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """A message, turned into a model and data on the device that is at hand.
-
-    Attributes
-    ----------
-    partition : int
-        Number of the device that the node plays, or is.
-    samples : ndarray of int64
-        Positions of its samples in the training split.
-    device : torch.device
-        Where its model computes.
-    """
+    """A message, turned into a model and data on the processor that is used."""
 
     config: RunConfig
     seed: int
     model: nn.Module
     data: Dataset
-    partition: int
-    samples: NDArray[np.int64]
+    partition: int  # number of the device that the node plays, or is
+    samples: NDArray[np.int64]  # their positions in the training split
     device: torch.device
 
     @classmethod
@@ -133,7 +118,7 @@ class DeviceWork:
         context: Context,
         model: nn.Module,
     ) -> Self:
-        """Put a task on the device that is at hand; the model moves there."""
+        """Prepare a task; the model moves to the processor that is used."""
         torch.set_num_threads(config.threads)
         device = best_device()
         partition, count = _partition(task, context.node_config)
@@ -154,7 +139,7 @@ class DeviceWork:
         extra: Mapping[str, State] | None = None,
         state: Mapping[str, State] | None = None,
     ) -> LocalTask:
-        """Return what the local objective has at hand, all on one device."""
+        """Return what the local objective gets, all on one processor."""
         labels = None
         if self.data.num_classes:
             labels = self.data.train_y[self.samples].to(self.device)
@@ -180,14 +165,11 @@ class DeviceWork:
         loss = training.train(
             in_precision(self.model, config.precision),
             local,
-            self._batch,
+            lambda at: self.data.batch("train", self.samples[at], self.device),
             len(self.samples),
             torch_generator(self.seed, "order"),
         )
         return loss, local.finish()
-
-    def _batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return self.data.batch("train", self.samples[positions], self.device)
 
     def _moved(self, states: Mapping[str, State]) -> dict[str, State]:
         return {

@@ -8,16 +8,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.data import (
-    Dataset,
+from flwr_asyncdrop.app.data import Dataset, load_dataset
+from flwr_asyncdrop.app.data.partitions import (
     by_speed_level,
     dirichlet,
     iid,
-    load_dataset,
+    level_pools,
 )
-from flwr_asyncdrop.app.data.partitions import level_pools
 from flwr_asyncdrop.app.models import build_model
-from flwr_asyncdrop.app.models.own import build_own_model
+from flwr_asyncdrop.app.models.factory import build_own_model
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.references import is_reference
@@ -29,24 +28,13 @@ _RECALIBRATION_BATCH = 256
 
 
 def best_device() -> torch.device:
-    """Return the GPU that this process was given, if it was given one.
-
-    Ray and ``CUDA_VISIBLE_DEVICES`` show a process the GPUs that it may use.
-    """
+    """Return the GPU that this process may use, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @lru_cache(maxsize=2)
 def load_data(config: RunConfig) -> Dataset:
-    """Load the run's data set, once a process.
-
-    Raises
-    ------
-    DataError
-        If its files are missing or damaged.
-    ConfigError
-        If it is to be dealt out by labels, and has none.
-    """
+    """Load the run's data set, once a process."""
     data = load_dataset(config.dataset, config.data_path, config.download)
     if not data.num_classes and config.partition != "iid":
         raise ConfigError(
@@ -80,11 +68,10 @@ def initial_model(config: RunConfig) -> nn.Module:
 
 
 def trained_model(config: RunConfig, arrays: State) -> nn.Module:
-    """Return the run's model with weights as trained, ready to be used.
+    """Return the run's model with trained weights, ready to be used.
 
     Running statistics of batch normalisation that submodels learnt are biased for the
-    full model, so it gets statistics of its own from test inputs, without labels:
-    "batch statistics at test", as the paper's script has it.
+    full model, so it gets its own from test inputs, as in the paper's script.
     """
     data, device = load_data(config), best_device()
     model = load_submodel(initial_model(config), arrays).to(device)
@@ -121,10 +108,9 @@ def partitions(config: RunConfig, num_devices: int) -> list[NDArray[np.int64]]:
 
 @lru_cache(maxsize=2)
 def level_mixes(config: RunConfig, num_devices: int) -> NDArray[np.float64]:
-    """Return which labels the devices of each speed level have.
+    """Return the share of each label in the pool of each speed level, fastest first.
 
-    For ``partition='speed-level'``, which ties labels to speed: the share of each label
-    in the pool of each level, the fastest first, of shape ``(levels, num_classes)``.
+    For ``partition='speed-level'``; of shape ``(levels, num_classes)``.
     """
     data = load_data(config)
     pools = level_pools(

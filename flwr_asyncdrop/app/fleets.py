@@ -15,13 +15,7 @@ from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
 
 
 def build_fleet(config: RunConfig) -> Callable[[int], Sequence[DeviceProfile]]:
-    """Return what builds the run's fleet from a number of devices, fastest first.
-
-    Raises
-    ------
-    DataError
-        If the trace file is missing or damaged.
-    """
+    """Return what builds the run's fleet from a number of devices, fastest first."""
     if config.trace:
         return partial(trace_fleet, _trace(config))
     return partial(
@@ -38,10 +32,10 @@ def build_fleet(config: RunConfig) -> Callable[[int], Sequence[DeviceProfile]]:
 
 
 def typical_fleet(config: RunConfig) -> Sequence[DeviceProfile]:
-    """Return a fleet with every sort of device equally often, fastest first.
+    """Return a fleet that stands for the run's while the number of nodes is unknown.
 
-    It stands for the run's while the number of nodes is unknown, and has no fewer
-    devices than can be in flight.
+    It has every sort of device equally often, fastest first, and no fewer devices than
+    can be in flight.
     """
     if config.trace:
         size = len(_trace(config))

@@ -17,8 +17,8 @@ _IGNORED = -100  # PyTorch's own mark in `cross_entropy`
 class LearningTask(ABC):
     """What a model learns from a data set.
 
-    A subclass needs `loss` alone; it is then judged by its mean loss. For more metrics
-    it overrides `totals` and `metrics`.
+    A subclass needs `loss` alone, and overrides `totals` and `metrics` for metrics
+    beside the mean loss.
 
     Attributes
     ----------
@@ -33,8 +33,7 @@ class LearningTask(ABC):
     def outputs(self) -> int:
         """Size of the vector that a model returns for each sample.
 
-        The width of the last layer of the package's own models; 0 if it is no vector:
-        then none of them fits.
+        0 if it is no vector: then none of the package's own models fits.
         """
         return self.num_classes
 
@@ -61,11 +60,6 @@ class Classification(LearningTask):
     """One class a sample: cross entropy; ``accuracy`` and ``loss`` in nats.
 
     Outputs are logits of shape ``(n, num_classes)``.
-
-    Attributes
-    ----------
-    num_classes : int
-        How many classes there are.
     """
 
     num_classes: int = field()
@@ -93,10 +87,7 @@ class Classification(LearningTask):
         }
 
     def class_accuracy(self, totals: Mapping[str, Tensor]) -> Tensor:
-        """Return the share of correct answers among the samples of each class.
-
-        Float64 of shape ``(num_classes,)``; 0 for a class without any.
-        """
+        """Return the accuracy of each class, float64; 0 for a class without samples."""
         return totals["correct"].double() / totals["count"].clamp(min=1)
 
 
@@ -104,13 +95,8 @@ class Classification(LearningTask):
 class Regression(LearningTask):
     """Numbers: mean squared error, ``loss``, and mean absolute error, ``mae``.
 
-    Outputs have as many numbers as targets: targets of shape ``(n,)`` go with outputs
-    of shape ``(n, 1)``.
-
-    Attributes
-    ----------
-    size : int
-        Numbers a sample.
+    There are `size` numbers a sample. Outputs have as many numbers as targets: targets
+    of shape ``(n,)`` go with outputs of shape ``(n, 1)``.
     """
 
     size: int = 1
@@ -144,11 +130,6 @@ class NextToken(LearningTask):
 
     Outputs are logits of shape ``(n, length, vocabulary)``, targets int64 token ids of
     shape ``(n, length)``. Targets of -100 do not count. Metrics are means over tokens.
-
-    Attributes
-    ----------
-    vocabulary : int
-        How many token ids there are.
     """
 
     vocabulary: int

@@ -11,14 +11,8 @@ from flwr_asyncdrop.server.schedule import StepDecay
 def expected_schedule(config: RunConfig, costs: Sequence[TaskCost]) -> StepDecay:
     """Place the milestones on the updates that the fastest rank will do.
 
-    Parameters
-    ----------
-    config : RunConfig
-        Says what the fleet is like, and at which shares of these updates the rate
-        decays. Of real devices nothing is known yet: the simulated fleet that it
-        describes stands for them.
-    costs : sequence of TaskCost
-        What a task asks of each rank.
+    `costs` has a task of each rank. Of real devices nothing is known yet: the simulated
+    fleet that the run-config describes stands for them.
     """
     aggregator = config.algorithm.clipped_aggregator(config.in_flight)
     share = fastest_share(
@@ -43,27 +37,15 @@ def fastest_share(
 ) -> float:
     """Return the expected share of a run's updates that the fastest rank does.
 
-    One task of each rank is in flight at any moment, so a rank does updates at the
-    rate at which its devices end theirs. If any idle device may be next, whatever its
-    speed, every device does equally many instead, in a fleet that is much larger than
-    what is in flight. And where devices wait until `waits_for` updates are there, the
-    fastest rank has no more than one among these. Lost tasks are no updates. Absences
-    do not count: another device of the rank takes the place.
+    `profiles` is the fleet, fastest first, and `costs` has a task of each rank.
 
-    Parameters
-    ----------
-    profiles : sequence of DeviceProfile
-        The fleet, fastest first.
-    costs : sequence of TaskCost
-        What a task asks of each rank; there are as many ranks as tasks in flight.
-    uniform : bool
-        Whether any idle device may be next, in place of one of each rank.
-    waits_for : int
-        Updates for which devices wait before they go on; 1 if they never wait, and
-        the number of ranks in a synchronous algorithm.
-    deadline : float
-        Times its expected duration after which a lost task shows; 0 if that takes as
-        long as one that is not lost.
+    One task of each rank is in flight at any moment, so a rank does updates at the
+    rate at which its devices end theirs. If any idle device may be next (`uniform`),
+    every device does equally many instead, in a fleet that is much larger than what is
+    in flight. Where devices wait until `waits_for` updates are there, the fastest rank
+    has at most one among these. Lost tasks are no updates; they show after `deadline`
+    times their expected duration, or with 0 as late as others end. Absences do not
+    count: another device of the rank takes the place.
     """
     rates = [0.0] * len(costs)
     for rank, cost in enumerate(costs):

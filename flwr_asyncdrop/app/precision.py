@@ -1,4 +1,4 @@
-"""Lower precision for training and evaluation, in the one place that knows of it."""
+"""Lower precision for training and evaluation."""
 
 import torch
 from torch import Tensor, nn
@@ -7,15 +7,9 @@ from torch import Tensor, nn
 def in_precision(model: nn.Module, precision: str) -> nn.Module:
     """Return a module that computes as `model` does, in the given precision.
 
-    Parameters
-    ----------
-    model : nn.Module
-        On the device where it is to compute. Its parameters are those of the module
-        returned, and stay ``float32``.
-    precision : str
-        ``"float32"`` returns `model` itself. ``"bfloat16"`` computes what suits it in
-        16 bits (``torch.autocast``), on a GPU with images in channels-last order, which
-        its tensor cores prefer; the outputs are ``float32``.
+    ``"float32"`` returns `model` itself. ``"bfloat16"`` uses ``torch.autocast``, on a
+    GPU with images in channels-last order, which its tensor cores prefer. Parameters,
+    those of `model`, and outputs stay ``float32``. `model` is on its final device.
     """
     return _Autocast(model) if precision == "bfloat16" else model
 

@@ -1,32 +1,65 @@
 """Local training: a few steps that depend on nothing but their seed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim.sgd import sgd
 
-from flwr_asyncdrop.app.sgd import PlainSGD
 from flwr_asyncdrop.objectives import LocalSteps
+
+
+class PlainSGD:
+    """`torch.optim.SGD` with momentum, bit for bit, for less time a step.
+
+    It leaves out parameter groups, hooks and profiling: with the digits' `mlp`, a task
+    of 50 steps takes 19.2 ms in place of 23.2 ms. A step is ``v <- momentum v + g``,
+    then ``w <- w - lr v``, from ``v = g`` on.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Parameter], lr: float, momentum: float
+    ) -> None:
+        self._parameters = list(parameters)
+        self._velocities: list[Tensor | None] = [None] * len(self._parameters)
+        self._lr = lr
+        self._momentum = momentum
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
+        moved = [k for k, w in enumerate(self._parameters) if w.grad is not None]
+        velocities = [self._velocities[k] for k in moved]
+        sgd(
+            [self._parameters[k] for k in moved],
+            [w.grad for w in self._parameters if w.grad is not None],
+            velocities,
+            lr=self._lr,
+            momentum=self._momentum,
+            dampening=0.0,
+            weight_decay=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        for k, velocity in zip(moved, velocities, strict=True):
+            self._velocities[k] = velocity
 
 
 @dataclass(frozen=True)
 class LocalTraining:
     """Mini-batch training on a device's own data.
 
-    The optimiser is new at every dispatch, as in the paper's script.
-
-    Attributes
-    ----------
-    steps : int
-        Mini-batches.
-    batch_size : int
-        Samples in each; fewer if the device has no more.
-    lr, momentum : float
-        Of the optimiser; Adam's first decay rate for ``momentum``.
-    optimizer : {"sgd", "adam"}
-        Which it is.
+    The optimiser is new at every dispatch, as in the paper's script. A device with
+    fewer samples than `batch_size` has smaller batches; `momentum` is the first decay
+    rate of ``"adam"``.
     """
 
     steps: int
@@ -45,19 +78,9 @@ class LocalTraining:
     ) -> float:
         """Train in place; return the mean loss over all samples seen.
 
-        Parameters
-        ----------
-        network : nn.Module
-            Computes the outputs; its parameters are those of ``local.task.model``.
-        local : LocalSteps
-            The loss, and what becomes of its gradients.
-        batch : callable
-            Turns positions, int64 of shape ``(n,)`` in ``[0, num_samples)``, into
-            inputs and targets.
-        num_samples : int
-            Samples that the device holds, at least 1.
-        generator : torch.Generator
-            Decides the order of the samples.
+        `network` has the parameters of ``local.task.model``, `batch` turns positions,
+        int64 of shape ``(n,)`` in ``[0, num_samples)``, into inputs and targets, and
+        `generator` decides the order of the samples.
         """
         network.train()
         optimiser = self._optimiser(network)

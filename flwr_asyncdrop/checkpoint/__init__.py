@@ -1,4 +1,4 @@
-"""Checkpoints: a run that was killed resumes as if nothing had been."""
+"""Checkpoints: a run that was killed resumes with the same result."""
 
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest, run_folder
 from flwr_asyncdrop.checkpoint.checkpointer import Checkpointer

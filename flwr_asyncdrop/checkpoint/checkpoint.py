@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from flwr_asyncdrop.checkpoint.codec import Json, unpack
@@ -23,65 +22,29 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that has been read.
-
-    Attributes
-    ----------
-    path : Path
-        Its folder.
-    settings : dict of str to JSON values
-        The settings of the run.
-    updates, devices : int
-        Updates merged, and devices seen, by then.
-    packed : dict of str to JSON values
-        What was saved, but for the tensors; see `parts`.
-    tensors_sha256 : str
-        Digest that the file of tensors must have.
-    """
+    """A checkpoint that has been read."""
 
     path: Path
     settings: dict[str, Json]
+    """The settings of the run."""
     updates: int
     devices: int
-    packed: dict[str, Json]
-    tensors_sha256: str
+    """Devices seen by then."""
+    parts: dict[str, StateDict]
+    """The state of each part of the run, by name."""
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
-        """Read all but the tensors, which are read when they are needed.
-
-        Raises
-        ------
-        CheckpointError
-            If it is missing or damaged, of another format, or something else.
-        """
+        """Read a checkpoint; what is missing or damaged raises a CheckpointError."""
         body = read_body(path)
-        names = ("settings", "updates", "devices", "parts", "tensors_sha256")
-        return cls(path, *(body[name] for name in names))
-
-    @cached_property
-    def parts(self) -> dict[str, StateDict]:
-        """The state of each part of the run, by name; its tensors are read only now.
-
-        Raises
-        ------
-        CheckpointError
-            If the tensors are not as they were written.
-        """
-        tensors = read_tensors(self.path, self.tensors_sha256)
-        parts: dict[str, StateDict] = unpack(self.packed, tensors)
-        return parts
+        parts = unpack(body["parts"], read_tensors(path, body["tensors_sha256"]))
+        return cls(path, body["settings"], body["updates"], body["devices"], parts)
 
     def restore(self, parts: Mapping[str, Stateful]) -> None:
         """Load into each part of a run the state that was saved of it.
 
-        Callbacks are found by name, and may come and go: one that was not saved starts
-        afresh, and the state of one that is not there now is left out.
-
-        Raises
-        ------
-        CheckpointError
-            If the checkpoint is damaged, or of another version or model.
+        A callback that was not saved starts afresh, and the state of one that is not
+        there now is left out.
         """
         for name in sorted(self.parts.keys() - parts.keys()):
             logger.warning(
@@ -103,26 +66,18 @@ class Checkpoint:
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise CheckpointError(
                     f"{self.path} does not fit this version of flwr-asyncdrop ({name}: "
-                    f"{error}): go on with the version that wrote it, or {START_OVER}"
+                    f"{error}): resume with the version that wrote it, or {START_OVER}"
                 ) from error
 
 
 def newest(folder: Path) -> Checkpoint:
-    """Return the checkpoint to resume from.
+    """Return the newest checkpoint of a run's folder that is not damaged.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of a run: the newest checkpoint that is whole. Or that of one
-        checkpoint, which must be.
-
-    Raises
-    ------
-    CheckpointError
-        If there is none, or if it cannot be used.
+    Given the folder of one checkpoint, return that one. A CheckpointError says why
+    there is none.
     """
     if folder.parent.name == FOLDER:
-        return _whole(folder)
+        return Checkpoint.read(folder)
     candidates = all_checkpoints(folder / FOLDER)
     if not candidates:
         raise CheckpointError(
@@ -131,19 +86,12 @@ def newest(folder: Path) -> Checkpoint:
         )
     for path in candidates[:-1]:
         try:
-            return _whole(path)
+            return Checkpoint.read(path)
         except CheckpointError as error:
             logger.warning("%s; trying the one before", error)
-    return _whole(candidates[-1])
+    return Checkpoint.read(candidates[-1])
 
 
 def run_folder(path: Path) -> Path:
     """Return the folder of a run from itself or from that of one of its checkpoints."""
     return path.parent.parent if path.parent.name == FOLDER else path
-
-
-def _whole(path: Path) -> Checkpoint:
-    checkpoint = Checkpoint.read(path)
-    # Raises if they are damaged.
-    _ = checkpoint.parts
-    return checkpoint

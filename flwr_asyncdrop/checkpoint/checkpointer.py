@@ -1,4 +1,4 @@
-"""Saves a run now and then, off the loop's path, and finds what it resumes from."""
+"""Saves a run in a thread, and finds the checkpoint that it resumes from."""
 
 import logging
 import shutil
@@ -12,7 +12,8 @@ from torch import Tensor
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.checkpoint.codec import Json, pack
 from flwr_asyncdrop.checkpoint.files import FOLDER, START_OVER, forget_later, write
-from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
+from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import Stateful
@@ -21,16 +22,15 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 
 class Checkpointer(Callback):
-    """Says when a run saves itself, where, and what it resumes from; and saves it.
+    """Saves a run, and says what it resumes from.
 
     There is a checkpoint before the first update, one every so many rounds, one when
     a signal stops the run, and one when the run ends early. One that cannot be written
     costs a warning, not the run.
 
     The loop's thread calls `state_dict` of each part, which clones what is changed in
-    place: of a run, the global model. Everything else is shared with the run and only
-    read. A thread of its own writes it; the loop waits for the disk only if the
-    checkpoint before is still being written.
+    place. A second thread writes it; the loop waits for the disk only if the checkpoint
+    before is still being written.
 
     Parameters
     ----------
@@ -45,19 +45,13 @@ class Checkpointer(Callback):
         Checkpoints that there are at most, at least 1.
     settings : mapping of str to JSON values
         The settings of the run, beside those that its strategy knows and with
-        precedence over them. A checkpoint keeps them, and the run resumes with the
-        same alone.
+        precedence over them. A run resumes only with the settings of its checkpoint.
     incidental : collection of str
-        Those that may be others when the run resumes.
+        Settings that may differ when the run resumes.
     defaults : mapping of str to JSON values
-        What a setting was in a checkpoint that is older than the setting.
+        The values of settings that a checkpoint is too old to have.
     command : str
-        What makes the run resume, for people.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
+        How to resume the run, for the log.
     """
 
     def __init__(
@@ -72,9 +66,8 @@ class Checkpointer(Callback):
         defaults: Mapping[str, Json] | None = None,
         command: str = "do the same with Checkpointer(folder, resume=folder)",
     ) -> None:
-        for name, value in (("every", every), ("keep", keep)):
-            if value < 1:
-                raise ConfigError(f"{name}={value!r} must be at least 1")
+        at_least(1).check("every", every)
+        at_least(1).check("keep", keep)
         self.folder = folder
         self.resume = resume
         self.every = every
@@ -99,15 +92,8 @@ class Checkpointer(Callback):
     def load(self, settings: Mapping[str, Json]) -> Checkpoint | None:
         """Return the checkpoint that the run resumes from; None if it begins.
 
-        Parameters
-        ----------
-        settings : mapping of str to JSON values
-            Those that the strategy knows.
-
-        Raises
-        ------
-        CheckpointError
-            If there is none, if it is damaged, or if its run had other settings.
+        `settings` are those that the strategy knows. A CheckpointError says that there
+        is no checkpoint, or none that fits.
         """
         self._all_settings = {**settings, **self.settings}
         self._resumed = None
@@ -119,10 +105,7 @@ class Checkpointer(Callback):
         return checkpoint
 
     def attach(self, parts: Mapping[str, Stateful], updates_per_round: int) -> None:
-        """Say what is saved, by name, and how many updates make a round.
-
-        Nothing changes on the disk before the run begins.
-        """
+        """Set what is saved, by name, before the run begins."""
         self._parts = parts
         self._updates_between = self.every * updates_per_round
         self._due = 0
@@ -130,13 +113,13 @@ class Checkpointer(Callback):
         self._writing = None
 
     def on_resume(self, state: RunState) -> None:
-        """Forget what came after the checkpoint that the run resumes from."""
+        """Delete the checkpoints after the one that the run resumes from."""
         if self._resumed is not None:
             forget_later(self._resumed)
         self._due = self._next(state)
 
     def on_pause(self, state: RunState) -> None:
-        """Save the run, if it is time."""
+        """Save the run, if a checkpoint is due."""
         if state.updates >= self._due:
             self._due = self._next(state)
             self._save(state)
@@ -155,17 +138,15 @@ class Checkpointer(Callback):
         self._thread.shutdown()
 
     def discard(self) -> None:
-        """Delete all checkpoints: the run is over, and its files are written."""
+        """Delete all checkpoints, when the run is over and its files are written."""
         if self.path.is_dir():
-            # At once, so that half a folder is never taken for one to resume from.
+            # Renamed first: half a folder must not look like one to resume from.
             shutil.rmtree(self.path.rename(self.path.with_suffix(".tmp")))
 
     def _next(self, state: RunState) -> int:
-        """Return the number of updates at which the next checkpoint is due."""
         return (state.updates // self._updates_between + 1) * self._updates_between
 
     def _save(self, state: RunState) -> None:
-        """Take the state of every part, and have the thread write it."""
         if self._writing is not None:
             self._writing.result()
         parts, tensors = pack(
@@ -180,9 +161,8 @@ class Checkpointer(Callback):
         self._writing = self._thread.submit(self._write, body, tensors)
 
     def _write(self, body: Mapping[str, Json], tensors: Mapping[str, Tensor]) -> None:
-        files: list[Path] = []
-        for part in self._parts.values():
-            files += part.files if isinstance(part, Callback) else ()
+        callbacks = [p for p in self._parts.values() if isinstance(p, Callback)]
+        files = [file for callback in callbacks for file in callback.files]
         try:
             write(self.path, body, tensors, self.keep, files)
         except (OSError, SafetensorError) as error:
@@ -193,7 +173,6 @@ class Checkpointer(Callback):
             )
 
     def _check_settings(self, checkpoint: Checkpoint) -> None:
-        """Raise CheckpointError if the checkpoint's run had other settings."""
         were, are = {**self.defaults, **checkpoint.settings}, self._all_settings
         differences = [
             f"{key} {were.get(key)!r}, now {are.get(key)!r}"

@@ -1,7 +1,7 @@
 """A state as JSON and a table of tensors.
 
-A tensor stands in the JSON as ``{"$": name}``, with its name in the table. A dict that
-has a key ``"$"`` of its own stands there as ``{"$": dict}``: so nothing is ambiguous.
+A tensor becomes ``{"$": name}``, with its name in the table. A dict that has a key
+``"$"`` of its own becomes ``{"$": dict}``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,15 @@ from typing import Any
 from torch import Tensor
 
 Json = Any
-"""What JSON can say: None, truths, numbers, strings, lists, dicts with string keys."""
+"""None, truths, numbers, strings, lists, and dicts with string keys."""
 
 _MARK = "$"
 
 
 def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
-    """Return a state as JSON, and its tensors by name, uncopied.
+    """Return a state as JSON, and its tensors by name, uncopied and each once.
 
-    A tensor that comes up again, the same object, is in the table once.
-
-    Raises
-    ------
-    TypeError
-        If something in it is no state; see `to_plain`.
+    What is no state raises a TypeError that names its place.
     """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
@@ -33,8 +28,7 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
             return value
         if isinstance(value, Tensor):
             if id(value) not in names:
-                # Keys may have slashes too.
-                while path in tensors:
+                while path in tensors:  # keys may have slashes too
                     path += "'"
                 names[id(value)] = path
                 tensors[path] = value

@@ -1,4 +1,4 @@
-"""One checkpoint on disk: a folder that is there as a whole or not at all.
+"""One checkpoint on disk: a folder that is written as a whole or not at all.
 
 ``state.safetensors`` has the tensors, ``state.json`` all else and the tensors' digest.
 """
@@ -19,7 +19,7 @@ from flwr_asyncdrop.checkpoint.codec import Json
 from flwr_asyncdrop.exceptions import CheckpointError
 
 FOLDER = "checkpoints"
-"""The folder of the checkpoints in that of their run."""
+"""Name of the folder of checkpoints in that of their run."""
 
 START_OVER = "start the run again without resume"
 FORMAT_VERSION = 2
@@ -37,9 +37,9 @@ def all_checkpoints(folder: Path) -> list[Path]:
 
 
 def forget_later(path: Path) -> None:
-    """Delete the checkpoints that are newer than one.
+    """Delete the checkpoints that are newer than one that a run resumes from.
 
-    A run that resumes from it writes its history again, which they count on.
+    They count on the history after it, which the run writes again.
     """
     for other in all_checkpoints(path.parent):
         if int(other.name) > int(path.name):
@@ -55,9 +55,9 @@ def write(
 ) -> Path:
     """Write a checkpoint, and delete the oldest but for `keep`; return its folder.
 
-    Whenever the machine stops, there is the new one, or all that were there before.
-    It is there only when the `files` are on the disk. The body has ``settings``,
-    ``updates``, ``devices`` and ``parts``, which name the tensors.
+    If the machine stops, there is the new one, or all that were there before. The
+    `files` are on the disk before it is. The body has ``settings``, ``updates``,
+    ``devices`` and ``parts``, which name the tensors.
     """
     folder.mkdir(parents=True, exist_ok=True)
     before = all_checkpoints(folder)
@@ -88,13 +88,7 @@ def write(
 
 
 def read_body(path: Path) -> dict[str, Json]:
-    """Return what a checkpoint holds beside its tensors.
-
-    Raises
-    ------
-    CheckpointError
-        If it is missing or damaged, of another format, or something else.
-    """
+    """Return what a checkpoint holds beside its tensors."""
     file = path / _JSON
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -114,7 +108,7 @@ def read_body(path: Path) -> dict[str, Json]:
         raise CheckpointError(
             f"{path} was written by flwr-asyncdrop {content.get('written_by')} in "
             f"format {content.get('format_version')}, and this version reads "
-            f"{FORMAT_VERSION}: go on with that version, or {START_OVER}"
+            f"{FORMAT_VERSION}: resume with that version, or {START_OVER}"
         )
     if digest != _digest(content):
         raise _damaged(file, "its digest is another")
@@ -122,18 +116,12 @@ def read_body(path: Path) -> dict[str, Json]:
 
 
 def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
-    """Return the tensors of a checkpoint, each in memory of its own.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is not as it was written.
-    """
+    """Return the tensors of a checkpoint, copied from the file."""
     file = path / _TENSORS
     try:
         if _sha256(file) != sha256:
             raise _damaged(file, "its digest is another")
-        # Cloned: the file may be mapped, and older checkpoints are deleted.
+        # The file may be mapped, and older checkpoints are deleted.
         return {name: tensor.clone() for name, tensor in load_file(file).items()}
     except (OSError, SafetensorError) as error:
         raise _damaged(file, str(error)) from error

@@ -1,4 +1,4 @@
-"""A Flower mod that tells the server what this device can do."""
+"""A Flower mod that reports this device's speed, memory and bandwidth."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT
 
 ClientAppCallable = Callable[[Message, Context], Message]
-"""A ClientApp, or what is left of it behind a mod."""
+"""A ClientApp, or the rest of it behind a mod."""
 
 Probe = Callable[[Context], float]
 """Measures how many seconds the local steps of a task with the full model take."""
@@ -23,23 +23,21 @@ _MEGABYTE = 1_000_000
 class CapacityMod:
     """Measures each task, so that the server knows how fast this device is now.
 
-    It goes into the ClientApp of a real fleet, ``ClientApp(mods=[CapacityMod()])``,
-    and adds a record of six numbers to each reply to a training message: how long it
-    took, when it came and went, and how much memory there is. It also answers the
+    It goes into the ClientApp of a real fleet, ``ClientApp(mods=[CapacityMod()])``. It
+    adds a record of six numbers to each reply to a training message, and answers the
     server's probe. What the SuperNode's ``--node-config`` declares counts in place
     of what is measured: ``capacity`` (speed relative to the other devices),
     ``memory-mb`` (for training) and ``bandwidth-mbps`` (in each direction).
 
-    Without it the server takes all from dispatch to reply for the device's speed.
+    Without it the device's speed is the whole time from dispatch to reply.
 
     Parameters
     ----------
     probe : callable, optional
-        Measures the device when the server probes it, before its first task; without it
-        the first task does.
+        Measures the device when the server probes it, before its first task.
     train_seconds : str
-        Key of a metric in the replies with the seconds that the local steps took.
-        Without such a metric the whole call counts.
+        Metric of the replies with the seconds that the local steps took. Without it
+        the whole call counts.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class CapacityMod:
 
 
 def declared(node_config: Mapping[str, object], key: str) -> float:
-    """Return a number that the node's owner declares; 0 if there is none."""
+    """Return a number that the node's owner declares, or 0."""
     if key not in node_config:
         return 0.0
     value = node_config[key]

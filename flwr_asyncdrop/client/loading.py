@@ -1,4 +1,4 @@
-"""The one line that a Flower client changes."""
+"""Loads a submodel: the one line that a Flower client changes."""
 
 from flwr.app import ArrayRecord
 from torch import nn
@@ -13,9 +13,8 @@ def load_submodel(model: nn.Module, arrays: ArrayRecord) -> nn.Module:
 
         model = load_submodel(Net(), message.content["arrays"])
 
-    The widths are read off the shapes of the arrays, so the client needs to know
-    nothing of masks. A residual block whose arrays are empty is left out: its input
-    passes on. Full-size arrays give the full model.
+    The widths are read off the shapes of the arrays. A residual block whose arrays are
+    empty is left out: its input passes on. Full-size arrays give the full model.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ import torch
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
-# Limit, use, and the field of memory.stat with what gives way: version 2, and 1.
+# Limit, use, and the field of memory.stat that can be reclaimed: cgroup 2, then 1.
 _CONTROLLERS = (
     ("memory.max", "memory.current", "inactive_file"),
     (
@@ -19,11 +19,7 @@ _NO_LIMIT = 2**60
 
 
 def training_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
-    """Return the bytes that training may take: the GPU's, else the machine's, or 0.
-
-    `meminfo` and `cgroup` are where Linux says how much there is, and how much of it a
-    container may use.
-    """
+    """Return the bytes that training may take: the GPU's, else the machine's, or 0."""
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()
         return int(free)
@@ -32,7 +28,7 @@ def training_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
 
 
 def available_memory(meminfo: Path = _MEMINFO) -> int | None:
-    """Return the bytes that this machine has to give; None if it does not say."""
+    """Return the available bytes of this machine; None if it does not say."""
     try:
         lines = meminfo.read_text().splitlines()
     except OSError:
@@ -55,7 +51,7 @@ def left_in_container(cgroup: Path = _CGROUP) -> int | None:
             continue
         if most == "max" or int(most) >= _NO_LIMIT:
             return None
-        # Files that were read count as used, but give way.
+        # Cached files count as used, but can be reclaimed.
         files = dict(line.split() for line in stat.splitlines()).get(cached, 0)
         return int(most) - taken + int(files)
     return None

@@ -1,4 +1,4 @@
-"""What a device keeps from one of its tasks to the next, in Flower's context."""
+"""A device's own state between its tasks, in Flower's context."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,7 @@ _PREFIX = "asyncdrop"
 
 
 def read_client_state(context: Context, partition: int) -> dict[str, State]:
-    """Return what a device kept, by name; nothing at its first task.
-
-    A simulated node may play several devices: each has its own.
-    """
+    """Return a device's state, by name; a node may play several, with one each."""
     prefix = f"{_PREFIX}.{partition}."
     return {
         key.removeprefix(prefix): wire.from_record(record)
@@ -26,7 +23,7 @@ def read_client_state(context: Context, partition: int) -> dict[str, State]:
 def write_client_state(
     context: Context, partition: int, states: Mapping[str, State]
 ) -> None:
-    """Keep these tensors for the device's next task, in place of the former ones."""
+    """Replace a device's state."""
     prefix = f"{_PREFIX}.{partition}."
     for key in [k for k in context.state.array_records if k.startswith(prefix)]:
         del context.state[key]

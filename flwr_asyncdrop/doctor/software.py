@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
+from flwr_asyncdrop.readable import one_line
 
 _PACKAGE = "flwr-asyncdrop"
 # By name: the module that must be importable, its extra, and what goes without it.
@@ -20,6 +21,7 @@ _OPTIONAL = {
     "scikit-learn": ("sklearn", "data", "there are no digits"),
     "pillow": ("PIL", "data", "compact archives of images are not read"),
     "torchvision": ("torchvision", "data", "data sets cannot be downloaded"),
+    "numba": ("numba", "fast", "the server merges half as fast"),
     "prometheus-client": ("prometheus_client", "monitoring", "there are no metrics"),
     "psutil": ("psutil", "doctor", "memory and who has a port are not seen"),
 }
@@ -95,7 +97,7 @@ def check_optional() -> Iterator[Finding]:
         try:
             import_module(module)
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = one_line(error)
             yield warning(
                 name,
                 f"{found} cannot be imported: {reason}",

@@ -1,4 +1,4 @@
-"""Local objectives beside the plain loss."""
+"""The terms of local objectives."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import at_least, in_interval
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """From logits, shape ``(batch, classes)``, and labels to the mean loss."""
@@ -17,9 +17,8 @@ class LogitAdjustedLoss:
 
     ``CE(z + tau log p, y)`` with the device's own label shares ``p`` (logit adjustment,
     Menon et al., 2021; for federated learning Zhang et al., 2022). A device that never
-    sees a class then has next to no gradient that pushes its logit down, so that the
-    next device need not push it up again. The model learns the posterior under equal
-    class shares; at test its logits are used as they are.
+    sees a class then hardly pushes its logit down. The model learns the posterior under
+    equal class shares; at test its logits are used as they are.
 
     Parameters
     ----------
@@ -32,20 +31,13 @@ class LogitAdjustedLoss:
     smoothing : float
         In (0, 1]: ``p`` is mixed with equal shares at this rate, so that no share is
         zero and a device of a single class still learns a little.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of range.
     """
 
     def __init__(
         self, labels: Tensor, num_classes: int, tau: float, smoothing: float = 0.03
     ) -> None:
-        if not tau >= 0:
-            raise ConfigError(f"logit_adjustment={tau!r} must be at least 0")
-        if not 0 < smoothing <= 1:
-            raise ConfigError(f"smoothing={smoothing!r} must lie in (0, 1]")
+        at_least(0).check("logit_adjustment", tau)
+        in_interval("(0, 1]").check("smoothing", smoothing)
         counts = torch.bincount(labels, minlength=num_classes).float()
         shares = (1 - smoothing) * counts / len(labels) + smoothing / num_classes
         self.offsets = tau * shares.log()
@@ -56,15 +48,7 @@ class LogitAdjustedLoss:
 
 
 class Proximal:
-    """FedProx's pull towards the weights that the device was sent.
-
-    Parameters
-    ----------
-    model : nn.Module
-        With the weights ``w_dispatched``.
-    mu : float
-        Strength of the pull.
-    """
+    """FedProx's pull, of strength `mu`, towards the weights that `model` has now."""
 
     def __init__(self, model: nn.Module, mu: float) -> None:
         self._mu = mu

@@ -1,4 +1,4 @@
-"""What a local objective is: the client's half of an algorithm."""
+"""Local objectives: the client's half of an algorithm."""
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from flwr_asyncdrop.submodel import State
 
 @dataclass(frozen=True)
 class LocalTask:
-    """What a client has at hand when its local steps begin.
+    """What a client has when its local steps begin.
 
     Attributes
     ----------
     model : nn.Module
         The submodel with the weights that the server sent.
     loss_fn : callable
-        The task's own loss: outputs and targets of a mini-batch to its mean.
+        The task's own loss: from outputs and targets of a mini-batch to its mean.
     config : mapping of str to config values
         The train config that came with the task, ``"lr"`` included.
     steps : int
@@ -45,13 +45,7 @@ class LocalTask:
     state: MutableMapping[str, State] = field(default_factory=dict)
 
     def number(self, key: str, default: float = 0.0) -> float:
-        """Return a number of the train config.
-
-        Raises
-        ------
-        ConfigError
-            If it is something else.
-        """
+        """Return a number of the train config; anything else is a ConfigError."""
         value = self.config.get(key, default)
         if not isinstance(value, float | int):
             raise ConfigError(f"{key}={value!r} must be a number")
@@ -59,13 +53,7 @@ class LocalTask:
 
 
 class LocalSteps:
-    """The local steps of one task; by default plain ones.
-
-    Parameters
-    ----------
-    task : LocalTask
-        What is at hand.
-    """
+    """The local steps of one task; by default plain ones."""
 
     def __init__(self, task: LocalTask) -> None:
         self.task = task
@@ -103,9 +91,9 @@ class LocalObjective:
 
 @dataclass(frozen=True)
 class StandardObjective(LocalObjective):
-    """The task's loss, with a logit adjustment and FedProx's term where asked for.
+    """The task's loss, with a logit adjustment and FedProx's term if they are not 0.
 
-    The client goes by what the train config says, so that the schedule can lower the
+    The client reads both from the train config, so that the schedule can lower the
     adjustment.
 
     Attributes
@@ -120,13 +108,13 @@ class StandardObjective(LocalObjective):
     proximal_mu: float | None = None
 
     def config(self) -> Mapping[str, float]:
-        """Return ``"logit-adjustment"`` and ``"proximal-mu"``, as far as there are."""
+        """Return ``"logit-adjustment"`` and ``"proximal-mu"``, if they are in use."""
         mu, tau = self.proximal_mu, self.logit_adjustment
         found = {} if mu is None else {"proximal-mu": mu}
         return {**found, "logit-adjustment": tau} if tau else found
 
     def begin(self, task: LocalTask) -> LocalSteps:
-        """Begin the local steps, with the strengths that the train config has."""
+        """Begin the local steps, with the strengths of the train config."""
         return StandardSteps(task)
 
 
@@ -147,10 +135,10 @@ class StandardSteps(LocalSteps):
         self._pull = Proximal(task.model, mu) if mu else None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss, adjusted to the labels of the device if asked for."""
+        """Return the loss, maybe adjusted to the labels of the device."""
         return self._loss_fn(outputs, targets)
 
     def adjust_gradients(self) -> None:
-        """Pull the weights towards those that the device was sent, if asked for."""
+        """Maybe pull the weights towards those that the device was sent."""
         if self._pull is not None:
             self._pull.add_gradients()

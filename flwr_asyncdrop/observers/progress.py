@@ -1,4 +1,4 @@
-"""Two lines now and then while the run goes on."""
+"""The progress of a run in the log."""
 
 import logging
 import time
@@ -21,28 +21,19 @@ _MOST_GROUPS = 4
 
 
 class ProgressLog(Callback):
-    """Logs how far the run is, and which tasks were lost.
+    """Logs the progress of the run, and which tasks were lost.
 
-    One line has updates, time on the run's clock, the last evaluation's headline
-    metric (the server's, unless only others evaluate), the devices that are there,
-    tasks in flight and late, devices that get no task for now, and updates per real
-    second. The one below it has the mean staleness, and how much of it comes of
-    queueing ahead, bytes, the updates of each speed group, the fastest first, and lost
-    tasks by kind::
+    Time is on the run's clock, updates are per real second, the metric is the server's
+    unless only others evaluate, and speed groups stand the fastest first::
 
         update 128/480 | t 512 s | accuracy 0.913 | 24 devices, 8 in flight, 1 late,
         2 in quarantine | 41 updates/s
             staleness 5.2 (1.1 queued) | 12.3 MB down, 12.1 MB up | by speed group
             43 36 30 19 | lost: 1 no-reply, 1 shape
 
-    Parameters
-    ----------
-    num_updates : int
-        Updates in the whole run.
-    seconds : float
-        Least real seconds from one such pair to the next; the last one always comes.
-    timer : callable
-        Source of monotonic seconds.
+    Two such pairs are at least `seconds` real seconds apart; the last one always
+    comes. `num_updates` are those of the whole run, and `timer` gives monotonic
+    seconds.
     """
 
     def __init__(

@@ -1,34 +1,33 @@
-"""Flower's ``Result``, filled while the run goes on."""
+"""Flower's ``Result``, filled during the run."""
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.observers.metrics import MetricsFn, aggregate_metrics
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+"""Flower's aggregation of metrics: records and the weighting key to one record."""
 
 _EVALUATED = {
     "clients": "evaluate_metrics_clientapp",
     "server": "evaluate_metrics_serverapp",
 }
+# What of a ``Result`` has metrics by round.
 _SAVED = ("train_metrics_clientapp", *_EVALUATED.values())
-"""What of a ``Result`` has metrics by round."""
 
 
 class ResultCollector(Callback):
-    """Fills a ``Result`` round by round.
-
-    Parameters
-    ----------
-    aggregate : callable
-        Flower's ``train_metrics_aggr_fn``; gets the metrics of a round's updates.
-    weighting_key : str
-        Its second argument.
-    """
+    """Fills a ``Result``; `aggregate` gets the metrics of a round's updates."""
 
     def __init__(self, aggregate: MetricsFn, weighting_key: str) -> None:
         self.result = Result()
@@ -72,3 +71,23 @@ class ResultCollector(Callback):
     def on_end(self, state: RunState) -> None:
         """Add the final model."""
         self.result.arrays = wire.to_record(state.served)
+
+
+def aggregate_metrics(
+    aggregate: MetricsFn, records: list[RecordDict], weighting_key: str
+) -> MetricRecord:
+    """Aggregate metrics; return an empty record, with a warning, if it is impossible.
+
+    Clients choose what they measure, and Flower's own function raises where a list
+    from one meets a number from another.
+    """
+    try:
+        return aggregate(records, weighting_key)
+    except Exception as error:
+        logger.warning(
+            "the metrics of %d clients cannot be aggregated (%s) and are left out: "
+            "let all clients send the same keys, each with numbers of one length",
+            len(records),
+            one_line(error),
+        )
+        return MetricRecord()

@@ -17,11 +17,8 @@ from flwr_asyncdrop.submodel import UnitGroup
 class UnitCounts:
     """Counts, per unit and speed rank, the updates that trained it.
 
-    Parameters
-    ----------
-    most_numbers : int
-        Counts that `record` gives at most, or one a group and rank; beyond that it
-        pools neighbouring units.
+    `record` pools neighbouring units so that it gives at most `most_numbers` counts,
+    or one a group and rank.
     """
 
     def __init__(self, most_numbers: int = 100_000) -> None:
@@ -52,23 +49,19 @@ class UnitCounts:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from there."""
-        counts = from_plain(dict[UnitGroup, dict[int, Tensor]], state["counts"])
         self._updates = Counter(from_plain(dict[int, int], state["updates"]))
         self._counts.clear()
+        counts = from_plain(dict[UnitGroup, dict[int, Tensor]], state["counts"])
         for group, of_rank in counts.items():
-            self._counts[group] = {
-                rank: units.numpy().copy() for rank, units in of_rank.items()
-            }
+            for rank, units in of_rank.items():
+                self._counts[group][rank] = units.numpy().copy()
 
     def record(self) -> dict[str, Any] | None:
         """Return the counts as JSON values; None if no submodel was trained.
 
-        Returns
-        -------
-        dict or None
-            ``ranks`` that trained and their ``updates``; ``bin``, the number of
-            neighbouring units that each count sums up; and ``groups``, each with
-            ``name``, ``size`` and ``counts``, a list for each of the ranks.
+        ``ranks`` that trained and their ``updates``; ``bin``, the number of
+        neighbouring units that each count sums up; and ``groups``, each with
+        ``name``, ``size`` and ``counts``, a list for each of the ranks.
         """
         if not self._updates:
             return None

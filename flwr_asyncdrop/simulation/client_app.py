@@ -6,6 +6,7 @@ from collections.abc import Callable
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.references import load_reference
 
 ClientAppSource = str | Callable[[], ClientApp]
@@ -13,18 +14,7 @@ ClientAppSource = str | Callable[[], ClientApp]
 
 
 def load_client_app(source: ClientAppSource) -> ClientApp:
-    """Load the ClientApp that ``source`` names or makes.
-
-    Parameters
-    ----------
-    source : str | Callable[[], ClientApp]
-        ``"module:attribute"``, or a function without arguments that returns it.
-
-    Raises
-    ------
-    ConfigError
-        There is no ClientApp to be had from ``source``.
-    """
+    """Load the ClientApp that ``source`` names or makes; ConfigError if it cannot."""
     app: object
     if isinstance(source, str):
         app = load_reference("client_app", source)
@@ -41,11 +31,6 @@ def load_client_app(source: ClientAppSource) -> ClientApp:
             "give module:attribute of a ClientApp, or a function that returns one."
         )
     return app
-
-
-def one_line(error: BaseException) -> str:
-    """Describe an error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def check_can_be_sent(source: ClientAppSource) -> None:

@@ -20,9 +20,7 @@ from flwr_asyncdrop.flower_internals.identity import (
     stamp,
 )
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
-from flwr_asyncdrop.simulation.client_call import Answer, ClientCall
-from flwr_asyncdrop.simulation.inline_runner import InlineRunner
-from flwr_asyncdrop.simulation.runner import Runner
+from flwr_asyncdrop.simulation.runner import ClientCall, InlineRunner, Runner
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
 
@@ -41,11 +39,11 @@ class LocalGrid(Grid):
     messages of a node are processed one at a time in the order pushed, and a
     message's time to live is carried but not enforced.
 
-    Workers are started with the ``forkserver`` method of ``multiprocessing``, whose
-    server process lives until this process ends: workers see the environment variables
-    of the first start. They import the main script only if the ClientApp is a function
-    or lies there; then it needs the usual ``if __name__ == "__main__":``. A worker that
-    dies costs its task (an Error reply) and is replaced.
+    Workers are started with the ``forkserver`` method of ``multiprocessing``: all see
+    the environment variables of the first start. They import the main script only if
+    the ClientApp is a function or lies there; then it needs the usual
+    ``if __name__ == "__main__":``. A worker that dies costs its task (an Error reply)
+    and is replaced.
 
     All calls must come from one thread. Use it as a context manager, or call
     `close`; else the workers end when the grid is garbage-collected, or with this
@@ -107,15 +105,23 @@ class LocalGrid(Grid):
                 "num-partitions": num_nodes,
                 **(node_config(partition) if node_config else {}),
             }
-            self._contexts[node] = Context(
-                _RUN_ID, node, config, RecordDict(), dict(run_config or {})
-            )
+            settings = dict(run_config or {})
+            context = Context(_RUN_ID, node, config, RecordDict(), settings)
+            self._contexts[node] = context
         self._numbers = count(1)
         self._queue = TaskQueue()
         self._open: set[str] = set()
         self._replies: dict[str, Message] = {}
         if runner is None:
-            runner = _default_runner(client_app, workers, threads_per_worker)
+            if client_app is None:
+                raise ConfigError(
+                    "LocalGrid needs a client_app, or a runner that has one."
+                )
+            runner = (
+                WorkerPool(client_app, workers, threads_per_worker)
+                if workers
+                else InlineRunner(client_app)
+            )
         elif client_app is not None:
             raise ConfigError("A runner has its own ClientApp: leave client_app out.")
         self._runner = runner
@@ -192,9 +198,9 @@ class LocalGrid(Grid):
     def wait_any(
         self, message_ids: Collection[str], timeout: float | None = None
     ) -> bool:
-        """Block until `pull_messages` has something to return for one of the ids.
+        """Wait until `pull_messages` has something to return for one of the ids.
 
-        It waits `timeout` seconds at most; ``None`` waits as long as it takes. Return
+        For `timeout` seconds at most; ``None`` waits as long as it takes. Return
         whether there is something.
         """
         end = None if timeout is None else time.monotonic() + timeout
@@ -231,12 +237,8 @@ class LocalGrid(Grid):
                 "push a new Message, not the same one again."
             )
         message_id = f"message-{next(self._numbers)}"
-        stamp(
-            message,
-            message_id=message_id,
-            run_id=self._run.run_id,
-            src_node_id=SUPERLINK_NODE_ID,
-        )
+        run_id, source = self._run.run_id, SUPERLINK_NODE_ID
+        stamp(message, message_id=message_id, run_id=run_id, src_node_id=source)
         self._open.add(message_id)
         self._queue.push(message)
         return message_id
@@ -250,17 +252,14 @@ class LocalGrid(Grid):
     def _collect(self, timeout: float | None) -> None:
         self._check_open()
         for answer in self._runner.collect(timeout):
-            self._record(answer)
+            metadata = answer.reply.metadata
+            message_id = metadata.reply_to_message_id
+            stamp(answer.reply, message_id=f"reply-to-{message_id}")
+            self._contexts[metadata.src_node_id] = answer.context
+            self._queue.done(metadata.src_node_id)
+            self._open.remove(message_id)
+            self._replies[message_id] = answer.reply
         self._hand_out()
-
-    def _record(self, answer: Answer) -> None:
-        metadata = answer.reply.metadata
-        message_id = metadata.reply_to_message_id
-        stamp(answer.reply, message_id=f"reply-to-{message_id}")
-        self._contexts[metadata.src_node_id] = answer.context
-        self._queue.done(metadata.src_node_id)
-        self._open.remove(message_id)
-        self._replies[message_id] = answer.reply
 
     def _unknown(self, message_id: str) -> Message:
         asked = Message(RecordDict(), SUPERLINK_NODE_ID, "query")
@@ -273,16 +272,6 @@ class LocalGrid(Grid):
     def _check_open(self) -> None:
         if not self._close.alive:
             raise RunError("The LocalGrid is closed; make a new one.")
-
-
-def _default_runner(
-    client_app: ClientAppSource | None, workers: int, threads: int
-) -> Runner:
-    if client_app is None:
-        raise ConfigError("LocalGrid needs a client_app, or a runner that has one.")
-    if workers == 0:
-        return InlineRunner(client_app)
-    return WorkerPool(client_app, workers, threads)
 
 
 def _check_at_least(name: str, value: int, least: int) -> None:

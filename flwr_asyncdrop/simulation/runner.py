@@ -1,12 +1,76 @@
-"""Who runs the ClientApp for a grid: the interface."""
+"""Who runs the ClientApp for a grid: the interface, its calls, and the plain way."""
 
+import logging
+import pickle
+import traceback
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
-from flwr_asyncdrop.simulation.client_call import Answer, ClientCall
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from flwr_asyncdrop.flower_internals.identity import ErrorCode
+from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The reply to a call, and the node's context after it."""
+
+    reply: Message
+    context: Context
+
+
+@dataclass(frozen=True)
+class ClientCall:
+    """A message for a node, and the node's context before it. It pickles."""
+
+    message: Message
+    context: Context
+
+    def run(self, app: ClientApp) -> Answer:
+        """Call the ClientApp, which may change the message and the context.
+
+        Whatever it raises becomes an Error reply, with the context as it was changed
+        until then.
+        """
+        try:
+            reply = app(self.message, self.context)
+        except (Exception, SystemExit) as error:
+            _log.warning("A ClientApp raised:\n%s", traceback.format_exc())
+            return self.fail(one_line(error))
+        fault = self._fault(reply)
+        return self.fail(fault) if fault else Answer(reply, self.context)
+
+    def fail(self, reason: str, *, crashed: bool = False) -> Answer:
+        """Answer with an Error reply; `reason` is one line.
+
+        `crashed` says that the process or machine that ran the ClientApp was lost;
+        else the ClientApp itself is at fault.
+        """
+        code = (
+            ErrorCode.CLIENT_APP_CRASHED
+            if crashed
+            else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        )
+        return Answer(Message(Error(code, reason), reply_to=self.message), self.context)
+
+    def _fault(self, reply: object) -> str | None:
+        if not isinstance(reply, Message):
+            return f"The ClientApp returned a {type(reply).__name__}, not a Message."
+        if reply.metadata.reply_to_message_id != self.message.metadata.message_id:
+            return (
+                "The ClientApp's reply answers another message; "
+                "make it with Message(content, reply_to=message)."
+            )
+        return None
 
 
 class Runner(ABC):
-    """Runs a ClientApp for a `LocalGrid`, wherever it likes.
+    """Runs a ClientApp for a `LocalGrid`, anywhere.
 
     The grid calls it from one thread. Each call that was submitted gets one answer, in
     any order: that of `ClientCall.run`, or of `ClientCall.fail` if the call was lost. A
@@ -18,20 +82,17 @@ class Runner(ABC):
     @property
     @abstractmethod
     def has_room(self) -> bool:
-        """Whether another call can be submitted now.
+        """Whether another call can be submitted now; always if none is unanswered.
 
-        What has no room must have calls that are not answered yet. One call that waits
-        for each that runs keeps the processes busy while the server merges.
+        One call that waits for each that runs keeps the processes busy while the
+        server merges.
         """
 
     @abstractmethod
     def submit(self, call: ClientCall) -> None:
-        """Take over a call; only while there is room. It must not wait for the answer.
+        """Take a call, and do not wait for its answer.
 
-        Parameters
-        ----------
-        call : ClientCall
-            Never of a node that has another call under way.
+        There is room, and the call's node has no other call under way.
         """
 
     @abstractmethod
@@ -42,7 +103,7 @@ class Runner(ABC):
         ----------
         timeout : float | None
             Seconds to wait while there is none; ``None`` waits as long as it takes.
-            Fewer may pass: an empty list does not mean that the time is over.
+            It may return an empty list before they are over.
 
         Raises
         ------
@@ -52,4 +113,34 @@ class Runner(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop, and forget what has not been answered; may be called again."""
+        """Stop, and drop what has not been answered; may be called again."""
+
+
+class InlineRunner(Runner):
+    """Runs each call in the calling process when its answer is asked for."""
+
+    def __init__(self, client_app: ClientAppSource) -> None:
+        self._app = load_client_app(client_app)
+        self._pickled: bytes | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """One call at a time: the next one sees what the caller does until then."""
+        return self._pickled is None
+
+    def submit(self, call: ClientCall) -> None:
+        """Keep the call, as it is now."""
+        self._pickled = pickle.dumps(call)
+
+    def collect(self, timeout: float | None) -> list[Answer]:
+        """Run the call there is."""
+        if self._pickled is None:
+            return []
+        # S301: pickled above. The client must not share memory with the server.
+        call: ClientCall = pickle.loads(self._pickled)  # noqa: S301  # bytes of this grid
+        self._pickled = None
+        return [call.run(self._app)]
+
+    def close(self) -> None:
+        """Drop the call there is."""
+        self._pickled = None

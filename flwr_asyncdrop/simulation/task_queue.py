@@ -10,8 +10,7 @@ from flwr.app import Message
 class TaskQueue:
     """First in, first out, but never two messages of one node at the same time.
 
-    A node's context passes from each of its tasks to the next, so they follow each
-    other in the order pushed, whatever the number of workers.
+    A node's context passes from each of its tasks to the next.
     """
 
     def __init__(self) -> None:

@@ -1,14 +1,14 @@
 """Python objects passed between processes through shared memory.
 
-Only a `Notice` (which slot, how many bytes) travels through a socket; the object itself
-lies in a slot. A slot is an anonymous file that both sides map. It has no name, so
-nothing can be left behind, whoever is killed, and the size of ``/dev/shm`` (64 MB in a
-container) is no limit.
+A `Notice` travels through a socket; the object itself lies in a `Slot`, an anonymous
+file that both sides map. It has no name, so nothing is left behind, whoever is killed,
+and the size of ``/dev/shm`` (64 MB in a container) is no limit.
 """
 
 import mmap
 import os
 import pickle
+import socket
 import struct
 import sys
 import tempfile
@@ -17,11 +17,12 @@ from copyreg import dispatch_table
 from io import BytesIO
 from itertools import accumulate, pairwise
 from multiprocessing import reduction
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from flwr.app import Array
 
 _LENGTH = struct.Struct("<Q")
+_NOTICE = struct.Struct("<qQ")
 _Rebuild = tuple[Callable[..., Array], tuple[Any, ...]]
 
 
@@ -55,17 +56,14 @@ def encode(value: object) -> list[memoryview]:
 
 def decode(parts: Sequence[memoryview]) -> Any:
     """Rebuild what `encode` took apart; the result owns all of its memory."""
-    # S301: the parts come from a process that this package started, over memory that
-    # only the two share.
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # bytes of this grid
 
 
 class Slot:
     """Shared memory for one object at a time; it grows to the largest it has held.
 
-    Of the processes that share a slot, one at a time may use it: the notices on the
-    socket say which. A slot pickles only as an argument of a process that is being
-    started, which then shares it. It owns the file that it is made of.
+    One process at a time may use it: the notices say which. It pickles only as an
+    argument of a process that is being started, which then shares it.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -74,8 +72,14 @@ class Slot:
 
     @classmethod
     def make(cls) -> Self:
-        """Make an empty slot."""
-        return cls(_anonymous_file())
+        """Make an empty slot of one page, in RAM where the system can."""
+        if sys.platform == "linux":
+            descriptor = os.memfd_create("flwr-asyncdrop")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, mmap.PAGESIZE)
+        return cls(descriptor)
 
     def __reduce__(self) -> tuple[Callable[[Any], "Slot"], tuple[Any]]:
         return _attach, (reduction.DupFd(self._descriptor),)
@@ -102,7 +106,7 @@ class Slot:
         return decode([view[start:end] for start, end in pairwise(ends)])
 
     def close(self) -> None:
-        """Let go of the memory, which is freed when every process has done so."""
+        """Release the memory, which is freed when every process has done so."""
         os.close(self._descriptor)
         del self._map  # Closed with its last view, which a traceback may still hold.
 
@@ -119,12 +123,46 @@ def _attach(descriptor: Any) -> Slot:
     return Slot(descriptor.detach())
 
 
-def _anonymous_file() -> int:
-    """Make a file of one page without a name, in memory where the system can."""
-    if sys.platform == "linux":
-        descriptor = os.memfd_create("flwr-asyncdrop")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, mmap.PAGESIZE)
-    return descriptor
+class Notice(NamedTuple):
+    """Where an object lies: in which slot, and in how many bytes.
+
+    Notices have a fixed length well below a socket's buffer, so each is sent and
+    received whole.
+    """
+
+    slot: int
+    size: int
+
+    @classmethod
+    def receive(cls, channel: socket.socket, *, wait: bool = True) -> Self | None:
+        """Take the next notice; ``None`` if the other side has gone.
+
+        Without `wait` also if there is none.
+        """
+        try:
+            data = channel.recv(_NOTICE.size, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        return cls(*_NOTICE.unpack(data)) if data else None
+
+    def send(self, channel: socket.socket) -> None:
+        """Send the notice."""
+        channel.sendall(_NOTICE.pack(*self))
+
+
+READY = Notice(-1, 0)
+_FAILED = -2  # the slot of a notice that `size` bytes of text follow
+
+
+def send_failure(channel: socket.socket, text: str) -> None:
+    """Send a text instead of a slot."""
+    data = text.encode()
+    Notice(_FAILED, len(data)).send(channel)
+    channel.sendall(data)
+
+
+def read_failure(channel: socket.socket, notice: Notice) -> str | None:
+    """Take the text that a notice announces, if it does."""
+    if notice.slot != _FAILED:
+        return None
+    return channel.recv(notice.size, socket.MSG_WAITALL).decode()

@@ -10,9 +10,8 @@ from multiprocessing import connection, parent_process
 import torch
 
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
-from flwr_asyncdrop.simulation.client_call import ClientCall
-from flwr_asyncdrop.simulation.notice import READY, Notice, send_failure
-from flwr_asyncdrop.simulation.transport import Slot
+from flwr_asyncdrop.simulation.runner import ClientCall
+from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, send_failure
 
 
 def serve(

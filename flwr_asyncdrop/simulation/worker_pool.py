@@ -6,18 +6,17 @@ import os
 import selectors
 import signal
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, check_can_be_sent
-from flwr_asyncdrop.simulation.client_call import Answer, ClientCall
-from flwr_asyncdrop.simulation.main_module import no_main_module, refers_to_main
-from flwr_asyncdrop.simulation.notice import READY, Notice, read_failure
-from flwr_asyncdrop.simulation.runner import Runner
-from flwr_asyncdrop.simulation.transport import Slot
+from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
+from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, read_failure
 from flwr_asyncdrop.simulation.worker import serve
 
 # One that runs and one that waits, so that a worker has something to do while the
@@ -28,6 +27,7 @@ _SECONDS_TO_EXIT = 5.0
 _MOST_FAILED_STARTS = 3
 # The first optimiser of a process imports it, which takes a second.
 _IMPORTED_LATE = ("torch._dynamo",)
+_MAIN = "__main__"
 
 
 @dataclass(eq=False)
@@ -71,10 +71,6 @@ class WorkerPool(Runner):
     A call goes to the worker that has the fewest, at most two; one that waits behind
     a long one moves to a worker without work. Memory: two slots a worker, each as
     large as the largest message it has held.
-
-    ConfigError: the ClientApp cannot be loaded, or sent to the workers, or the system
-    cannot start them. RunError: a worker died before it was ready, or later all that
-    replace one.
     """
 
     def __init__(self, client_app: ClientAppSource, size: int, threads: int) -> None:
@@ -86,7 +82,9 @@ class WorkerPool(Runner):
         check_can_be_sent(client_app)
         self._client_app = client_app
         # A factory's module may be the script itself.
-        self._needs_main = not isinstance(client_app, str) or refers_to_main(client_app)
+        self._needs_main = (
+            not isinstance(client_app, str) or client_app.partition(":")[0] == _MAIN
+        )
         self._threads = threads
         self._owner = os.getpid()
         self._context = multiprocessing.get_context("forkserver")
@@ -221,6 +219,20 @@ class WorkerPool(Runner):
                 return
             if entry := busiest.take_back():
                 idle.give(*entry)
+
+
+@contextmanager
+def no_main_module() -> Iterator[None]:
+    """Hide the main module from ``multiprocessing`` while it starts a process.
+
+    Else the process imports it first, which can take longer than its work.
+    """
+    main = sys.modules[_MAIN]
+    sys.modules[_MAIN] = ModuleType(_MAIN)
+    try:
+        yield
+    finally:
+        sys.modules[_MAIN] = main
 
 
 def _cause_of_death(process: BaseProcess) -> str:

@@ -5,7 +5,9 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord
@@ -23,10 +25,9 @@ from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
-from flwr_asyncdrop.observers.metrics import MetricsFn
 from flwr_asyncdrop.observers.progress import ProgressLog
-from flwr_asyncdrop.observers.results import ResultCollector
-from flwr_asyncdrop.ranges import check_ranges
+from flwr_asyncdrop.observers.results import MetricsFn, ResultCollector
+from flwr_asyncdrop.parameters import Range, at_least, in_interval
 from flwr_asyncdrop.server.assignment import (
     Assignment,
     DurationRule,
@@ -36,26 +37,34 @@ from flwr_asyncdrop.server.assignment import (
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.evaluation import EvaluateFn, Evaluator
+from flwr_asyncdrop.server.mailbox import Mailbox
+from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import FleetBuilder, Run
 from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
+from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.server.train_settings import TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
-from flwr_asyncdrop.strategy.start import Link, assemble
+from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.units import discover, first_costs
 from flwr_asyncdrop.submodel import Plan, State
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+_POSITIVE = Range(lambda v: v > 0, "more than 0")
+_MODES = Range(lambda v: v in ("sliced", "masked"), "'sliced' or 'masked'")
+_DURATIONS = Range(lambda v: v in ("flops", "paper"), "'flops' or 'paper'")
+_WHOLE = Range(lambda v: v == "all", "'all': blocks go as a whole")
+
 
 class AsyncStrategy(SynchronousRounds):
     """A Flower strategy that merges each result on arrival.
 
-    It takes the place of ``FedAvg`` in a ServerApp. `start` has Flower's signature and
-    returns Flower's ``Result``; a round is as many updates as devices are in flight, so
-    that results compare with those of a synchronous strategy round by round.
+    It takes the place of ``FedAvg`` in a ServerApp. A round is as many updates as
+    devices are in flight, so that results compare with those of a synchronous strategy
+    round by round.
 
     An `algorithm` says how updates are merged, what submodels leave out and what
     clients minimise. Each of the three can be given alone, or in place of the
@@ -64,9 +73,8 @@ class AsyncStrategy(SynchronousRounds):
     Parameters
     ----------
     model : nn.Module, optional
-        The model whose submodels are trained; needed wherever units are dropped,
-        unless there is a `plan`. Only its structure is used: the weights come with
-        `start`.
+        The model whose submodels are trained; needed if units are dropped and there
+        is no `plan`. Only its structure is used: the weights come with `start`.
     example_inputs : Tensor or tuple, optional
         Inputs that the model runs on, e.g. ``torch.zeros(1, 3, 32, 32)``.
     algorithm : Algorithm, optional
@@ -74,12 +82,12 @@ class AsyncStrategy(SynchronousRounds):
     aggregator : Aggregator, optional
         How updates are merged. Every run begins with a copy of it.
     masks : MaskPolicy, optional
-        Which units a device's submodel keeps.
+        Which units a device's submodel keeps. Every run begins with a copy of it.
     objective : LocalObjective, optional
         What clients minimise; what its `config` returns goes into the train config.
     scope : {"all", "internal"}
         ``"internal"`` drops only units that are made and consumed inside a block, as
-        the paper does; ``"all"`` also those of residual streams, which saves more.
+        the paper does; ``"all"`` also those of residual streams.
     mode : {"sliced", "masked"}
         ``"sliced"`` sends tensors that are really smaller; ``"masked"`` sends
         full-size ones with the dropped units zeroed, for clients of any framework
@@ -90,35 +98,34 @@ class AsyncStrategy(SynchronousRounds):
         Devices that train at any moment.
     fleet : callable, optional
         Builds the profiles of a simulated fleet from the number of nodes, e.g.
-        `speed_levels`. With it the run has a virtual clock and depends on the seed
-        alone. Without it devices are real, and so is the clock.
+        `speed_levels`. The run then has a virtual clock and depends on the seed alone.
+        Without it devices and clock are real.
     duration : {"flops", "paper"}
         What a simulated device computes of the full model's work: a submodel's share
         of the FLOPs, or of the units (``1 - drop rate``), as in the paper's tables.
     selection : Selection, optional
         Chooses the next device; `Stratified` by default.
     schedule : Schedule or callable
-        Schedule of ``train_config["lr"]``, advanced by the fastest device alone, such
-        as `StepDecay`; or what makes one of the costs of the first tasks.
+        Schedule of ``train_config["lr"]``, advanced by the fastest device alone; or a
+        function from the costs of the first tasks to one.
     faults : FaultPolicy
-        How long a task may take, what becomes of a late reply, and how often a device
+        How long tasks may take, what becomes of late replies, and how often a device
         may fail in a row.
     probe : bool
-        Whether real devices are asked what they can do, before their first task;
-        their ClientApp needs a `CapacityMod`.
+        Whether real devices are measured before their first task; their ClientApp
+        needs a `CapacityMod`.
     queue_ahead : int
         Tasks that a real device gets beside the one that it trains, if all devices
         are in flight: less idle time, more staleness.
     seed : int
         Random seed.
     max_seconds : float
-        Seconds on the run's clock after which it ends, if its last round does not
-        come before.
+        Seconds on the run's clock after which it ends, if it has not ended before.
     min_available_nodes : int
         Nodes to wait for before the run starts.
     fraction_evaluate : float
         Share of the nodes that evaluate the global model after every round, on their
-        own data; 0, the default, for none.
+        own data.
     evaluate_every : int
         Rounds from one evaluation to the next.
     keys : RecordKeys
@@ -132,8 +139,8 @@ class AsyncStrategy(SynchronousRounds):
     callbacks : sequence of Callback
         Called at every event of the run.
     checkpointer : Checkpointer, optional
-        When and where a run saves itself, and what it resumes. With it, Ctrl-C and
-        SIGTERM save the run before they do what they always do.
+        When and where a run is saved, and what it resumes. With it, Ctrl-C and
+        SIGTERM save the run before they end it.
     **hyperparameters
         The fields of `algorithm_type`, e.g. ``drop_rate=0.5``, for strategies that
         are named after an algorithm.
@@ -176,21 +183,16 @@ class AsyncStrategy(SynchronousRounds):
         checkpointer: Checkpointer | None = None,
         **hyperparameters: Any,
     ) -> None:
-        is_share = 0 <= fraction_evaluate <= 1
-        is_rule = duration in ("flops", "paper")
-        is_some = min_available_nodes >= 1
-        check_ranges(
-            ("in_flight", in_flight, in_flight >= 1, "at least 1"),
-            ("seed", seed, seed >= 0, "at least 0"),
-            ("max_seconds", max_seconds, max_seconds > 0, "more than 0"),
-            ("queue_ahead", queue_ahead, queue_ahead >= 0, "at least 0"),
-            ("evaluate_every", evaluate_every, evaluate_every >= 1, "at least 1"),
-            ("fraction_evaluate", fraction_evaluate, is_share, "in [0, 1]"),
-            ("mode", mode, mode in ("sliced", "masked"), "'sliced' or 'masked'"),
-            ("max_examples", max_examples, max_examples >= 1, "at least 1"),
-            ("duration", duration, is_rule, "'flops' or 'paper'"),
-            ("min_available_nodes", min_available_nodes, is_some, "at least 1"),
-        )
+        at_least(1).check("in_flight", in_flight)
+        at_least(0).check("seed", seed)
+        _POSITIVE.check("max_seconds", max_seconds)
+        at_least(0).check("queue_ahead", queue_ahead)
+        at_least(1).check("evaluate_every", evaluate_every)
+        in_interval("[0, 1]").check("fraction_evaluate", fraction_evaluate)
+        _MODES.check("mode", mode)
+        at_least(1).check("max_examples", max_examples)
+        _DURATIONS.check("duration", duration)
+        at_least(1).check("min_available_nodes", min_available_nodes)
         self.algorithm = self._algorithm(algorithm, hyperparameters)
         self.aggregator = aggregator
         self.build_aggregator(in_flight)
@@ -201,8 +203,7 @@ class AsyncStrategy(SynchronousRounds):
         if masks is not None:
             units = "channels" if self.algorithm is None else self.algorithm.units
             if units == "blocks":
-                whole = "'all': blocks go as a whole"
-                check_ranges(("scope", scope, scope == "all", whole))
+                _WHOLE.check("scope", scope)
             name = type(self).__name__
             self.plan = plan or discover(name, units, model, example_inputs, scope)
             compute = compute_share(self.plan, model, example_inputs, duration)
@@ -229,15 +230,10 @@ class AsyncStrategy(SynchronousRounds):
         self.checkpointer = checkpointer
 
     def build_aggregator(self, in_flight: int) -> Aggregator:
-        """Return a new aggregator for so many devices in flight.
-
-        Raises
-        ------
-        ConfigError
-            If nothing says how updates are merged.
-        """
+        """Return a new aggregator for so many devices in flight."""
         if self.aggregator is not None:
-            return deepcopy(self.aggregator)
+            own = deepcopy(self.aggregator)
+            return own if self.algorithm is None else self.algorithm.clipped(own)
         if self.algorithm is None:
             raise ConfigError(
                 f"nothing says how {type(self).__name__} merges updates: pass an "
@@ -299,33 +295,34 @@ class AsyncStrategy(SynchronousRounds):
         CheckpointError
             If the checkpoint to resume cannot be used.
         """
-        check_ranges(("num_rounds", num_rounds, num_rounds >= 1, "at least 1"))
+        at_least(1).check("num_rounds", num_rounds)
         logger.info("Starting %s:", type(self).__name__)
         self.summary()
         checkpoint = None
         if self.checkpointer is not None:
             checkpoint = self.checkpointer.load(self._settings(num_rounds))
-        link = Link.over(grid)
+        # A signal ends every wait for nodes and replies.
+        signals = Signals()
+        nodes = Nodes(grid, sleep=signals.sleep)
+        mailbox = Mailbox(grid, check=signals.check, patiently=signals.at_once)
         # A simulated fleet keeps its size.
         keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
-        node_ids = link.nodes.wait_for(max(self.min_available_nodes, keeps), timeout)
+        node_ids = nodes.wait_for(max(self.min_available_nodes, keeps), timeout)
         saved = checkpoint.parts["run"] if checkpoint else None
         run = self._open(node_ids, initial_arrays, train_config, timeout, saved=saved)
+        self._run = run
+        every, longest = self.evaluate_every, self.max_seconds
         stopping = StoppingRule(
-            num_rounds,
-            run.updates_per_round,
-            run.slots,
-            timeout,
-            self.evaluate_every,
-            self.max_seconds,
+            num_rounds, run.updates_per_round, run.slots, timeout, every, longest
         )
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
         evaluators = self._evaluators(
-            link.mailbox, grid, evaluate_fn, evaluate_config, timeout
+            mailbox, grid, evaluate_fn, evaluate_config, timeout
         )
         loop = assemble(
             run,
-            link,
+            nodes,
+            mailbox,
             stopping,
             evaluators=[*evaluators, *self.evaluators],
             callbacks=[collector, ProgressLog(stopping.num_updates), *self.callbacks],
@@ -334,7 +331,7 @@ class AsyncStrategy(SynchronousRounds):
             probes=self.probe,
         )
         try:
-            with nullcontext() if self.checkpointer is None else link.signals:
+            with nullcontext() if self.checkpointer is None else signals:
                 loop.run()
         finally:
             self._run = None
@@ -350,7 +347,6 @@ class AsyncStrategy(SynchronousRounds):
         saved: StateDict | None = None,
         queue_ahead: int | None = None,
     ) -> Run:
-        """Put the run together on the nodes that are connected."""
         initial = wire.from_record(arrays)
         simulated, algorithm = self.fleet is not None, self.algorithm
         settings = TrainSettings(
@@ -359,12 +355,12 @@ class AsyncStrategy(SynchronousRounds):
             keys=self.keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
-        self._run = Run.open(
+        return Run.open(
             RunState.start_from(initial, self.seed),
             node_ids,
             DispatchRules(
                 self.selection,
-                self.assignment,
+                self.assignment.with_masks(deepcopy(self.assignment.masks)),
                 settings,
                 self.faults,
                 self.queue_ahead if queue_ahead is None else queue_ahead,
@@ -377,10 +373,8 @@ class AsyncStrategy(SynchronousRounds):
             max_examples=self.max_examples,
             saved=saved,
         )
-        return self._run
 
     def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
-        """Return a train config with what the local objective adds to it."""
         objective = self.objective
         if objective is None and self.algorithm is not None:
             objective = self.algorithm.objective()
@@ -395,7 +389,6 @@ class AsyncStrategy(SynchronousRounds):
     def _algorithm(
         self, algorithm: Algorithm | None, hyperparameters: dict[str, Any]
     ) -> Algorithm | None:
-        """Return the algorithm, of the strategy's own type if it has one."""
         kind = self.algorithm_type
         if kind is None or algorithm is not None:
             if hyperparameters:
@@ -404,10 +397,14 @@ class AsyncStrategy(SynchronousRounds):
                     "on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)"
                 )
             return algorithm
-        if unknown := hyperparameters.keys() - asdict(kind()).keys():
+        known = [field.name for field in fields(kind)]
+        if unknown := sorted(hyperparameters.keys() - set(known)):
+            own = signature(AsyncStrategy).parameters
+            close = get_close_matches(unknown[0], [*known, *own], n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "leave it out;"
             raise ConfigError(
-                f"{type(self).__name__} has no {min(unknown)!r}: leave it out; its "
-                f"hyperparameters are {', '.join(asdict(kind()))}"
+                f"{type(self).__name__} has no {unknown[0]!r}: {hint} its "
+                f"hyperparameters are {', '.join(known)}"
             )
         return kind(**hyperparameters)
 

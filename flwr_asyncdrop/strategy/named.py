@@ -1,4 +1,4 @@
-"""The strategies: one for every algorithm, each a name over `AsyncStrategy`."""
+"""The named strategies, one for every algorithm."""
 
 from flwr_asyncdrop import algorithms
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
@@ -94,13 +94,10 @@ class LayerwiseAsyncDrop(AsyncStrategy):
 
 
 class AsyncDropPlus(AsyncStrategy):
-    """AsyncDrop beyond the paper: every speed group has its say in every step.
+    """AsyncDrop beyond the paper; see `algorithms.AsyncDropPlus`.
 
-    Random masks drop more on slower devices (`GradedRate`), which so keep pace. Every
-    few updates the server steps with the mean of the latest changes of all speed
-    groups (`LatestPerGroup`), and serves an exponential average of its versions.
-    Clients find ``tau`` of the loss that they are to use, `LogitAdjustedLoss`, as
-    ``"logit-adjustment"`` in the train config.
+    Clients find ``tau`` of `LogitAdjustedLoss` as ``"logit-adjustment"`` in the train
+    config.
     """
 
     algorithm_type = algorithms.AsyncDropPlus

@@ -24,7 +24,7 @@ def proceed(
     config: Mapping[str, object],
     node_ids: Iterable[int],
 ) -> None:
-    """Proceed to another round, with what the caller has by now."""
+    """Begin another round with the caller's model and train config."""
     run.state.arrays = arrays
     rules = run.dispatcher.rules
     settings = replace(rules.settings, config=config)
@@ -35,7 +35,7 @@ def proceed(
 def train_messages(run: Run, server_round: int) -> list[Message]:
     """Dispatch one task to as many devices as a round has updates.
 
-    Flower's rounds know no time: all that are connected are there, and reliable.
+    Flower's rounds have no clock, so the orders have no due time and no deadline.
     """
     messages: list[Message] = []
     state = run.state
@@ -56,10 +56,7 @@ def train_messages(run: Run, server_round: int) -> list[Message]:
 
 
 def merge_all(run: Run, replies: Iterable[Message]) -> list[wire.Reply]:
-    """Merge the replies of one synchronous round in the order of dispatch.
-
-    Returns those that were merged; the others are logged.
-    """
+    """Merge the replies of a round in the order of dispatch, and return the merged."""
     by_node = {reply.metadata.src_node_id: reply for reply in replies}
     merged: list[wire.Reply] = []
     for order in run.state.in_flight.values():
@@ -86,10 +83,9 @@ def evaluation_messages(
     fraction: float,
     node_ids: Sequence[int],
 ) -> list[Message]:
-    """Ask a random share of the nodes to evaluate the global model.
+    """Ask a share of the nodes, rounded up, to evaluate the global model.
 
-    The share, `fraction` in (0, 1], is rounded up; the seed of the run and the round
-    choose the nodes.
+    The seed of the run and the round choose them.
     """
     fleet, settings = run.fleet, run.dispatcher.rules.settings
     fleet.refresh(node_ids)

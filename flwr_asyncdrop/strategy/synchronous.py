@@ -3,6 +3,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from flwr.app import (
     DEFAULT_TTL,
@@ -17,7 +18,7 @@ from flwr.serverapp.strategy import Strategy
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
-from flwr_asyncdrop.observers.metrics import MetricsFn, aggregate_metrics
+from flwr_asyncdrop.observers.results import MetricsFn, aggregate_metrics
 from flwr_asyncdrop.server.evaluation import (
     ClientEvaluator,
     EvaluateFn,
@@ -57,7 +58,7 @@ class SynchronousRounds(Strategy):
         *,
         queue_ahead: int | None = None,
     ) -> Run:
-        """Put the run together on the nodes that are connected."""
+        """Return a new run on these nodes."""
 
     @abstractmethod
     def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
@@ -116,9 +117,8 @@ class SynchronousRounds(Strategy):
         measured: list[RecordDict] = []
         for reply in replies:
             try:
-                measured.append(
-                    wire.read_evaluation(reply, self.keys, self.max_examples)
-                )
+                read = wire.read_evaluation(reply, self.keys, self.max_examples)
+                measured.append(read)
             except ReplyError as error:
                 node = reply.metadata.src_node_id
                 logger.warning("no evaluation from node %d: %s", node, error)
@@ -136,20 +136,14 @@ class SynchronousRounds(Strategy):
         config: ConfigRecord | None,
         timeout: float,
     ) -> list[Evaluator]:
-        """Return who evaluates beside an asynchronous run, clients by these hooks."""
+        """Return the evaluators of an asynchronous run; clients use these hooks."""
         evaluators: list[Evaluator] = []
         if evaluate_fn is not None:
             evaluators.append(ServerEvaluator(evaluate_fn))
         if self.fraction_evaluate > 0:
             sent = ConfigRecord() if config is None else config
+            configure = partial(self.configure_evaluate, config=sent, grid=grid)
             evaluators.append(
-                ClientEvaluator(
-                    mailbox,
-                    lambda number, arrays: self.configure_evaluate(
-                        number, arrays, sent, grid
-                    ),
-                    self.aggregate_evaluate,
-                    timeout,
-                )
+                ClientEvaluator(mailbox, configure, self.aggregate_evaluate, timeout)
             )
         return evaluators

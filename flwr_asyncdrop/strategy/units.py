@@ -1,4 +1,4 @@
-"""Finds what a strategy's submodels leave out, and what they cost."""
+"""What a strategy's submodels leave out, and what they cost."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -20,17 +20,7 @@ def discover(
     example_inputs: ExampleInputs | None,
     scope: Literal["internal", "all"],
 ) -> Plan:
-    """Return the units of a model, or its residual blocks.
-
-    `strategy` is the name of its class, for messages.
-
-    Raises
-    ------
-    ConfigError
-        If the model or the inputs are missing.
-    UnsupportedModelError
-        If the model has no such units.
-    """
+    """Return the units of a model, or its residual blocks; messages name `strategy`."""
     if model is None or example_inputs is None:
         raise ConfigError(
             f"{strategy} makes submodels: pass the model and example inputs, e.g. "

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.fused import fused_mix_
 from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State, is_ascending
@@ -79,7 +80,9 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
     check_fits(full, sub, indices)
     for name, tensor in full.items():
         fresh = sub[name].detach().to(tensor.device).contiguous()
-        _merge_(tensor, fresh, indices.get(name, _WHOLE), weight)
+        dims = indices.get(name, _WHOLE)
+        if not fused_mix_(tensor, fresh, dims, weight):
+            _merge_(tensor, fresh, dims, weight)
 
 
 def add_(
@@ -141,8 +144,8 @@ def _merge_(
     if slots is not None:
         slots.mix_(sub, weight)
     elif dims:
-        # One dim at a time: take its kept positions out, merge the rest of the dims
-        # into that copy, put it back.
+        # One dim at a time: take its kept positions out, merge into that copy, put
+        # it back.
         dim, *others = sorted(dims)
         kept = dims[dim].to(full.device)
         part = full.index_select(dim, kept)
@@ -162,7 +165,6 @@ def _merge_(
 
 
 def _check_indices(state: State, indices: Indices) -> None:
-    """Raise ShapeError unless `indices` name dims and positions that `state` has."""
     # A plan shares one index tensor among all tensors that a group narrows.
     checked: set[tuple[int, int]] = set()
     for name, dims in indices.items():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
+from flwr_asyncdrop.app.training import LocalTraining, PlainSGD, isolated_randomness
 from flwr_asyncdrop.objectives import LocalSteps, LocalTask, StandardObjective
 
 
@@ -190,3 +190,40 @@ def test_adam_takes_the_steps_of_pytorchs():
     for p, q in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(p, q)
     assert trained()[1] != {n: t.tolist() for n, t in model.state_dict().items()}
+
+
+class Net(nn.Module):
+    """One layer that always has a gradient, one now and then, one never."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes, self.never = (nn.Linear(4, 4) for _ in range(3))
+        self.never.requires_grad_(False)
+
+    def forward(self, x, both):
+        hidden = self.never(self.always(x)).tanh()
+        return self.sometimes(hidden) if both else hidden
+
+
+def trained_by(optimiser, steps, **settings):
+    torch.manual_seed(0)
+    model = Net()
+    optimiser = optimiser(model.parameters(), **settings)
+    for step in range(steps):
+        optimiser.zero_grad()
+        model(torch.randn(8, 4), step % 3 == 1).square().sum().backward()
+        optimiser.step()
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_the_same_as_pytorchs_bit_for_bit(momentum, steps):
+    settings = {"steps": steps, "lr": 0.05, "momentum": momentum}
+    ours = trained_by(PlainSGD, **settings)
+    theirs = trained_by(torch.optim.SGD, **settings)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert not torch.equal(
+        ours["always.weight"],
+        trained_by(PlainSGD, 0, lr=0.05, momentum=0.0)["always.weight"],
+    )

@@ -137,13 +137,7 @@ IMPOSSIBLE: tuple[tuple[Condition, str], ...] = (
 
 
 def contradictions(config: Any) -> Iterator[str]:
-    """Say in one line each what contradicts what, and how to fix it.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Its values are in range, each taken alone.
-    """
+    """Say in one line each what contradicts what in a RunConfig, and how to fix it."""
     for condition, means, keys, fix in NEEDLESS:
         given = [key for key in keys if config.is_given(key)]
         if given and condition(config):

@@ -21,20 +21,9 @@ _KINDS = (bool, int, float, str)
 
 @dataclass(frozen=True)
 class Key:
-    """One key of a run-config.
+    """One key of a run-config; its name has dashes, e.g. ``"drop-rate"``.
 
-    Attributes
-    ----------
-    name : str
-        With dashes, e.g. ``"drop-rate"``.
-    kind : type
-        bool, int, float or str.
-    default : Value
-        What it is if it is not given.
-    details : Details
-        What it means, and which values it takes.
-    own : mapping of str to value, or None
-        Of a hyperparameter: each algorithm that has it, with the algorithm's default.
+    `own` is for a hyperparameter: each algorithm that has it, with its default.
     """
 
     name: str

@@ -296,13 +296,7 @@ class RunConfig:
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The algorithm with its hyperparameters.
-
-        Raises
-        ------
-        ConfigError
-            If it refuses them.
-        """
+        """The algorithm with its hyperparameters."""
         try:
             return algorithm(self.algo)(**self.hyperparameters)
         except TypeError as error:  # one that has no default
@@ -340,15 +334,7 @@ class RunConfig:
 def key_table(*algos: str) -> Mapping[str, Key]:
     """Return all keys of a run-config by name.
 
-    Parameters
-    ----------
-    *algos : str
-        Those that are ``"package.module:Class"`` add their own hyperparameters.
-
-    Raises
-    ------
-    ConfigError
-        If one of them cannot be imported, or calls a field like another key.
+    Those of `algos` that are ``"package.module:Class"`` add their own hyperparameters.
     """
     outside = [algorithm(name) for name in algos if is_reference(name)]
     hyper = hyperparameter_keys(
@@ -374,9 +360,9 @@ def _unknown(name: str, known: list[str]) -> str:
 INCIDENTAL = frozenset(
     name for name, key in key_table().items() if key.details.affects == "nothing"
 )
-"""The keys that make no other run, wherever and however it is run."""
+"""The keys that do not change a run."""
 
 IRRELEVANT = INCIDENTAL | {
     name for name, key in key_table().items() if key.details.affects == "length"
 }
-"""Those that may be others when a run is resumed: they end it, and that is all."""
+"""Those that may change when a run is resumed: some of them end it."""

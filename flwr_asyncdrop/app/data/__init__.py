@@ -1,17 +1,8 @@
-"""Data sets and how they are dealt out to devices.
-
-Everything here is numpy and torch, without Flower: a data set is a `Dataset`, a
-partition is a list of index arrays into its training samples.
-"""
+"""Data sets and how they are dealt out to devices; without Flower."""
 
 from flwr_asyncdrop.app.data.dataset import Dataset, Normalise, Split
 from flwr_asyncdrop.app.data.datasets import DATASET_NAMES, TEXT_DATASETS, load_dataset
-from flwr_asyncdrop.app.data.partitions import (
-    by_speed_level,
-    dirichlet,
-    iid,
-    speed_level,
-)
+from flwr_asyncdrop.app.data.partitions import by_speed_level, dirichlet, iid
 
 __all__ = [
     "DATASET_NAMES",
@@ -23,5 +14,4 @@ __all__ = [
     "dirichlet",
     "iid",
     "load_dataset",
-    "speed_level",
 ]

@@ -17,11 +17,10 @@ Tensors = dict[str, Tensor]
 def cached(key: str, paths: list[Path], read: Callable[[], Tensors]) -> Tensors:
     """Return what `read` returns, from the cache if it is there already.
 
-    CIFAR's archive takes 6 s of CPU to decode, IMDB as much, and every process would
-    pay it; from the cache either takes a millisecond. An entry is valid for one `key`,
-    which is fit for a file name, and for files of the same place, size and time of
-    change. It is mapped into memory, so that processes share it. Where the cache cannot
-    be read or written, `read` is called each time.
+    CIFAR's archive and IMDB take 6 s of CPU each to decode; from the cache either takes
+    a millisecond. An entry is valid for one `key`, which is part of its file name, and
+    for files of the same place, size and time of change. It is mapped into memory, so
+    that processes share it. Without a usable cache, `read` is called each time.
     """
     try:
         entry = cache_folder() / f"{key}-{_fingerprint(paths)}.safetensors"

@@ -1,9 +1,9 @@
-"""What is known of each data set before it is read."""
+"""The data sets: their shapes, and where their files come from."""
 
 from dataclasses import dataclass
 from functools import partial
 
-from flwr_asyncdrop.app.data import cifar, compact, idx, imdb
+from flwr_asyncdrop.app.data import cifar, idx, imdb
 from flwr_asyncdrop.app.data.files import Source
 
 
@@ -28,7 +28,7 @@ def _cifar(name: str, folder: str, files: tuple[str, ...]) -> tuple[Source, Sour
     short = name.lower()
     read = partial(cifar.read_cifar, name=name)
     archive = f"{short}_jpeg90.npz"
-    decode = partial(compact.read_compact, name=archive)
+    decode = partial(cifar.read_compact, name=archive)
     return (
         Source(f"{short}-2", folder, files, read, torchvision=name),
         Source("compact-cifar-2", short, (archive,), decode),
@@ -50,11 +50,7 @@ _IMDB = (
 CATALOGUE: dict[str, Entry] = {
     "digits": Entry((1, 8, 8), 10, mean=(0.3055,), std=(0.3759,)),
     "fashion-mnist": Entry(
-        (1, 28, 28),
-        10,
-        (_FASHION_MNIST,),
-        mean=(0.2860,),
-        std=(0.3530,),
+        (1, 28, 28), 10, (_FASHION_MNIST,), mean=(0.2860,), std=(0.3530,)
     ),
     "cifar10": Entry(
         (3, 32, 32),
@@ -72,4 +68,3 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "imdb": Entry((imdb.LENGTH,), 2, _IMDB, vocabulary=imdb.VOCABULARY),
 }
-"""The data sets by name."""

@@ -10,17 +10,14 @@ from flwr_asyncdrop.app.data.cache import Tensors, cached
 from flwr_asyncdrop.app.data.catalogue import CATALOGUE, Entry
 from flwr_asyncdrop.app.data.dataset import Dataset, Normalise
 from flwr_asyncdrop.app.data.digits import read_digits
-from flwr_asyncdrop.app.data.download import download as download_files
 from flwr_asyncdrop.app.data.files import Arrays, Source
+from flwr_asyncdrop.app.data.files import download as download_files
 from flwr_asyncdrop.app.learning import Classification
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.references import is_reference, load_reference
 
 DATASET_NAMES = tuple(CATALOGUE)
-"""The names that `load_dataset` knows."""
-
 TEXT_DATASETS = tuple(name for name, entry in CATALOGUE.items() if entry.vocabulary)
-"""Those whose inputs are token ids; the inputs of the others are images."""
 
 
 def load_dataset(
@@ -28,22 +25,9 @@ def load_dataset(
 ) -> Dataset:
     """Load a data set, or return the one that this process has already loaded.
 
-    It is shared between all callers with the same name and folder: do not write to its
-    tensors.
-
-    Parameters
-    ----------
-    name : str
-        One of `DATASET_NAMES`, or ``"package.module:function"``; see `Dataset`.
-    data_dir : Path or str, optional
-        The folder that holds the data set's own folder, or that folder itself.
-    download : bool
-        Whether torchvision may fetch files that are absent, into `data_dir`.
-
-    Raises
-    ------
-    DataError
-        If the name is unknown, or files are missing or damaged.
+    It is shared by all callers: do not write to its tensors. `name` may be
+    ``"package.module:function"``, see `Dataset`; `data_dir` holds the data set's own
+    folder, or is that folder.
     """
     root = None if data_dir is None else Path(data_dir).expanduser().resolve()
     if is_reference(name):

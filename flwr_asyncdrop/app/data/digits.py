@@ -10,10 +10,7 @@ _DARKEST = 16
 
 
 def read_digits() -> Arrays:
-    """Read the 1,797 8x8 digits, a fixed fifth of each class for testing.
-
-    The grey levels 0..16 are stretched to 0..255, a level apiece.
-    """
+    """Read the 1,797 8x8 digits, a fixed fifth of each class for testing."""
     digits = require("sklearn.datasets", "data").load_digits()
     images = np.rint(digits.images * (255 / _DARKEST)).astype(np.uint8)[:, np.newaxis]
     labels = digits.target.astype(np.int64)

@@ -5,12 +5,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import DataError, MissingExtraError
+from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.readable import one_line
 
 
 class Arrays(NamedTuple):
@@ -73,10 +76,10 @@ def read_file(folder: Path, name: str) -> bytes:
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise damaged(path, describe(error)) from error
+        raise damaged(path, one_line(error)) from error
     except OSError as error:
         raise DataError(
-            f"cannot read {path} ({describe(error)}); check its permissions"
+            f"cannot read {path} ({one_line(error)}); check its permissions"
         ) from error
 
 
@@ -90,6 +93,34 @@ def damaged(path: Path, reason: str) -> DataError:
     )
 
 
-def describe(error: Exception) -> str:
-    """Return an exception of somebody else's in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def download(source: Source, data_dir: Path) -> Path:
+    """Fetch a data set's files; return the folder under `data_dir` that holds them.
+
+    They are fetched elsewhere and moved into place one by one, whole: nobody sees half
+    a file, and two processes that fetch at once do no harm.
+    """
+    folder = data_dir / source.folder
+    if not source.torchvision:
+        raise DataError(
+            f"torchvision has no {source.folder}: put it in {data_dir} by hand"
+        )
+    try:
+        kind = getattr(require("torchvision.datasets", "data"), source.torchvision)
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=data_dir, prefix=".download-") as staging:
+            kind(staging, download=True)
+            for name in source.files:
+                path = find_file(Path(staging) / source.folder, name)
+                if path is None:
+                    raise FileNotFoundError(f"torchvision brought no {name}")
+                path.replace(folder / path.name)
+    except MissingExtraError:
+        raise
+    # What torchvision's mirrors, its archives and the disk raise, or torchvision
+    # itself, if it was built for another torch.
+    except Exception as error:
+        raise DataError(
+            f"could not download {source.torchvision} to {data_dir} "
+            f"({one_line(error)}); put its files in {folder} by hand"
+        ) from error
+    return folder

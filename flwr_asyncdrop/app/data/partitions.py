@@ -15,8 +15,8 @@ Indices = npt.NDArray[np.int64]
 def speed_level(device: int, num_devices: int, num_levels: int) -> int:
     """Tell a device's speed level; level 0 is the fastest.
 
-    Devices are numbered from fast to slow and spread evenly over the levels. With
-    fewer devices than levels, each has a level of its own.
+    Devices are numbered from fast to slow. With fewer devices than levels, each has a
+    level of its own.
     """
     return device * min(num_levels, num_devices) // num_devices
 
@@ -31,9 +31,8 @@ def by_speed_level(
 ) -> list[Indices]:
     """Deal samples out so that devices of one speed share a bias of labels.
 
-    The non-iid split of the paper's experiments: each level has the pool that
-    `level_pools` gives it, and each of its devices a random half of that pool, drawn
-    independently of the others. See `speed_level` for the numbering of the devices.
+    The non-iid split of the paper's experiments: each device has a random half of the
+    pool that `level_pools` gives its `speed_level`.
     """
     levels = min(num_levels, num_devices)
     pools = level_pools(
@@ -54,9 +53,9 @@ def level_pools(
 ) -> list[Indices]:
     """Sort samples by label, cut them in shards, and deal the shards to levels.
 
-    The shards are as equal as can be, and dealt at random, `shards_per_level` to a
-    level. When there are fewer samples than shards, there are fewer shards a level
-    instead of empty ones. The pools are disjoint, and together all samples.
+    The shards are as equal as can be, and dealt at random. With fewer samples than
+    shards, there are fewer shards a level. The pools are disjoint, and together all
+    samples.
     """
     # Stable, so that the outcome does not depend on the sorting algorithm.
     order = np.argsort(np.asarray(labels), kind="stable")
@@ -87,9 +86,8 @@ def dirichlet(
 
     After Hsu, Qi and Brown (2019): a device's mix is drawn from Dir(alpha p), with p
     the shares of the labels in all samples and alpha the `concentration`, and its
-    samples follow the mix, without replacement. A small alpha leaves a device one
-    label, a large one makes all devices alike. All devices have as many samples; labels
-    that are used up are left out of the mixes, so the last devices take what is left.
+    samples follow the mix, without replacement. All devices have as many samples;
+    labels that are used up are left out, so the last devices take what is left.
     """
     _, kinds, totals = np.unique(labels, return_inverse=True, return_counts=True)
     _check_enough(len(kinds), num_devices, "devices")

@@ -8,11 +8,12 @@ from functools import partial
 import torch
 from torch import nn
 
-from flwr_asyncdrop.app.models.cnn import cnn
+from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.models.lstm import LSTMClassifier
-from flwr_asyncdrop.app.models.mlp import mlp
 from flwr_asyncdrop.app.models.resnet import RESNET10, RESNET18, RESNET34, ResNet
+from flwr_asyncdrop.app.models.small import cnn, mlp
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.references import load_reference
 
 # From the shape of an input, the number of outputs, and the width.
 _FOR_IMAGES: dict[str, Callable[[Sequence[int], int, float], nn.Module]] = {
@@ -28,10 +29,7 @@ _FOR_TEXT: dict[str, Callable[[int, int, float], nn.Module]] = {
 }
 
 MODEL_NAMES: tuple[str, ...] = (*_FOR_IMAGES, *_FOR_TEXT)
-"""The names that `build_model` knows."""
-
 TEXT_MODELS: tuple[str, ...] = tuple(_FOR_TEXT)
-"""Those that read token ids; the others look at images."""
 
 
 def build_model(
@@ -43,27 +41,11 @@ def build_model(
     vocabulary: int | None = None,
     width: float = 1.0,
 ) -> nn.Module:
-    """Build a freshly initialised model, on the CPU and in training mode.
+    """Build a new model, on the CPU and in training mode; `seed` decides its weights.
 
-    Parameters
-    ----------
-    name : str
-        One of `MODEL_NAMES`.
-    input_shape : sequence of int
-        Of one input: (C, H, W) of an image, (T,) of a text; any for ``"mlp"``.
-    num_outputs : int
-        Numbers that it returns for each input: the number of classes.
-    seed : int
-        Decides the weights. The global random state is left untouched.
-    vocabulary : int, optional
-        How many token ids there are, for models that read text.
-    width : float
-        Factor of all hidden widths, more than 0; at least one unit stays of each.
-
-    Raises
-    ------
-    ConfigError
-        The name is unknown, the model is not for such inputs, or a size is too small.
+    An input has the shape (C, H, W) of an image or (T,) of a text, any for ``"mlp"``.
+    Models that read text need a `vocabulary`, the number of token ids. `width` is a
+    factor of all hidden widths; at least one unit stays of each.
     """
     if name not in MODEL_NAMES:
         raise ConfigError(
@@ -99,3 +81,22 @@ def seeded_weights(seed: int) -> Iterator[None]:
         # `torch.manual_seed` would seed the GPUs as well.
         torch.default_generator.manual_seed(seed)
         yield
+
+
+ModelFunction = Callable[[Dataset, float], nn.Module]
+"""From the data set, and the factor of all hidden widths, to a new model."""
+
+
+def build_own_model(
+    reference: str, data: Dataset, width: float, seed: int
+) -> nn.Module:
+    """Build the model that ``"package.module:function"`` names; see `ModelFunction`."""
+    build: ModelFunction = load_reference("model", reference)
+    with seeded_weights(seed):
+        model: object = build(data, width)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model={reference!r} returned a {type(model).__name__}: return an "
+            "nn.Module"
+        )
+    return model

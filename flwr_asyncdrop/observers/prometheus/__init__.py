@@ -1,4 +1,4 @@
-"""What the operator of a run sees from outside."""
+"""The metrics of a run over HTTP, for Prometheus."""
 
 from flwr_asyncdrop.observers.prometheus.prometheus import PrometheusMetrics
 

@@ -1,4 +1,4 @@
-"""What Prometheus gets when it asks."""
+"""The metrics of a run as Prometheus reads them."""
 
 import math
 from collections import Counter
@@ -31,50 +31,25 @@ _COUNTERS = {
         "Staleness that came while tasks waited on their devices, behind others"
     ),
 }
-"""By speed group."""
-
 _HISTOGRAMS = {
     "staleness_versions": "Versions of the model between dispatch and merge",
     "task_duration_seconds": "From dispatch to merge, on the run's clock",
 }
-"""By speed group."""
-
+_NO_TASK = "Devices that get no task for now"
+# Attributes of the state.
 _TASKS = {
     "in_flight": "Tasks in flight",
     "late": "Tasks past their deadline",
     "waiting": "Updates whose devices wait for the others of their step",
 }
-"""By speed group: attributes of the state."""
-
-_GAUGES = {
-    "clock_seconds": "The run's clock",
-    "model_version": "Times that the model has changed",
-    "round": "The last round that is complete",
-    "learning_rate_factor": "What the schedule has made of the learning rate",
-    "known_devices": "Devices seen so far",
-    "connected_devices": "Devices that are connected",
-    "quarantined_devices": "Devices that get no task for now, after failures in a row",
-    "probing_devices": "Devices that get no task until they say what they can do",
-    "too_small_devices": "Devices that get no task for want of memory",
-}
-_DEVICE_GAUGES = {
-    "full_task_seconds": (
-        "What a task with the full model takes on it, from dispatch to reply"
-    ),
-    "train_seconds": "What the local steps of a task with the full model take on it",
-    "down_bytes_per_second": "Bandwidth to it, declared or measured",
-    "up_bytes_per_second": "Bandwidth from it, declared or measured",
-    "memory_bytes": "Memory that training may take on it",
-    "failures_in_a_row": "Tasks that it has failed since its last success",
-}
 
 
 class RunCollector(Collector):
-    """Yields all metrics of a run when it is asked to, and never else.
+    """Yields all metrics of a run.
 
-    It is asked on a thread of the HTTP server while the loop's thread goes on: it
-    copies the tallies under their lock, and what it needs of the state and the fleet
-    in one step of the interpreter each; it changes nothing.
+    It runs on a thread of the HTTP server, beside the loop's thread: it copies the
+    tallies under their lock, and each thing that it needs of the state and the fleet
+    in one step of the interpreter. It changes nothing.
     """
 
     def __init__(
@@ -109,19 +84,23 @@ class RunCollector(Collector):
 
     def _of_the_run(self, tallies: Tallies) -> Iterator[Metric]:
         state, fleet = self._state, self._fleet
-        values: dict[str, float] = {
-            "clock_seconds": state.time,
-            "model_version": state.version,
-            "round": tallies.round,
-            "learning_rate_factor": tallies.lr_factor,
-            "known_devices": len(fleet),
-            "connected_devices": len(fleet.present),
-            "quarantined_devices": fleet.quarantined(state.time),
-            "probing_devices": fleet.probing(state.time),
-            "too_small_devices": len(fleet.too_small),
-        }
-        for name, says in _GAUGES.items():
-            yield GaugeMetricFamily(f"asyncdrop_{name}", says, values[name])
+        quarantined, probing = fleet.quarantined(state.time), fleet.probing(state.time)
+        for name, says, value in (
+            ("clock_seconds", "The run's clock", state.time),
+            ("model_version", "Times that the model has changed", state.version),
+            ("round", "The last round that is complete", tallies.round),
+            ("learning_rate_factor", "The schedule's factor", tallies.lr_factor),
+            ("known_devices", "Devices seen so far", len(fleet)),
+            ("connected_devices", "Devices that are connected", len(fleet.present)),
+            (
+                "quarantined_devices",
+                f"{_NO_TASK}, after failures in a row",
+                quarantined,
+            ),
+            ("probing_devices", f"{_NO_TASK}, until they report capacity", probing),
+            ("too_small_devices", f"{_NO_TASK}, for want of RAM", len(fleet.too_small)),
+        ):
+            yield GaugeMetricFamily(f"asyncdrop_{name}", says, value)
         says = "Replies that came a second time"
         name = "asyncdrop_duplicate_replies"
         yield CounterMetricFamily(name, says, state.duplicates)
@@ -158,18 +137,21 @@ class RunCollector(Collector):
     def _of_each_device(self, tallies: Tallies) -> Iterator[Metric]:
         fleet = self._fleet
         failures, known = fleet.failures_in_a_row, fleet.capacities.copy()
-        values: dict[str, dict[int, float]] = {
-            "full_task_seconds": dict(enumerate(fleet.seconds.copy())),
-            "train_seconds": {d: c.train_seconds for d, c in known.items()},
-            "down_bytes_per_second": {
-                d: c.bytes_per_second_down for d, c in known.items()
-            },
-            "up_bytes_per_second": {d: c.bytes_per_second_up for d, c in known.items()},
-            "memory_bytes": {d: c.memory for d, c in known.items()},
-            "failures_in_a_row": {d: failures.get(d, 0) for d in range(len(fleet))},
-        }
-        for name, says in _DEVICE_GAUGES.items():
-            yield _gauge(f"device_{name}", says, "device", values[name])
+        down = {d: c.bytes_per_second_down for d, c in known.items()}
+        up = {d: c.bytes_per_second_up for d, c in known.items()}
+        train = {d: c.train_seconds for d, c in known.items()}
+        memory = {d: c.memory for d, c in known.items()}
+        failed = {d: failures.get(d, 0) for d in range(len(fleet))}
+        full: dict[int, float] = dict(enumerate(fleet.seconds.copy()))
+        for name, says, values in (
+            ("full_task_seconds", "Full model, from dispatch to reply", full),
+            ("train_seconds", "Full model, the local steps alone", train),
+            ("down_bytes_per_second", "Declared or measured bandwidth to it", down),
+            ("up_bytes_per_second", "Declared or measured bandwidth from it", up),
+            ("memory_bytes", "RAM that training may take on it", memory),
+            ("failures_in_a_row", "Tasks failed since its last success", failed),
+        ):
+            yield _gauge(f"device_{name}", says, "device", values)
         merged = tallies.by_label("device_updates")
         yield _counter("device_updates", "Updates merged", "device", merged)
 

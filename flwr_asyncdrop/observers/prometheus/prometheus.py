@@ -3,25 +3,23 @@
 from collections.abc import Mapping
 from importlib.metadata import version
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import Any
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
 from flwr_asyncdrop.observers.speed_groups import speed_group
-from flwr_asyncdrop.ranges import check_ranges
+from flwr_asyncdrop.parameters import at_least, in_interval
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
-
-if TYPE_CHECKING:
-    from flwr_asyncdrop.observers.prometheus.endpoint import Endpoint
 
 _MOST_EVALUATED = 32
 
 
 class PrometheusMetrics(Callback):
-    """Serves the metrics of a run over HTTP, for Prometheus, while the run goes on.
+    """Serves the metrics of a run over HTTP, for Prometheus, during the run.
 
     ``docs/monitoring.md`` lists them. Counters begin at 0 with every process, as
     those of Prometheus do. The port is open from the first task to the last; it has
@@ -54,10 +52,8 @@ class PrometheusMetrics(Callback):
         run: Mapping[str, str] | None = None,
         devices_up_to: int = 100,
     ) -> None:
-        check_ranges(
-            ("port", port, 0 <= port <= 65535, "in [0, 65535]"),
-            ("devices_up_to", devices_up_to, devices_up_to >= 0, "at least 0"),
-        )
+        in_interval("[0, 65535]").check("port", port)
+        at_least(0).check("devices_up_to", devices_up_to)
         require("prometheus_client", "monitoring")
         self.port = port
         self._address = address
@@ -65,7 +61,8 @@ class PrometheusMetrics(Callback):
         self._devices_up_to = devices_up_to
         self._tallies = Tallies()
         self._lock = Lock()
-        self._endpoint: Endpoint | None = None
+        self._server: Any = None
+        self._thread: Any = None
         self._fleet: Fleet
         self._bytes_down = self._bytes_up = 0
 
@@ -75,22 +72,39 @@ class PrometheusMetrics(Callback):
 
     def on_start(self, state: RunState) -> None:
         """Open the port."""
+        from prometheus_client import (
+            CollectorRegistry,
+            ProcessCollector,
+            start_http_server,
+        )
+
         from flwr_asyncdrop.observers.prometheus.collector import RunCollector
-        from flwr_asyncdrop.observers.prometheus.endpoint import Endpoint
 
         self._bytes_down, self._bytes_up = state.bytes_down, state.bytes_up
         names = ("flwr-asyncdrop", "flwr", "torch")
         versions = {name.replace("-", "_"): version(name) for name in names}
-        collector = RunCollector(
-            state,
-            self._fleet,
-            self._tallies,
-            self._lock,
-            info={**versions, **self._run},
-            devices_up_to=self._devices_up_to,
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(
+            RunCollector(
+                state,
+                self._fleet,
+                self._tallies,
+                self._lock,
+                info={**versions, **self._run},
+                devices_up_to=self._devices_up_to,
+            )
         )
-        self._endpoint = Endpoint(self.port, self._address, collector)
-        self.port = self._endpoint.port
+        try:
+            server, thread = start_http_server(self.port, self._address, registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics-port={self.port} on {self._address!r} cannot be opened "
+                f"({error.strerror}): choose another metrics-port or metrics-address, "
+                "or leave them out"
+            ) from error
+        self._server, self._thread = server, thread
+        self.port = server.server_port
 
     def on_dispatch(self, state: RunState, order: Order) -> None:
         """Count the task and its bytes."""
@@ -146,9 +160,11 @@ class PrometheusMetrics(Callback):
 
     def on_end(self, state: RunState) -> None:
         """Close the port."""
-        if self._endpoint is not None:
-            self._endpoint.close()
-            self._endpoint = None
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = None
 
     def _count_received(self, state: RunState, group: int) -> None:
         arrived = state.bytes_up - self._bytes_up

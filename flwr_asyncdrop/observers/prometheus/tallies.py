@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 
-MOST_GROUPS = 16
-"""Speed groups that there are at most."""
+MOST_GROUPS = 16  # most speed groups
 
 BOUNDS = {
     "staleness_versions": (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, inf),
@@ -16,30 +15,21 @@ BOUNDS = {
         *(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, inf),
     ),
 }
-"""The upper bounds of the buckets of each histogram."""
+"""Upper bounds of the buckets of each histogram."""
 
 
 @dataclass
 class Tallies:
-    """The counts and last values of one process.
+    """The counts and last values of one process."""
 
-    Attributes
-    ----------
-    counts : Counter of (str, object)
-        Counters, by name of the metric and value of its label.
-    buckets, sums
-        Histograms, by name and speed group; of the former also by place of the bucket.
-    evaluations : dict of (str, str) to float
-        What the last evaluations found, by source and metric.
-    evaluated : dict of str to int
-        The round of the last evaluation, by source.
-    """
-
+    # By name of the metric and value of its label.
     counts: Counter[tuple[str, object]] = field(default_factory=Counter)
+    # Histograms by name and speed group, the former also by place of the bucket.
     buckets: Counter[tuple[str, int, int]] = field(default_factory=Counter)
     sums: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(int))
     lr_factor: float = 0.0
     round: int = 0
+    # The last evaluation: its metrics by source and name, its round by source.
     evaluations: dict[tuple[str, str], float] = field(default_factory=dict)
     evaluated: dict[str, int] = field(default_factory=dict)
 

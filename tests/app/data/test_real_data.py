@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flwr_asyncdrop.app.data import Dataset, Normalise, load_dataset
-from flwr_asyncdrop.app.data.text import PADDING, UNKNOWN
+from flwr_asyncdrop.app.data.imdb import PADDING, UNKNOWN
 from flwr_asyncdrop.exceptions import DataError
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from flwr_asyncdrop.simulation.main_module import no_main_module, refers_to_main
+from flwr_asyncdrop.simulation.worker_pool import no_main_module
 
 APP = """
 from flwr.app import Message, RecordDict
@@ -65,11 +65,3 @@ def test_the_main_module_is_back_afterwards_whatever_happens():
         start()
     assert seen != [main]
     assert sys.modules["__main__"] is main
-
-
-@pytest.mark.parametrize(
-    ("reference", "expected"),
-    [("__main__:app", True), ("__main__", True), ("my.__main__:app", False)],
-)
-def test_references_to_the_main_module(reference, expected):
-    assert refers_to_main(reference) is expected

@@ -1,29 +1,62 @@
-"""Writes a history while the run goes on."""
+"""The record of a run: one JSON object per line, in the same order every time.
+
+======================  ==========================================================
+``event``               fields beside ``event`` and ``wall``
+======================  ==========================================================
+``run`` (first line)    ``schema``, ``seed``, ``devices``, ``full_bytes`` (the full
+                        model on the wire) and what the caller adds
+``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
+                        ``rank``, ``dispatched_at``, ``staleness``, ``version``,
+                        ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
+                        ``metrics``; ``late``, if it came after its deadline;
+                        ``queued``, versions of the staleness that came while it
+                        waited behind another task of its device, if any did
+``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
+                        ``reason``
+``evaluation``          ``source``, ``round``, ``update``, ``time``,
+                        ``bytes_down``, ``bytes_up`` (of all tasks up to then, lost
+                        ones too), ``metrics``
+``units``               how often each rank trained each unit, see
+                        `UnitCounts.record`; absent if no submodel was trained
+``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
+                        ``failures``; ``duplicates``, replies that came twice, if
+                        there were any; ``ended``, why, if it ended early
+======================  ==========================================================
+
+Times are seconds on the run's clock. Whatever depends on the machine stands under
+``wall``: the real ``seconds`` since the start, and metrics whose name begins with
+``wall-``. Under the virtual clock everything else is a function of the configuration
+and the seed, bit for bit.
+"""
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import CheckpointError
-from flwr_asyncdrop.observers.history.reading import SCHEMA, Record
+from flwr_asyncdrop.exceptions import CheckpointError, DataError
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
 
+SCHEMA = 2
+"""Version of what the lines hold."""
+
+Record = dict[str, Any]
+"""One line of a history."""
+
 _WALL_PREFIX = "wall-"
 
 
 class HistoryWriter(Callback):
-    """Writes ``history.jsonl`` while the run goes on.
+    """Writes ``history.jsonl`` during the run.
 
-    An evaluation ends whenever its thread is done, but its line always stands where
-    it was asked for: lines behind it wait for it. A line that still lacks what was
-    measured has no ``wall``.
+    The line of an evaluation stands where the evaluation was asked for: the lines
+    behind it wait until it has ended.
 
     Parameters
     ----------
@@ -51,15 +84,17 @@ class HistoryWriter(Callback):
     ) -> None:
         self.path = path
         self.files = (path,)
-        self._run = dict(run or {})
-        self._machine = dict(machine or {})
+        self.ended_early = False
+        self._run = run or {}
+        self._machine = machine or {}
         self._timer = timer
         self._start = timer()
         self._file: IO[bytes] | None = None
         self._num_bytes = 0
+        # Not written yet: from the first evaluation on that has not ended. Its line,
+        # and only such a line, has no "wall".
         self._lines: list[Record] = []
         self._units = UnitCounts()
-        self.ended_early = False
 
     def on_start(self, state: RunState) -> None:
         """Open the file and write the first line."""
@@ -79,7 +114,7 @@ class HistoryWriter(Callback):
         )
 
     def state_dict(self) -> StateDict:
-        """Return how far it is, and what waits for an evaluation."""
+        """Return the length of the file, and the lines that wait."""
         return {
             "num_bytes": self._num_bytes if self._file is None else self._file.tell(),
             "seconds": self._timer() - self._start,
@@ -88,13 +123,7 @@ class HistoryWriter(Callback):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from there: what the file has beyond it will be written again.
-
-        Raises
-        ------
-        CheckpointError
-            If the file is missing or too short.
-        """
+        """Continue from there; what the file has beyond it will be written again."""
         self._num_bytes = state["num_bytes"]
         length = self.path.stat().st_size if self.path.exists() else 0
         if length < self._num_bytes:
@@ -121,9 +150,8 @@ class HistoryWriter(Callback):
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Write an ``update`` line."""
-        order, cost = merged.order, merged.order.cost
+        order = merged.order
         self._units.add(order)
-        metrics = wire.flat_metrics(merged.reply.metrics)
         self._add(
             {
                 "event": "update",
@@ -135,14 +163,14 @@ class HistoryWriter(Callback):
                 "dispatched_at": order.timing.dispatched_at,
                 "staleness": merged.staleness,
                 "version": state.version,
-                "bytes_down": cost.bytes_down,
+                "bytes_down": order.cost.bytes_down,
                 "bytes_up": merged.reply.num_bytes,
-                "compute": cost.compute,
+                "compute": order.cost.compute,
                 "in_flight": len(state.in_flight),
                 **({"late": True} if merged.late else {}),
                 **({"queued": merged.queued} if merged.queued else {}),
             },
-            metrics=metrics,
+            metrics=wire.flat_metrics(merged.reply.metrics),
         )
 
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
@@ -185,7 +213,7 @@ class HistoryWriter(Callback):
             del self._lines[at]
         else:
             line = {**line, "update": evaluation.update, "time": evaluation.time}
-            self._lines[at] = self._stamped(line, {}, dict(evaluation.metrics))
+            self._lines[at] = self._stamped(line, metrics=evaluation.metrics)
         self._flush()
 
     def on_end(self, state: RunState) -> None:
@@ -208,8 +236,7 @@ class HistoryWriter(Callback):
                 **({"ended": state.ended} if state.ended else {}),
             }
         )
-        self._file.close()
-        self._file = None
+        self.on_interrupt(state)
 
     def _add(
         self,
@@ -217,17 +244,17 @@ class HistoryWriter(Callback):
         wall: Mapping[str, object] | None = None,
         metrics: Mapping[str, object] | None = None,
     ) -> None:
-        self._lines.append(self._stamped(record, wall or {}, metrics))
+        self._lines.append(self._stamped(record, wall, metrics))
         self._flush()
 
     def _stamped(
         self,
         record: Record,
-        wall: Mapping[str, object],
-        metrics: Mapping[str, object] | None,
+        wall: Mapping[str, object] | None = None,
+        metrics: Mapping[str, object] | None = None,
     ) -> Record:
-        """Part the metrics that depend on the machine from those that do not."""
-        measured: dict[str, Any] = {"seconds": self._timer() - self._start, **wall}
+        """Return a line with its metrics, and with ``wall``."""
+        measured = {"seconds": self._timer() - self._start, **(wall or {})}
         if metrics is not None:
             record["metrics"] = {}
             for name, value in metrics.items():
@@ -239,11 +266,35 @@ class HistoryWriter(Callback):
 
     def _flush(self) -> None:
         """Write all lines in front of the first place that is still kept."""
-        ready = 0
-        while ready < len(self._lines) and "wall" in self._lines[ready]:
-            ready += 1
+        waiting = (at for at, line in enumerate(self._lines) if "wall" not in line)
+        ready = next(waiting, len(self._lines))
         if self._file is not None and ready:
             text = "".join(f"{json.dumps(line)}\n" for line in self._lines[:ready])
             self._file.write(text.encode())
             self._file.flush()
             del self._lines[:ready]
+
+
+def read_history(path: Path) -> Iterator[Record]:
+    """Yield the lines of a history file; DataError for a file of anything else."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"cannot read the history {path}: {error.strerror}") from error
+    # A run that was killed may leave half a line behind.
+    whole = text[: text.rfind("\n") + 1]
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"line {number} of {path} is not JSON: this is not a history file"
+            ) from error
+        if not isinstance(record, dict) or "event" not in record:
+            raise DataError(f"line {number} of {path} is not a history record")
+        yield record
+
+
+def without_wall(record: Mapping[str, Any]) -> Record:
+    """Return a history record without what depends on the machine."""
+    return {key: value for key, value in record.items() if key != "wall"}

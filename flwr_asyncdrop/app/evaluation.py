@@ -1,0 +1,78 @@
+"""Evaluating a model, on a client or on the server's test set."""
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from numpy.typing import NDArray
+from torch import nn
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.data import Dataset, Split
+from flwr_asyncdrop.app.experiment import level_mixes, load_data, trained_model
+from flwr_asyncdrop.app.learning import Classification, Totals
+from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.state import RunState
+
+LEVEL_ACCURACY = "level-accuracy"
+_BATCH = 500
+
+
+def evaluate(
+    model: nn.Module,
+    data: Dataset,
+    precision: str = "float32",
+    *,
+    split: Split = "test",
+    samples: NDArray[np.int64] | None = None,
+) -> Totals:
+    """Return the totals of `model`, of which the data set's task makes metrics.
+
+    `samples` are positions in the split, by default all. The model is put into
+    evaluation mode.
+    """
+    device = next(model.parameters()).device
+    network = in_precision(model.eval(), precision)
+    if samples is None:
+        samples = np.arange(len(data.train_y if split == "train" else data.test_y))
+    totals: Totals = {}
+    with torch.no_grad():
+        for start in range(0, len(samples), _BATCH):
+            inputs, targets = data.batch(split, samples[start : start + _BATCH], device)
+            for name, total in data.task.totals(network(inputs), targets).items():
+                totals[name] = total.cpu() + totals.get(name, 0)
+    return totals
+
+
+class CentralTest(Callback):
+    """Flower's ``evaluate_fn``: the metrics of the global model.
+
+    Where labels are tied to the speed of devices, it adds ``level-accuracy``: for each
+    speed level, the fastest first, the accuracy on the mix of labels of that level. It
+    must be among the run's callbacks, to get the size of the fleet.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._data = load_data(config)
+        self._num_devices = 0
+
+    def on_start(self, state: RunState) -> None:
+        """Note how many devices there are."""
+        self._num_devices = state.num_devices
+
+    def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        """Test a model."""
+        # Each thread has a setting of its own, and evaluations run in one.
+        torch.set_num_threads(self._config.threads)
+        model = trained_model(self._config, wire.from_record(arrays))
+        task = self._data.task
+        totals = evaluate(model, self._data, self._config.precision)
+        metrics = MetricRecord(dict(task.metrics(totals)))
+        by_level = self._num_devices > 0 and self._config.partition == "speed-level"
+        if by_level and isinstance(task, Classification):
+            mixes = level_mixes(self._config, self._num_devices)
+            levels = mixes @ task.class_accuracy(totals).numpy()
+            metrics[LEVEL_ACCURACY] = levels.tolist()
+        return metrics

@@ -1,0 +1,105 @@
+"""The masked merge in one pass over memory, compiled where numba is installed.
+
+NumPy gathers, mixes and scatters in three passes; compiled code reads, mixes and writes
+each kept weight once, with the same bits. Merging a 25 % submodel of ResNet34 takes
+12 ms instead of 27 ms (``python -m benchmarks.merge``). The extra ``fast`` has numba.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+_Offsets = npt.NDArray[np.uint64]
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+def fused_mix_(
+    full: Tensor, sub: Tensor, dims: Mapping[int, Tensor], weight: float
+) -> bool:
+    """Move the kept coordinates of `full` towards `sub`, which is contiguous.
+
+    Return False, with nothing touched, where only `Slots` or indexing can do it: the
+    kernel needs numba, a weight below 1, and a contiguous float32 or float64 tensor
+    on the CPU that is narrowed along its first two dims at most.
+    """
+    mix = compiled_mix() if dims and weight < 1 else None
+    if mix is None or max(dims) > 1 or full.dtype not in _DTYPES:
+        return False
+    if not full.is_contiguous() or full.device.type != "cpu":
+        return False
+    if 1 in dims:
+        rows = _offsets(dims[0] if 0 in dims else torch.arange(len(full)))
+        kept, width = _offsets(dims[1]), math.prod(full.shape[2:])
+        row_size = full.shape[1] * width
+    else:  # whole rows are kept: to the kernel, positions in a single row
+        rows = np.zeros(1, dtype=np.uint64)
+        kept, width, row_size = _offsets(dims[0]), math.prod(full.shape[1:]), 0
+    flat = full.detach().view(-1).numpy()
+    scalar = flat.dtype.type(weight)
+    mix(flat, sub.view(-1).numpy(), rows, kept, row_size, width, scalar)
+    return True
+
+
+def _offsets(kept: Tensor) -> _Offsets:
+    offsets: _Offsets = kept.numpy().view(np.uint64)
+    return offsets
+
+
+@cache
+def compiled_mix() -> Callable[..., None] | None:
+    """Return the kernel, compiled at its first use; None without numba."""
+    try:
+        import numba
+    except ImportError:
+        return None
+    # Contraction to fused multiply-add is what `torch.lerp` does, too.
+    compile_ = numba.njit(cache=True, nogil=True, fastmath={"contract"})
+    mix: Callable[..., None] = compile_(_mix)
+    return mix
+
+
+def _mix(
+    full: npt.NDArray[Any],
+    sub: npt.NDArray[Any],
+    rows: _Offsets,
+    kept: _Offsets,
+    row_size: int,
+    width: int,
+    weight: Any,
+) -> None:  # pragma: no cover  # runs compiled
+    """Mix elements as ``torch.lerp`` does: from whichever end is nearer.
+
+    A row has `row_size` elements, a position in it `width`. Offsets are unsigned, so
+    that no index can be negative and the innermost loop becomes vector instructions.
+    """
+    # Start and length of each run of kept neighbours.
+    runs = np.empty((len(kept), 2), dtype=np.uint64)
+    count = 0
+    for place in range(len(kept)):
+        if place == 0 or kept[place] != kept[place - 1] + np.uint64(1):
+            runs[count, 0], runs[count, 1] = kept[place] * np.uint64(width), 0
+            count += 1
+        runs[count - 1, 1] += np.uint64(width)
+
+    near, rest = weight < 0.5, np.float32(1) - weight
+    source = np.uint64(0)
+    for r in range(len(rows)):
+        row = rows[r] * np.uint64(row_size)
+        for run in range(count):
+            start, length = row + runs[run, 0], runs[run, 1]
+            if near:
+                for k in range(length):
+                    old, new = full[start + k], sub[source + k]
+                    full[start + k] = old + weight * (new - old)
+            else:
+                for k in range(length):
+                    old, new = full[start + k], sub[source + k]
+                    full[start + k] = new - (new - old) * rest
+            source += length

@@ -1,0 +1,81 @@
+"""The compiled merge: it gives the bits that NumPy and torch give without it."""
+
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.submodel import extract, fused, merge_
+
+DTYPES = (torch.float32, torch.float64)
+
+
+@pytest.fixture
+def without_numba(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    fused.compiled_mix.cache_clear()
+    yield
+    fused.compiled_mix.cache_clear()
+
+
+@st.composite
+def kept_positions(draw, size):
+    return torch.tensor(sorted(draw(st.sets(st.integers(0, size - 1)))), dtype=int)
+
+
+@st.composite
+def merges(draw):
+    """Draw a full tensor, a submodel's, the kept positions and a weight."""
+    sizes = draw(st.lists(st.integers(1, 33), min_size=1, max_size=4))
+    dims = draw(st.sets(st.integers(0, min(len(sizes), 2) - 1), min_size=1))
+    kept = {dim: draw(kept_positions(sizes[dim])) for dim in dims}
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    dtype = draw(st.sampled_from(DTYPES))
+    full = torch.randn(sizes, generator=generator, dtype=dtype)
+    other = torch.randn(sizes, generator=generator, dtype=dtype)
+    sub = extract({"w": other}, {"w": kept})["w"]
+    weight = draw(st.floats(0, 1, exclude_max=True, width=32))
+    return full, sub, kept, weight
+
+
+def merged(full, sub, kept, weight):
+    state = {"w": full.clone()}
+    merge_(state, {"w": sub}, {"w": kept}, weight)
+    return state["w"].view(torch.uint8)
+
+
+@given(merges())
+@settings(deadline=None)
+def test_the_same_bits_with_and_without(case):
+    pytest.importorskip("numba")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "compiled_mix", lambda: None)
+        expected = merged(*case)
+    full, sub, kept, weight = case
+    assert torch.equal(merged(*case), expected)
+    assert fused.fused_mix_(full, sub, kept, weight)
+    assert torch.equal(full.view(torch.uint8), expected)
+
+
+def test_without_numba_there_is_no_kernel(without_numba):
+    full = torch.zeros(4, 3)
+    assert fused.compiled_mix() is None
+    assert not fused.fused_mix_(full, full[:2], {0: torch.arange(2)}, 0.5)
+    assert not full.any()
+
+
+@pytest.mark.parametrize(
+    ("full", "dims", "weight"),
+    [
+        (torch.zeros(4, 4), {}, 0.5),
+        (torch.zeros(4, 4), {0: torch.arange(4)}, 1.0),
+        (torch.zeros(4, 4, 4), {2: torch.arange(4)}, 0.5),
+        (torch.zeros(4, 4).half(), {0: torch.arange(4)}, 0.5),
+        (torch.zeros(4, 4).t()[:, ::2], {0: torch.arange(4)}, 0.5),
+        (torch.zeros(4, 4, device="meta"), {0: torch.arange(4)}, 0.5),
+    ],
+)
+def test_what_the_kernel_cannot_do_is_left_to_others(full, dims, weight):
+    assert not fused.fused_mix_(full, full, dims, weight)
