@@ -66,7 +66,7 @@ class Checkpoint:
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 raise CheckpointError(
                     f"{self.path} does not fit this version of flwr-asyncdrop ({name}: "
-                    f"{error}): go on with the version that wrote it, or {START_OVER}"
+                    f"{error}): resume with the version that wrote it, or {START_OVER}"
                 ) from error
 
 

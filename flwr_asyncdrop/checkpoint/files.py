@@ -108,7 +108,7 @@ def read_body(path: Path) -> dict[str, Json]:
         raise CheckpointError(
             f"{path} was written by flwr-asyncdrop {content.get('written_by')} in "
             f"format {content.get('format_version')}, and this version reads "
-            f"{FORMAT_VERSION}: go on with that version, or {START_OVER}"
+            f"{FORMAT_VERSION}: resume with that version, or {START_OVER}"
         )
     if digest != _digest(content):
         raise _damaged(file, "its digest is another")

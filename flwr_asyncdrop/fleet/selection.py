@@ -5,7 +5,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
 
 
 class Selection(ABC):
@@ -13,11 +16,7 @@ class Selection(ABC):
 
     @abstractmethod
     def choose(
-        self,
-        idle: NDArray[np.int64],
-        ranks: NDArray[np.int64],
-        busy_ranks: Iterable[int],
-        generator: np.random.Generator,
+        self, idle: Ints, ranks: Ints, busy_ranks: Iterable[int], generator: Generator
     ) -> int:
         """Choose a device.
 
@@ -42,11 +41,7 @@ class Stratified(Selection):
     """
 
     def choose(
-        self,
-        idle: NDArray[np.int64],
-        ranks: NDArray[np.int64],
-        busy_ranks: Iterable[int],
-        generator: np.random.Generator,
+        self, idle: Ints, ranks: Ints, busy_ranks: Iterable[int], generator: Generator
     ) -> int:
         """Choose an idle device of the rank that is training least."""
         in_flight = Counter(busy_ranks)
@@ -59,11 +54,7 @@ class Uniform(Selection):
     """Every idle device is equally likely."""
 
     def choose(
-        self,
-        idle: NDArray[np.int64],
-        ranks: NDArray[np.int64],
-        busy_ranks: Iterable[int],
-        generator: np.random.Generator,
+        self, idle: Ints, ranks: Ints, busy_ranks: Iterable[int], generator: Generator
     ) -> int:
         """Choose any idle device."""
         return int(generator.choice(idle))

@@ -26,16 +26,9 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, DeviceProfile
 
-_COLUMNS = (
-    "seconds_per_step",
-    "down_mbps",
-    "up_mbps",
-    "latency",
-    "jitter",
-    "dropout",
-    "period",
-    "available",
-)
+_AS_THEY_ARE = ("latency", "jitter", "dropout")
+_SPEEDS = ("seconds_per_step", "down_mbps", "up_mbps")
+_COLUMNS = (*_SPEEDS, *_AS_THEY_ARE, "period", "available")
 
 
 def read_trace(path: Path, local_steps: int) -> list[DeviceProfile]:
@@ -110,11 +103,7 @@ def _device(cells: Mapping[str, str], local_steps: int) -> DeviceProfile:
         _positive(cells, "seconds_per_step") * local_steps,
         _positive(cells, "down_mbps", default="inf") * BYTES_PER_MEGABIT,
         _positive(cells, "up_mbps", default="inf") * BYTES_PER_MEGABIT,
-        **{
-            name: _number(name, cells[name])
-            for name in ("latency", "jitter", "dropout")
-            if name in cells
-        },
+        **{name: _number(name, cells[name]) for name in _AS_THEY_ARE if name in cells},
         availability=_availability(cells) if "available" in cells else None,
     )
 

@@ -53,7 +53,7 @@ _WALL_PREFIX = "wall-"
 
 
 class HistoryWriter(Callback):
-    """Writes ``history.jsonl`` while the run goes on.
+    """Writes ``history.jsonl`` during the run.
 
     The line of an evaluation stands where the evaluation was asked for: the lines
     behind it wait until it has ended.

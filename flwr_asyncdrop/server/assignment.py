@@ -11,7 +11,7 @@ from flwr_asyncdrop.exceptions import CapacityError
 from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.order import Part
-from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.state import RunState, shapes_of
 from flwr_asyncdrop.submodel import (
     Indices,
     Keep,
@@ -84,7 +84,7 @@ class Assignment:
         plan = self._plan
         if plan is None or self.masks is None:
             _check_size(state, most_bytes)
-            shapes = {name: tuple(t.shape) for name, t in state.arrays.items()}
+            shapes = shapes_of(state.arrays)
             return Part(state.arrays, {}, shapes, extra=extra, extra_names=names)
         context = MaskContext(
             plan.groups,

@@ -105,27 +105,22 @@ class VirtualClock(Clock):
     """
 
     node_poll_interval = math.inf
+    now = 0.0
 
     def __init__(self, mailbox: Mailbox, patience: float) -> None:
         super().__init__(mailbox)
         self._patience = patience
-        self._now = 0.0
-
-    @property
-    def now(self) -> float:
-        """Virtual seconds since the start of the run."""
-        return self._now
 
     def _set_time(self, now: float) -> None:
-        self._now = now
+        self.now = now
 
     def next(self, until: float = math.inf) -> Event | None:
         """Advance to the next event; wait for the reply of a task that arrives."""
         if until < math.inf and (not self._moments or until < self._moments[0][0]):
-            self._now = until
+            self.now = until
             return None
-        self._now, _, message_id = self._moments[0]
-        if self._now < self._orders[message_id].timing.due:
+        self.now, _, message_id = self._moments[0]
+        if self.now < self._orders[message_id].timing.due:
             return self._time_is_up()
         heapq.heappop(self._moments)
         del self._orders[message_id]

@@ -30,6 +30,9 @@ logger = logging.getLogger("flwr.asyncdrop")
 # Clocks of devices differ, and Flower refuses a reply whose time is up by any of them.
 _CLOCK_SKEW = 600.0
 
+Task = tuple[Order, Message]
+"""An order and its message, which gets its id when it is sent."""
+
 
 @dataclass(frozen=True)
 class DispatchRules:
@@ -67,13 +70,8 @@ class Dispatcher:
         self._replied: dict[int, tuple[float, int]] = {}
         self._snapshot: tuple[int, State, State] | None = None
 
-    def next_task(
-        self, state: RunState, server_round: int
-    ) -> tuple[Order, Message] | None:
-        """Return the next order and its message, or None if no device is idle.
-
-        The message gets its id when it is sent.
-        """
+    def next_task(self, state: RunState, server_round: int) -> Task | None:
+        """Return the next task, or None if no device is idle."""
         queues = Counter(order.device for order in state.orders)
         for length in range(self.rules.queue_ahead + 1):
             taken = {device for device, tasks in queues.items() if tasks > length}
@@ -84,7 +82,7 @@ class Dispatcher:
 
     def task_among(
         self, state: RunState, server_round: int, idle: NDArray[np.int64]
-    ) -> tuple[Order, Message] | None:
+    ) -> Task | None:
         """Return the next task of one of these devices, or None if none can have it."""
         while len(idle):
             device = self._choose(state, idle)
@@ -106,9 +104,7 @@ class Dispatcher:
             numpy_generator(state.seed, "device", state.dispatched),
         )
 
-    def _task(
-        self, state: RunState, device: int, server_round: int
-    ) -> tuple[Order, Message]:
+    def _task(self, state: RunState, device: int, server_round: int) -> Task:
         fleet, rank = self.fleet, int(self.fleet.ranks[device])
         part = self.rules.assignment.part(
             state,

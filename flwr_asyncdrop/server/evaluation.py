@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, steady_kernels
 
@@ -93,7 +93,7 @@ class Evaluator(ABC):
 
     def submit(self, state: RunState, server_round: int) -> None:
         """Take a snapshot of the model and begin to evaluate it."""
-        arrays = {name: tensor.clone() for name, tensor in state.served.items()}
+        arrays = copy_of(state.served)
         self.begin(PendingEvaluation(server_round, state.updates, state.time, arrays))
 
 

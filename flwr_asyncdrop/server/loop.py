@@ -13,7 +13,6 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.probe import CapabilityProbe
-from flwr_asyncdrop.server.resuming import send_again
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.stopping import StoppingRule
 
@@ -103,7 +102,7 @@ class AsyncLoop:
         for callback in self._callbacks:
             callback.on_resume(state)
         self._evaluations.resume()
-        for order in send_again(self._run, self._mailbox):
+        for order in self._run.send_again(self._mailbox):
             self._count(order, "interrupted", "the server stopped before it replied")
         self._clock.resume(state)
 
@@ -146,10 +145,10 @@ class AsyncLoop:
         most = self._dispatcher.most_in_flight(stopping.slots)
         while len(state.in_flight) < min(most - len(state.waiting), left):
             if not self._dispatch():
-                returns_at = self._dispatcher.next_return(state)
-                answers_at = self._probe.next_look(state.time)
                 return min(
-                    returns_at, answers_at, state.time + self._clock.node_poll_interval
+                    self._dispatcher.next_return(state),
+                    self._probe.next_look(state.time),
+                    state.time + self._clock.node_poll_interval,
                 )
             if state.ended:
                 break
@@ -214,24 +213,19 @@ class AsyncLoop:
         state.bytes_up += reply.num_bytes
         trip = Trip(began_at, state.time, order.cost)
         if discount == 0:
-            fleet = self._run.fleet
-            fleet.observe(order.device, trip.seconds, order.cost.compute)
+            self._run.fleet.observe(order.device, trip.seconds, order.cost.compute)
             behind = state.time - order.timing.deadline
-            self._lose(
-                order, "late", f"its reply came {behind:.3g} s after its deadline"
-            )
+            reason = f"its reply came {behind:.3g} s after its deadline"
+            self._lose(order, "late", reason)
             return
         self._dispatcher.succeeded(order, trip, reply.report)
-        number = self._stopping.round_of(state.updates - 1)
-        self._merged(Merged(order, reply, staleness, number, late, queued))
-
-    def _merged(self, merged: Merged) -> None:
-        state = self.state
         state.lost_in_a_row.clear()
+        number = self._stopping.round_of(state.updates - 1)
+        merged = Merged(order, reply, staleness, number, late, queued)
         for callback in self._callbacks:
             callback.on_update(state, merged)
         if state.updates % self._stopping.updates_per_round == 0:
-            self._end_round(merged.round)
+            self._end_round(number)
 
     def _end_round(self, number: int) -> None:
         self._refresh(self._nodes.ids())

@@ -8,13 +8,14 @@ from flwr.app import Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Update, average_
-from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
+from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.order import Order
-from flwr_asyncdrop.server.state import RunState, copy_of
+from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import State, extract
 
@@ -132,7 +133,7 @@ class Run:
         begun = self.state
         self.state = RunState.start_from({}, begun.seed)
         self.state.load_state_dict(state["state"])
-        shapes, saved = _shapes(begun.initial), _shapes(self.state.initial)
+        shapes, saved = shapes_of(begun.initial), shapes_of(self.state.initial)
         if shapes != saved:
             odd = sorted(dict(shapes.items() ^ saved.items()))
             raise ShapeError(f"see {odd[0]!r}")
@@ -141,6 +142,39 @@ class Run:
             masks.load_state_dict(state["masks"])
         self.fleet.load_state_dict(state["fleet"])
         self.state.num_devices = len(self.fleet)
+
+    def send_again(self, mailbox: Mailbox) -> list[Order]:
+        """Send the tasks that were out when the server stopped; return those lost.
+
+        A simulated device computes what it would have computed. A real one may have
+        done its task for the server that is gone: it gets a new task instead, so
+        nothing is merged twice. RunError if the grid does not take a task.
+        """
+        state = self.state
+        if self.simulated:
+            state.in_flight = self._sent(mailbox, state.in_flight)
+            state.late = self._sent(mailbox, state.late)
+            return []
+        lost = [*state.in_flight.values(), *state.late.values()]
+        state.in_flight.clear()
+        state.late.clear()
+        return lost
+
+    def _sent(self, mailbox: Mailbox, orders: Mapping[str, Order]) -> dict[str, Order]:
+        sent: dict[str, Order] = {}
+        for message_id, old in orders.items():
+            order = replace(old, node_id=self.fleet.node_ids[old.device])
+            if order.timing.lost:
+                sent[message_id] = order
+                continue
+            new_id = mailbox.push(self.dispatcher.message(self.state, order))
+            if new_id is None:
+                raise RunError(
+                    f"the grid did not take the task of device {order.device} once "
+                    "more: resume again when its nodes are there"
+                )
+            sent[new_id] = order
+        return sent
 
     def read(self, order: Order, message: Message) -> wire.Reply:
         """Read the reply to an order; ReplyError if it does not fit."""
@@ -200,7 +234,3 @@ def _without_arrays(orders: Mapping[str, Order]) -> dict[str, Order]:
         name: replace(order, part=order.part.without_arrays())
         for name, order in orders.items()
     }
-
-
-def _shapes(arrays: State) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in arrays.items()}

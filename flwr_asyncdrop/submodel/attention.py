@@ -6,11 +6,9 @@ from torch.nn import functional as F
 
 
 class NarrowMultiheadAttention(nn.MultiheadAttention):
-    """`torch.nn.MultiheadAttention` whose heads need not fill the embedding.
+    """`torch.nn.MultiheadAttention` without ``num_heads * head_dim == embed_dim``.
 
-    The stock forward demands ``num_heads * head_dim == embed_dim``. Arguments, result
-    and tensors are the stock module's; only ``add_bias_kv`` and ``add_zero_attn`` are
-    not supported.
+    Only ``add_bias_kv`` and ``add_zero_attn`` are not supported.
     """
 
     def forward(
@@ -24,7 +22,7 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend, as `torch.nn.MultiheadAttention.forward` does."""
+        """Attend as the stock module does."""
         sources = [query, key, value]
         batched = query.dim() == 3
         if not batched:

@@ -12,17 +12,10 @@ from flwr_asyncdrop.submodel.kernels import eval_mode
 def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """Learn the running statistics of batch normalisation anew, in place.
 
-    What submodels learn of means and variances is biased for the full model, since
-    they sum over fewer units. A few batches of data, no labels and no gradients, give
-    the merged model statistics of its own: the plain average over the batches.
-
-    Parameters
-    ----------
-    model : Module
-        Its modes (train or eval), parameters and momenta stay as they are. A model
-        without batch normalisation is left alone.
-    batches : iterable of Tensor
-        Inputs of the model, on its device. Without any the statistics stay.
+    Means and variances of submodels are biased for the full model, since they sum over
+    fewer units. The new ones are plain averages over a few batches of the model's
+    inputs, on its device; without batches the old ones stay. So do the modes (train or
+    eval), parameters and momenta.
     """
     layers = [
         module

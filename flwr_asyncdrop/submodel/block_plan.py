@@ -17,9 +17,9 @@ from flwr_asyncdrop.submodel.types import parameters_of, shapes_of, tensors_of
 class BlockPlan(Plan):
     """A plan whose units are whole residual blocks; made by ``plan_blocks``.
 
-    They form one group. A block that is dropped keeps no row of any of its tensors:
-    they are sent empty, and the submodel passes the block's input on. Only what has no
-    dims, such as the count of batches seen, stays.
+    They form one group. The tensors of a dropped block are sent empty, without rows,
+    and the submodel passes the block's input on. Only what has no dims, such as the
+    count of batches seen, stays.
 
     Attributes
     ----------

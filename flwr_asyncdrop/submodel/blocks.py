@@ -56,7 +56,8 @@ def plan_blocks(model: nn.Module, example_inputs: Inputs) -> BlockPlan:
     with plain_kernels():
         probe = make_probe(model, as_tuple(example_inputs))
         found = residual_modules(probe)
-        blocks = _smallest(_separable(probe.model, found, left_out))
+        blocks = _separable(probe.model, found, left_out)
+        blocks = [b for b in blocks if not any(is_inside(o, b) for o in blocks)]
         blocks = _unmistakable(probe.model, blocks, found, left_out)
         blocks = _verified(probe, blocks, left_out)
     if len(blocks) < 2:
@@ -72,7 +73,6 @@ def plan_blocks(model: nn.Module, example_inputs: Inputs) -> BlockPlan:
 def _separable(
     model: nn.Module, names: Sequence[str], left_out: dict[str, str]
 ) -> list[str]:
-    """Return the modules whose tensors have rows to lose and are theirs alone."""
     tensors = tensors_of(model)
     found = []
     for module in names:
@@ -87,12 +87,6 @@ def _separable(
     return found
 
 
-def _smallest(names: Sequence[str]) -> list[str]:
-    return [
-        name for name in names if not any(is_inside(other, name) for other in names)
-    ]
-
-
 def _unmistakable(
     model: nn.Module,
     blocks: Sequence[str],
@@ -101,9 +95,8 @@ def _unmistakable(
 ) -> list[str]:
     """Return blocks that the client can tell from what is around them.
 
-    When all blocks of a module that has no other tensors are dropped, the arrays do
-    not tell the module from its blocks. That does no harm if it does no more than they
-    do; else its last block stays.
+    If all blocks of a module without other tensors are dropped, the arrays do not tell
+    the module from its blocks. Where it does more than they do, its last block stays.
     """
     kept = list(blocks)
     outwards = sorted((name for name, _ in model.named_modules()), key=len)[::-1]
@@ -126,7 +119,7 @@ def _verified(
 ) -> list[str]:
     """Return the blocks without which the model gives what it gives with them zeroed.
 
-    Every other block is left out at once, then the others: all of them never are.
+    Every other block is left out at once, then the others.
     """
 
     def fault(tried: Sequence[str]) -> str | None:

@@ -1,6 +1,7 @@
 """A plan by hand, for models that cannot be traced or are not PyTorch's."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,72 +59,72 @@ def declare_plan(
     axes: dict[str, dict[int, Tensor]] = {}
     offset = 0
     for name, tensors in groups.items():
-        listed = list(_listed(tensors))
-        size = min(_num_units(name, *axis, shapes) for axis in listed)
+        places = list(_places(name, tensors, shapes))
+        size = min(place.num_units() for place in places)
         units.append(UnitGroup(name, size, "internal"))
-        for tensor, axis in listed:
-            dim, positions = _positions(name, size, tensor, axis, shapes)
-            known = axes.setdefault(tensor, {})
+        for place in places:
+            positions = place.positions(size)
+            known = axes.setdefault(place.tensor, {})
             fresh = torch.where(positions < 0, positions, positions + offset)
-            known[dim] = _joined(name, tensor, known.get(dim), fresh)
+            known[place.dim] = _joined(place, known.get(place.dim), fresh)
         offset += size
     full = {name: tuple(shape) for name, shape in shapes.items()}
     return Plan(tuple(units), full, axes, frozenset(full))
 
 
-def _listed(tensors: Mapping[str, Axes]) -> Iterator[tuple[str, Axis]]:
+class _Place(NamedTuple):
+    """A dim of a tensor along which the units of a group lie."""
+
+    group: str
+    tensor: str
+    dim: int
+    length: int
+    units: Tensor | None
+
+    def num_units(self) -> int:
+        return self.length if self.units is None else int(self.units.max()) + 1
+
+    def positions(self, size: int) -> Tensor:
+        """Return the unit, of `size` in the group, of each position."""
+        if self.units is None:
+            if self.length % size:
+                raise ShapeError(
+                    f"group {self.group!r} has {size} units but dim {self.dim} of "
+                    f"{self.tensor!r} has {self.length} positions: give the unit of "
+                    "each position instead"
+                )
+            return torch.arange(self.length) // (self.length // size)
+        units = self.units.to(torch.int64)
+        fits = units.shape == (self.length,) and int(units.min()) >= -1
+        if not fits or int(units.max()) >= size:
+            raise ShapeError(
+                f"the units of dim {self.dim} of {self.tensor!r} must be {self.length} "
+                f"numbers in -1..{size - 1}, one for each position"
+            )
+        return units
+
+
+def _places(
+    group: str, tensors: Mapping[str, Axes], shapes: Mapping[str, Sequence[int]]
+) -> Iterator[_Place]:
     for tensor, axes in tensors.items():
         for axis in axes if isinstance(axes, list) else [axes]:
-            yield tensor, axis
+            dim, units = (axis, None) if isinstance(axis, int) else axis
+            if tensor not in shapes or not 0 <= dim < len(shapes[tensor]):
+                raise ShapeError(
+                    f"group {group!r} names dim {dim} of {tensor!r}, which the model "
+                    f"does not have: its arrays are {', '.join(shapes)}"
+                )
+            yield _Place(group, tensor, dim, shapes[tensor][dim], units)
 
 
-def _num_units(
-    group: str, tensor: str, axis: Axis, shapes: Mapping[str, Sequence[int]]
-) -> int:
-    if isinstance(axis, int):
-        return _length(group, tensor, axis, shapes)
-    return int(axis[1].max()) + 1
-
-
-def _positions(
-    group: str, size: int, tensor: str, axis: Axis, shapes: Mapping[str, Sequence[int]]
-) -> tuple[int, Tensor]:
-    dim = axis if isinstance(axis, int) else axis[0]
-    length = _length(group, tensor, dim, shapes)
-    if isinstance(axis, int):
-        if length % size:
-            raise ShapeError(
-                f"group {group!r} has {size} units but dim {dim} of {tensor!r} has "
-                f"{length} positions: give the unit of each position instead"
-            )
-        return dim, torch.arange(length) // (length // size)
-    positions = axis[1].to(torch.int64)
-    fits = positions.shape == (length,) and int(positions.min()) >= -1
-    if not fits or int(positions.max()) >= size:
-        raise ShapeError(
-            f"the units of dim {dim} of {tensor!r} must be {length} numbers in "
-            f"-1..{size - 1}, one for each position"
-        )
-    return dim, positions
-
-
-def _length(
-    group: str, tensor: str, dim: int, shapes: Mapping[str, Sequence[int]]
-) -> int:
-    if tensor not in shapes or not 0 <= dim < len(shapes[tensor]):
-        raise ShapeError(
-            f"group {group!r} names dim {dim} of {tensor!r}, which the model does not "
-            f"have: its arrays are {', '.join(shapes)}"
-        )
-    return shapes[tensor][dim]
-
-
-def _joined(group: str, tensor: str, known: Tensor | None, fresh: Tensor) -> Tensor:
+def _joined(place: _Place, known: Tensor | None, fresh: Tensor) -> Tensor:
     """Return a dim that several groups share, each with positions of its own."""
     if known is None:
         return fresh
     if bool(((known >= 0) & (fresh >= 0)).any()):
         raise ShapeError(
-            f"group {group!r} claims positions of {tensor!r} that another group has"
+            f"group {place.group!r} claims positions of {place.tensor!r} that another "
+            "group has"
         )
     return torch.where(known >= 0, known, fresh)

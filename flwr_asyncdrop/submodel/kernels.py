@@ -30,26 +30,21 @@ def plain_kernels() -> Iterator[None]:
     switches are process-wide, and restored on leaving: a thread that runs a model
     meanwhile protects itself with `steady_kernels`.
     """
-    with _switches, _switched():
-        yield
-
-
-@contextmanager
-def _switched() -> Iterator[None]:
-    mkldnn = torch.backends.mkldnn
-    was_enabled, was_fast = mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
-    mkldnn.enabled = False  # type: ignore[assignment]  # a descriptor takes the bool
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng(devices=[]),
-            sdpa_kernel(SDPBackend.MATH),
-        ):
+    mkldnn, mha = torch.backends.mkldnn, torch.backends.mha
+    with (
+        _switches,
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        was_enabled, was_fast = mkldnn.enabled, mha.get_fastpath_enabled()
+        mkldnn.enabled = False  # type: ignore[assignment]  # a descriptor takes it
+        mha.set_fastpath_enabled(False)
+        try:
             yield
-    finally:
-        mkldnn.enabled = was_enabled
-        torch.backends.mha.set_fastpath_enabled(was_fast)
+        finally:
+            mkldnn.enabled = was_enabled
+            mha.set_fastpath_enabled(was_fast)
 
 
 @contextmanager

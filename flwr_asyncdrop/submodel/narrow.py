@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,7 +10,6 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.patches import patch
-from flwr_asyncdrop.submodel.scaling import scale_consumers
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
 from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
 
@@ -17,31 +17,11 @@ from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
 def narrow(
     model: nn.Module, shapes: Mapping[str, Sequence[int]], *, scale: bool = False
 ) -> nn.Module:
-    """Return a copy of `model` whose tensors have the given, narrower shapes.
+    """Return a copy of `model` whose tensors are zero and have these narrower shapes.
 
-    Tied tensors stay tied, hooks and other attributes are copied, the full tensors
-    never are. The widths are learnt from the shapes alone. A block all of whose tensors
-    have no rows is left out: it returns its first argument.
-
-    Parameters
-    ----------
-    model : Module
-        The full module; not touched.
-    shapes : mapping of str to sequence of int
-        The shape of every tensor of the ``state_dict``.
-    scale : bool, default False
-        Whether inputs of layers that sum over fewer units are multiplied by
-        full width / narrow width.
-
-    Returns
-    -------
-    Module
-        All its tensors are zero: load a submodel's state into it.
-
-    Raises
-    ------
-    ShapeError
-        If the names are not the model's, or a shape is not a narrower one.
+    Tied tensors stay tied; hooks and other attributes are copied. A block all of whose
+    tensors have no rows is left out: it returns its first argument. `scale` is that of
+    `load_submodel`. Raises ShapeError if `shapes` are not those of a submodel.
     """
     return _narrowed(model, shapes, torch.zeros, scale=scale)
 
@@ -68,7 +48,7 @@ def _narrowed(
     for block in skipped:
         skip(copied.get_submodule(block))
     if scale:
-        scale_consumers(copied, model)
+        _scale_inputs(copied, model)
     return copied
 
 
@@ -82,10 +62,11 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
     state : dict of str to Tensor
         A submodel's ``state_dict``, or a full one. Copied, not aliased.
     scale : bool, default True
-        See `narrow`. On by measurement (``docs/batchnorm.md``): the merged model is
-        better for it, with batch normalisation and without. It makes gradients larger
-        by full width / narrow width: turn it off for a model without normalisation
-        that is trained at the edge of what its learning rate allows.
+        Whether inputs of layers that sum over fewer units are multiplied by full
+        width / narrow width. The merged model is better for it, with batch
+        normalisation and without (``docs/batchnorm.md``). Gradients grow by the same
+        factor: turn it off for a model without normalisation that is trained at the
+        edge of what its learning rate allows.
 
     Returns
     -------
@@ -139,7 +120,7 @@ def _blank(tensor: Tensor, shape: Sequence[int], make: Callable[..., Tensor]) ->
 
 
 def _has_narrowed(full: nn.Module, small: nn.Module) -> bool:
-    """Whether a tensor that the module itself holds has another shape, and a use."""
+    """Whether one of the module's own tensors is narrower, and not empty."""
     return any(
         before is not None
         and after is not None
@@ -150,3 +131,38 @@ def _has_narrowed(full: nn.Module, small: nn.Module) -> bool:
             getattr(full, name).values(), getattr(small, name).values(), strict=True
         )
     )
+
+
+@dataclass(frozen=True)
+class InputScale:
+    """A forward pre-hook that multiplies the input.
+
+    Folded into the weights, the factor would change the learning rate.
+    """
+
+    factor: float
+
+    def __call__(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with the first one, the input, scaled."""
+        if args:
+            return (args[0] * self.factor, *args[1:]), kwargs
+        return args, {**kwargs, "input": kwargs["input"] * self.factor}
+
+
+def _scale_inputs(small: nn.Module, full: nn.Module) -> None:
+    """Scale what flows into every layer that sums over fewer units than it did."""
+    for before, after in zip(full.modules(), small.modules(), strict=True):
+        factor = _summed_over(before) / max(_summed_over(after), 1)
+        if factor > 1:
+            after.register_forward_pre_hook(InputScale(factor), with_kwargs=True)
+
+
+def _summed_over(module: nn.Module) -> int:
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    # In a depthwise or grouped convolution a unit takes its whole group along.
+    if isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:
+        return module.in_channels
+    return 0

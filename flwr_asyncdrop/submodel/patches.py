@@ -40,9 +40,7 @@ def _group_norm(narrow: nn.GroupNorm, full: nn.GroupNorm) -> None:
     narrow.num_groups = narrow.num_channels // (full.num_channels // full.num_groups)
 
 
-def _embedding(
-    narrow: nn.Embedding | nn.EmbeddingBag, _: nn.Embedding | nn.EmbeddingBag
-) -> None:
+def _embedding(narrow: nn.Embedding | nn.EmbeddingBag, _: nn.Module) -> None:
     narrow.embedding_dim = narrow.weight.shape[1]
 
 

@@ -125,7 +125,6 @@ def _check_arrays(model: str, tensors: Mapping[str, Tensor], plan: Plan) -> None
 
 
 def _discover(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Probe, Plan]:
-    """Return the plan that tracing suggests, and the probe that it was run on."""
     failure: Exception | None = None
     for probe in probes(model, inputs):
         try:

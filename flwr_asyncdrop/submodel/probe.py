@@ -1,45 +1,37 @@
 """A copy of the user's model on which units are discovered and verified."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.types import tensors_of
-
-T = TypeVar("T")
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A private copy of a model, in eval mode on the CPU, with inputs that it takes.
+    """A private copy of a model, in eval mode on the CPU, with inputs that it takes."""
 
-    The tensors of `model` are free to be overwritten. `tolerance` is the largest
-    difference, relative to the largest value, that rounding explains.
-    """
-
-    model: nn.Module
+    model: nn.Module  # its tensors may be overwritten
     inputs: tuple[Any, ...]
-    tolerance: float
+    tolerance: float  # of rounding, relative to the largest value
 
     def run(self, model: nn.Module | None = None) -> list[Any]:
-        """Return the leaves of the output of `model`, by default the probe's own.
-
-        A model that draws random numbers draws the same ones each time.
-        """
-        torch.manual_seed(0)
+        """Return the leaves of the output of `model`, by default the probe's own."""
+        torch.manual_seed(0)  # the same random numbers each time
         return list(tree_leaves((model or self.model)(*self.fresh_inputs())))
 
     def fresh_inputs(self) -> tuple[Any, ...]:
         """Return a copy of the inputs: models may write on what they are given."""
-        return map_tensors(Tensor.clone, self.inputs)
+        copies: tuple[Any, ...] = tree_map_only(Tensor, Tensor.clone, self.inputs)
+        return copies
 
     def varied(self, generator: torch.Generator) -> "Probe":
         """Return a probe with noise, as large as they are, on floating-point inputs."""
@@ -50,14 +42,11 @@ class Probe:
             noise = torch.empty_like(tensor).normal_(generator=generator)
             return tensor + tensor.abs().mean() * noise
 
-        return replace(self, inputs=map_tensors(vary, self.inputs))
+        return replace(self, inputs=tree_map_only(Tensor, vary, self.inputs))
 
 
 def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
-    """Return the first of the `probes` that runs; raise UnsupportedModelError if none.
-
-    The error names the inputs as the likely cause.
-    """
+    """Return the first of the `probes` that runs, or raise UnsupportedModelError."""
     failure: Exception | None = None
     for probe in probes(model, inputs):
         try:
@@ -77,7 +66,7 @@ def probes(model: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Probe]:
     """Copy `model` for probing: in double precision, then, if need be, in single.
 
     Tensors that hold one value throughout, like a new batch normalisation's, get
-    random ones: if all positions are equal, nobody sees that they were mixed up.
+    random ones: positions that are mixed up must show.
     """
     generator = torch.Generator().manual_seed(0)
     for dtype, tolerance in _TOLERANCES.items():
@@ -114,24 +103,17 @@ def _probe_inputs(
     def prepare(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
             return tensor.detach().to("cpu", copy=True)
-        prepared = tensor.detach().to("cpu", dtype, copy=True)
-        if _is_constant(prepared):
-            prepared.normal_(generator=generator)
-        return prepared
+        copied = tensor.detach().to("cpu", dtype, copy=True)
+        if _is_constant(copied):
+            copied.normal_(generator=generator)
+        return copied
 
-    return map_tensors(prepare, inputs)
+    prepared: tuple[Any, ...] = tree_map_only(Tensor, prepare, inputs)
+    return prepared
 
 
 def _is_constant(tensor: Tensor) -> bool:
     return tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
-
-
-def map_tensors(function: Callable[[Tensor], Tensor], arguments: T) -> T:
-    """Return the arguments, nested as they are, with `function` of each tensor."""
-    mapped: T = tree_map(
-        lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, arguments
-    )
-    return mapped
 
 
 def first_line(error: Exception | None) -> str:

@@ -3,23 +3,22 @@
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
-from flwr_asyncdrop.submodel.probe import Probe, map_tensors
+from flwr_asyncdrop.submodel.probe import Probe
 from flwr_asyncdrop.submodel.types import tensors_of
 
 
 def residual_modules(probe: Probe) -> tuple[str, ...]:
     """Return the modules that add something to their input, and nothing if zeroed.
 
-    They take a tensor, and perhaps more arguments, and return one of the same shape,
-    every time they are called. With zeros for their tensors it is their input. With
-    the tensors that they have, what they add depends on the input: a layer that adds a
-    bias or an encoding of the position is none of them. Nested ones count too, the
-    model itself does not. Run under ``plain_kernels``.
+    What they add depends on the input: a layer that adds a bias or an encoding of the
+    position is none of them. Nested ones count, the model itself does not. Run under
+    ``plain_kernels``.
     """
     return tuple(
         name
@@ -28,8 +27,7 @@ def residual_modules(probe: Probe) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     """A module that keeps the shape of its input, and what it was called with."""
 
     module: nn.Module
@@ -38,9 +36,7 @@ class _Call:
     keywords: Mapping[str, Any]
 
     def with_input(self, tensor: Tensor) -> Tensor:
-        """Return the output for another input; models may write on what they get."""
-        given = (tensor, self.others, self.keywords)
-        first, others, keywords = map_tensors(Tensor.clone, given)
+        first, others, keywords = _copied((tensor, self.others, self.keywords))
         output: Tensor = self.module(first, *others, **keywords)
         return output
 
@@ -56,7 +52,7 @@ class _Watch:
     def before(
         self, _: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        self._running.append(map_tensors(Tensor.clone, (args, keywords)))
+        self._running.append(_copied((args, keywords)))
 
     def after(self, module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
         args, keywords = self._running.pop()
@@ -66,6 +62,11 @@ class _Watch:
             self.keeps_shape = False
 
 
+def _copied(arguments: Any) -> Any:
+    """Copy the tensors: models may write on what they are given."""
+    return tree_map_only(Tensor, Tensor.clone, arguments)
+
+
 def _calls(probe: Probe) -> dict[str, list[_Call]]:
     """Return the calls of all modules with parameters that keep the input's shape."""
     watches: dict[str, _Watch] = {}
@@ -73,11 +74,11 @@ def _calls(probe: Probe) -> dict[str, list[_Call]]:
         for name, module in probe.model.named_modules():
             if name and any(True for _ in module.parameters()):
                 watch = watches[name] = _Watch()
-                for hook in (
-                    module.register_forward_pre_hook(watch.before, with_kwargs=True),
-                    module.register_forward_hook(watch.after),
-                ):
-                    hooks.callback(hook.remove)
+                before = module.register_forward_pre_hook(
+                    watch.before, with_kwargs=True
+                )
+                hooks.callback(before.remove)
+                hooks.callback(module.register_forward_hook(watch.after).remove)
         probe.run()
     return {
         name: watch.calls

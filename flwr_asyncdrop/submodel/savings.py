@@ -19,14 +19,7 @@ from flwr_asyncdrop.submodel.types import Inputs, as_tuple, tensors_of
 class SubmodelCost:
     """What is left of a model when the share `rate` of each group's units is dropped.
 
-    Attributes
-    ----------
-    rate : float
-        In [0, 1).
-    num_bytes, bytes_ratio : int, float
-        The size of the submodel's tensors, and the same over the full model's.
-    flops, flops_ratio : int, float
-        What one forward pass computes (`step_flops`), and over the full model's.
+    The ratios are over the full model's; `flops` are those of `step_flops`.
     """
 
     rate: float
@@ -45,12 +38,8 @@ def savings(
     """Return bytes and operations of submodels of `model`, one row a drop rate.
 
     All units of a group weigh the same, so it does not matter which ones are dropped.
-    The model and each submodel run once, on inputs that lie on the model's device.
-
-    Raises
-    ------
-    ConfigError
-        If a rate is not in [0, 1).
+    The model and each submodel run once, on inputs that lie on the model's device. A
+    rate outside [0, 1) raises ConfigError.
     """
     for rate in rates:
         if not 0 <= rate < 1:
@@ -93,9 +82,8 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     """Return the floating-point operations of one forward pass, in eval mode.
 
     A multiplication and an addition count as two; only matrix products, convolutions
-    and attention count, as in `torch.utils.flop_counter`. A training step costs some
-    three times as much. The inputs are on the model's device; `model`, full or narrow,
-    stays as it is.
+    and attention count, as in `torch.utils.flop_counter`. A training step costs about
+    three times as much. The inputs are on the model's device.
     """
     counter = FlopCounterMode(display=False)
     with eval_mode(model), plain_kernels(), counter:

@@ -14,10 +14,9 @@ _UNCALLED = (nn.ModuleList, nn.ModuleDict)
 def emptied_blocks(
     model: nn.Module, shapes: Mapping[str, Sequence[int]]
 ) -> tuple[str, ...]:
-    """Return the modules of which every tensor has lost all its rows: ``(0, ...)``.
+    """Return the modules of which every tensor with dims has lost all its rows.
 
-    Of nested ones the outermost. Tensors without dims, which count batches, have no
-    rows to lose.
+    Of nested ones the outermost.
     """
     emptied: set[str] = set()
     alive = {""}
@@ -40,10 +39,9 @@ def is_inside(name: str, module: str) -> bool:
 
 
 def skip(block: nn.Module) -> None:
-    """Make `block` return its first argument; its attributes stay for who reads them.
+    """Make `block` return its first argument.
 
-    A module of another class would not do: ``nn.TransformerEncoder``, for one, looks
-    into its first layer.
+    It keeps its class and attributes: ``nn.TransformerEncoder`` reads its first layer.
     """
     block.forward = _pass_on
 

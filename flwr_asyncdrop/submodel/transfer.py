@@ -144,8 +144,8 @@ def _merge_(
     if slots is not None:
         slots.mix_(sub, weight)
     elif dims:
-        # One dim at a time: take its kept positions out, merge the rest of the dims
-        # into that copy, put it back.
+        # One dim at a time: take its kept positions out, merge into that copy, put
+        # it back.
         dim, *others = sorted(dims)
         kept = dims[dim].to(full.device)
         part = full.index_select(dim, kept)
@@ -165,7 +165,6 @@ def _merge_(
 
 
 def _check_indices(state: State, indices: Indices) -> None:
-    """Raise ShapeError unless `indices` name dims and positions that `state` has."""
     # A plan shares one index tensor among all tensors that a group narrows.
     checked: set[tuple[int, int]] = set()
     for name, dims in indices.items():

@@ -21,14 +21,11 @@ _MOST_ROUNDS = 8
 def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     """Return which groups of `plan` do not hold, by their number, and why.
 
-    On all groups at once, and on halves of them while they fail, a narrower model,
-    whose units come in any order, has to run and to give what the full model gives
-    when the other units are silenced, their weights being zero. Some half of the units
-    is dropped, an odd number where that can be: heads or widths that only fit by
-    coincidence do not pass.
-
-    A small model may hide a fault behind units that are silent anyway: there, where
-    it costs little, other inputs are tried too, and dropping only one unit.
+    A narrower model, its units reordered, must run and give what the full model gives
+    with the other units zeroed. It is tried on all groups, and on halves of those that
+    fail. It keeps about half of the units, an odd number, so that no head or width
+    fits by coincidence. In a small model silent units may hide a fault: other inputs
+    are tried too, and dropping only one unit.
     """
     size = sum(tensor.numel() for tensor in probe.model.parameters())
     rounds = min(max(_SMALL_SIZE // max(size, 1), 1), _MOST_ROUNDS)
@@ -48,10 +45,7 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
 def bisect(
     items: Sequence[T], fault: Callable[[Sequence[T]], str | None]
 ) -> dict[T, str]:
-    """Return the items that fail, alone or with the others, and why.
-
-    `fault` tries some of them together; it returns None if they hold.
-    """
+    """Return the items that fail, alone or together, and why `fault` says they do."""
     found = fault(items) if items else None
     if found is None:
         return {}
@@ -70,8 +64,7 @@ def bisect(
 def agree(found: Sequence[Any], expected: Sequence[Any], tolerance: float) -> bool:
     """Tell whether the leaves of two outputs are equal, but for rounding.
 
-    Only floating-point tensors are rounded: by `tolerance` at most, relative to the
-    tensor's largest value.
+    `tolerance` is relative to the largest value of a floating-point tensor.
     """
     return len(found) == len(expected) and all(
         _close(one, other, tolerance)
@@ -92,8 +85,6 @@ def _close(found: Any, expected: Any, tolerance: float) -> bool:
 
 @dataclass(frozen=True)
 class _Trial:
-    """The model's tensors, and the plan that is tried on them."""
-
     probe: Probe
     plan: Plan
     state: State
@@ -101,7 +92,7 @@ class _Trial:
     drops_one: bool
 
     def fault(self, groups: Sequence[int]) -> str | None:
-        """Return what is wrong with dropping units of all `groups`, None if nothing."""
+        """Return what is wrong with dropping units of all `groups`, if anything."""
         order = self._order(groups)
         places = self.plan.indices(self._keep(groups))
         sources = _sources(self.plan, places, order)
@@ -129,7 +120,7 @@ class _Trial:
     def _run(self, model: nn.Module, changed: State) -> list[Any]:
         """Return the output of `model` with the state's tensors, some of them changed.
 
-        The tensors are lent, not copied; but for buffers, on which a model may write.
+        Buffers are copied, since a model may write on them.
         """
         state = self.state | changed
         for name, tensor in tensors_of(model).items():
@@ -138,7 +129,6 @@ class _Trial:
         return self.probe.run(model)
 
     def _keep(self, groups: Sequence[int]) -> Keep:
-        """Return a keep that drops some units, any, of each of `groups`."""
         keep = list(self.plan.full_keep())
         for group in groups:
             size = len(keep[group])
@@ -160,9 +150,8 @@ class _Trial:
 def _sources(plan: Plan, places: Indices, order: Tensor) -> Indices:
     """Return from which position each of the `places` takes its values.
 
-    The place of a unit takes those of the unit that `order` gives for it. Of a unit
-    with several positions on an axis the k-th takes the k-th. Dims without places
-    keep all of theirs; they are absent if nothing moves there.
+    The k-th place of a unit takes the k-th of the unit that `order` gives for it. Dims
+    without places keep all of theirs; they are absent if nothing moves there.
     """
     moved: dict[int, Tensor] = {}
     sources: Indices = {}
@@ -190,7 +179,6 @@ def _moved(plan: Plan, units: Tensor, order: Tensor) -> Tensor:
 
 
 def _taken(state: State, sources: Indices) -> State:
-    """Return the tensors that `sources` names, made of the positions that it names."""
     taken: State = {}
     for name, dims in sources.items():
         taken[name] = state[name]

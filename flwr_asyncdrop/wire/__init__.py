@@ -12,6 +12,7 @@ from flwr_asyncdrop.wire.devices import (
     make_probe,
     read_report,
 )
+from flwr_asyncdrop.wire.npy import array_bytes, from_record, to_record
 from flwr_asyncdrop.wire.replies import (
     MAX_EXAMPLES,
     Expected,
@@ -29,7 +30,6 @@ from flwr_asyncdrop.wire.tasks import (
     read_config,
     read_task,
 )
-from flwr_asyncdrop.wire.tensors import array_bytes, from_record, to_record
 
 __all__ = [
     "MAX_EXAMPLES",

@@ -25,7 +25,7 @@ def read_sound_array(
     overflows; a running variance must not be negative. Else ReplyError, of kind
     ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or ``"variance"``.
     """
-    wanted = _numpy_dtype(dtype)
+    wanted = torch.empty(0, dtype=dtype).numpy().dtype
     try:
         # What it claims to be, before any memory is spent on it.
         _check_layout(name, read_layout(array), shape, wanted)
@@ -38,10 +38,6 @@ def read_sound_array(
         ) from error
     _check_values(name, values)
     return torch.from_numpy(values)
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def _check_layout(
@@ -65,7 +61,9 @@ def _check_values(name: str, values: NDArray[Any]) -> None:
     if values.dtype.kind not in "fc" or values.size == 0:
         return
     numbers = values.view(values.real.dtype)
-    limit = _limit(numbers.dtype)
+    # Squares of it are finite. Half precision would be left with too little: it may
+    # use all that it has.
+    limit = max(math.sqrt(float(np.finfo(numbers.dtype).max)), _HALF_MAX)
     # A NaN goes through min and max, and fails both comparisons.
     with np.errstate(invalid="ignore"):
         lowest, highest = float(numbers.min()), float(numbers.max())
@@ -82,11 +80,3 @@ def _check_values(name: str, values: NDArray[Any]) -> None:
             f"array {name!r} holds {lowest:.3g}, and a variance cannot be negative: "
             "keep noise off running statistics, or use GroupNorm, which has none",
         )
-
-
-def _limit(dtype: np.dtype[Any]) -> float:
-    """Return the largest magnitude that is merged: squares of it are finite.
-
-    Half precision would be left with too little; it may use all that it has.
-    """
-    return max(math.sqrt(float(np.finfo(dtype).max)), _HALF_MAX)

@@ -41,10 +41,8 @@ def add_report(reply: Message, report: DeviceReport) -> None:
 
 def read_report(message: Message) -> DeviceReport | None:
     """Read a report on the server; None if there is none, or a value makes no sense."""
-    if message.has_error():
-        return None
-    record = message.content.config_records.get(_DEVICE)
-    if record is None:
+    records = {} if message.has_error() else message.content.config_records
+    if (record := records.get(_DEVICE)) is None:
         return None
     values = {name: record.get(key, 0.0) for name, key in _KEYS.items()}
     if not all(_is_sound(value) for value in values.values()):

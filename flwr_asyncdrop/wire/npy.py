@@ -11,10 +11,13 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Array
+import torch
+from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
+
+from flwr_asyncdrop.submodel.types import State
 
 _STYPE = "numpy.ndarray"
 _PREFIX = npy.MAGIC_LEN + 2  # magic, version, and the shortest length of a header
@@ -69,6 +72,24 @@ def read_array(array: Array) -> NDArray[Any]:
     values = np.frombuffer(array.data, dtype, count, start)
     values = values.reshape(shape, order="F" if fortran else "C")
     return values.astype(dtype.newbyteorder("="), order="C")
+
+
+def to_record(state: State) -> ArrayRecord:
+    """Serialise tensors for the wire."""
+    record = ArrayRecord()
+    for name, tensor in state.items():
+        record[name] = write_array(tensor)
+    return record
+
+
+def from_record(record: ArrayRecord) -> State:
+    """Read tensors that own their memory; ValueError if one cannot be read."""
+    return {key: torch.from_numpy(read_array(array)) for key, array in record.items()}
+
+
+def array_bytes(record: ArrayRecord) -> int:
+    """Return the size of the arrays on the wire, in bytes."""
+    return sum(len(array.data) for array in record.values())
 
 
 @lru_cache(_KNOWN_HEADERS)

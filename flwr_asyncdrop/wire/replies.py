@@ -11,8 +11,8 @@ from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire.arrays import read_sound_array
 from flwr_asyncdrop.wire.devices import DeviceReport, read_report
+from flwr_asyncdrop.wire.npy import array_bytes
 from flwr_asyncdrop.wire.tasks import RecordKeys
-from flwr_asyncdrop.wire.tensors import array_bytes
 
 MAX_EXAMPLES = 1_000_000_000
 """Examples that one task can claim unless the user says otherwise."""

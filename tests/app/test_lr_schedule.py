@@ -9,12 +9,13 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule, fastest_share
 from flwr_asyncdrop.app.server import build_strategy
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
 from flwr_asyncdrop.fleet.selection import Uniform
 from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, mlp, plus_one, record
-from tests.strategies import STRATEGIES
 
 COMPUTE = TaskCost(1.0, 0, 0)
 
@@ -74,11 +75,12 @@ def test_a_share_is_no_less_than_that_of_equals(size, ranks, uniform, ratio):
 def test_the_milestones_of_the_default_fleet_by_hand():
     # Of 480 updates the fastest of 8 levels does 480 / (7/7 + 7/11 + 7/15 + ... + 7/35)
     # = 138.7; the rate decays after a half and three quarters of them.
+    costs = [COMPUTE] * 8
     strategy = build_strategy(RunConfig(algo="async-fedavg"))
-    assert strategy.schedule == StepDecay((69, 104), 0.1)
+    assert strategy.schedule(costs) == StepDecay((69, 104), 0.1)
     # With all in step it is an eighth: 60.
     strategy = build_strategy(RunConfig(algo="fedavg", lr_gamma=0.5))
-    assert strategy.schedule == StepDecay((30, 45), 0.5)
+    assert strategy.schedule(costs) == StepDecay((30, 45), 0.5)
 
 
 TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n"
@@ -107,27 +109,35 @@ def test_the_fastest_rank_really_does_that_many(changes, tmp_path):
     if "trace" in changes:
         (tmp_path / "trace.csv").write_text(TRACE)
         changes = {**changes, "trace": str(tmp_path / "trace.csv")}
-    config = RunConfig(
-        **{"in_flight": 4, "levels": 4, "num_rounds": 60, **changes},
-        lr_milestones="0.5,0.999",
+    levels = {} if "trace" in changes else {"levels": 4}
+    config = RunConfig.parse(
+        {"in-flight": 4, "num-rounds": 60, "lr-milestones": "0.5,0.999", **levels}
+        | {name.replace("_", "-"): value for name, value in changes.items()}
     )
+    schedules = []
+
+    def noted(costs):
+        schedules.append(expected_schedule(config, costs))
+        return schedules[0]
+
     recorder = Recorder()
     uniform = config.selection == "uniform"
-    strategy = STRATEGIES[config.algo](
+    strategy = AsyncStrategy(
         mlp(),
         torch.zeros(1, 4),
+        algorithm=config.algorithm,
         in_flight=config.in_flight,
         fleet=build_fleet(config),
         duration=config.duration,
         selection=Uniform() if uniform else None,
+        schedule=noted,
         callbacks=[recorder],
-        deadline=config.deadline,
-        **config.hyperparameters,
+        faults=FaultPolicy(config.deadline),
     )
     initial = mlp().state_dict()
-    half, whole = expected_schedule(config, strategy, initial).milestones
     grid = HandlerGrid(plus_one, node_ids=range(40))
     strategy.start(grid, record(initial), config.num_rounds)
+    ((half, whole),) = (schedule.milestones for schedule in schedules)
     done = sum(merged.order.rank == 0 for merged in recorder.merged)
     assert len(recorder.merged) == 240
     assert done == pytest.approx(whole, rel=0.12)

@@ -136,7 +136,7 @@ def test_json_that_was_changed_is_damage(tmp_path):
 def test_another_format_is_refused_with_the_version_to_go_on_with(number, by, tmp_path):
     path = save(tmp_path)
     change(path, format_version=number, written_by=by)
-    says = f"by flwr-asyncdrop {by} in format {number}.* go on with that version"
+    says = f"by flwr-asyncdrop {by} in format {number}.* resume with that version"
     with pytest.raises(CheckpointError, match=says):
         newest(path)
 

@@ -62,7 +62,7 @@ class TestLeg:
         st.lists(st.floats(0, 3), min_size=1, max_size=8),
     )
     def test_it_never_seems_faster_than_it_is(self, bandwidth, offset, polls):
-        """With a greeting that no poll delayed, and any delays after it."""
+        """With a probe that no poll delayed, and any delays after it."""
         leg = Leg()
         leg.observe(0, offset)
         for poll in polls:
@@ -90,8 +90,8 @@ class TestCapacity:
     def test_transfers_are_part_of_a_task(self):
         # Greeted at 0: 1 s down, 1 s up. The task's 4 MB take 2 s down, 4 s up.
         capacity = Capacity()
-        greeting = Trip(0.0, 2.0, TaskCost(1.0, 0, 0))
-        capacity.update_from_report(DeviceReport(10.0, 1.0, 1.0), greeting)
+        probe = Trip(0.0, 2.0, TaskCost(1.0, 0, 0))
+        capacity.update_from_report(DeviceReport(10.0, 1.0, 1.0), probe)
         task = Trip(10.0, 27.0, TaskCost(1.0, 4 * MB, 4 * MB))
         capacity.update_from_report(DeviceReport(10.0, 12.0 + 1.0, 22.0), task)
         assert capacity.bytes_per_second_down == 2 * MB

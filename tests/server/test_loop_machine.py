@@ -39,8 +39,8 @@ PROFILES = (
 )
 
 
-def greeted(message):
-    """Answer a greeting as a device that says how fast it is."""
+def answered(message):
+    """Answer a probe as a device that says how fast it is."""
     reply = Message(RecordDict(), reply_to=message)
     wire.add_report(reply, wire.DeviceReport(message.metadata.dst_node_id, 1.0, 2.0))
     return reply
@@ -194,7 +194,7 @@ class LoopMachine(RuleBasedStateMachine):
         """Answer the latest messages, also those that have been answered before."""
         for message, kind in zip(reversed(self.grid.pushed), kinds, strict=False):
             if kind != "nothing":
-                reply = greeted if wire.is_probe(message) else REPLIES[kind]
+                reply = answered if wire.is_probe(message) else REPLIES[kind]
                 self.grid.ready.append(reply(message))
         self.step_once()
 
@@ -202,7 +202,7 @@ class LoopMachine(RuleBasedStateMachine):
     @rule(back=st.integers(0, 8))
     def reply_twice(self, back):
         message = self.grid.pushed[-1 - back % len(self.grid.pushed)]
-        reply = greeted if wire.is_probe(message) else plus_one
+        reply = answered if wire.is_probe(message) else plus_one
         self.grid.ready += [reply(message), reply(message)]
 
     @rule(seconds=st.floats(0, 100))
@@ -275,7 +275,7 @@ class LoopMachine(RuleBasedStateMachine):
             return
         self.grid.refuse, self.grid.strays = None, False
         self.grid.handler = lambda message: (
-            greeted(message) if wire.is_probe(message) else plus_one(message)
+            answered(message) if wire.is_probe(message) else plus_one(message)
         )
         self.grid.node_ids = list(range(1, 5))
         self.grid.ready = []

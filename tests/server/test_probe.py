@@ -15,7 +15,7 @@ from tests.runs import Run, failing, mlp, plus_one
 
 
 def device(reports, otherwise=plus_one):
-    """Answer a greeting with what `reports` has for the node; else train."""
+    """Answer a probe with what `reports` has for the node; else train."""
 
     def handle(message):
         if not wire.is_probe(message):
@@ -45,7 +45,7 @@ def test_the_first_tasks_go_by_what_the_devices_answer():
     assert run.state.failures == {}
 
 
-def test_a_device_that_does_not_know_greetings_trains_all_the_same():
+def test_a_device_that_does_not_know_probes_trains_all_the_same():
     reports = {1: None, 2: wire.DeviceReport(3.0)}
     grid = HandlerGrid(device(reports), node_ids=reports)
     run = Run(grid, in_flight=2, probes=True).go()
@@ -67,7 +67,7 @@ def test_a_device_that_never_answers_is_waited_for_a_minute():
     assert 60 <= first.timing.dispatched_at < 66
 
 
-def test_one_that_joins_is_greeted_too():
+def test_one_that_joins_is_probed_too():
     reports = {node: wire.DeviceReport(float(node)) for node in (1, 2, 3)}
     grid = HandlerGrid(device(reports), node_ids=[1], delay=lambda m: 2.0)
     handler = grid.handler
@@ -79,8 +79,8 @@ def test_one_that_joins_is_greeted_too():
 
     grid.handler = grow
     run = Run(grid, in_flight=2, probes=True, rounds=12).go()
-    greeted = [m.metadata.dst_node_id for m in grid.pushed if wire.is_probe(m)]
-    assert greeted == [1, 3]
+    probed = [m.metadata.dst_node_id for m in grid.pushed if wire.is_probe(m)]
+    assert probed == [1, 3]
     assert {order.node_id for order in run.recorder.orders} == {1, 3}
 
 

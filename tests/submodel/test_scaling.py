@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
-from flwr_asyncdrop.submodel.scaling import InputScale
+from flwr_asyncdrop.submodel.narrow import InputScale
 from tests.submodel.networks import (
     ResidualNet,
     SeparableConv,

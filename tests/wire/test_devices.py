@@ -45,9 +45,9 @@ def test_a_report_with_what_cannot_be_meant_is_no_report(value):
 
 
 def test_a_greeting_is_known_from_a_task():
-    greeting = wire.make_probe(7, ttl=60)
-    assert wire.is_probe(greeting)
-    assert (greeting.metadata.dst_node_id, greeting.metadata.ttl) == (7, 60)
+    probe = wire.make_probe(7, ttl=60)
+    assert wire.is_probe(probe)
+    assert (probe.metadata.dst_node_id, probe.metadata.ttl) == (7, 60)
     task = wire.make_task(
         wire.to_record({}),
         {"asyncdrop-greeting": False},

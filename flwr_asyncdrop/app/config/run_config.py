@@ -360,9 +360,9 @@ def _unknown(name: str, known: list[str]) -> str:
 INCIDENTAL = frozenset(
     name for name, key in key_table().items() if key.details.affects == "nothing"
 )
-"""The keys that make no other run, wherever and however it is run."""
+"""The keys that do not change a run."""
 
 IRRELEVANT = INCIDENTAL | {
     name for name, key in key_table().items() if key.details.affects == "length"
 }
-"""Those that may be others when a run is resumed: they end it, and that is all."""
+"""Those that may change when a run is resumed: some of them end it."""

@@ -19,7 +19,7 @@ _MOST_EVALUATED = 32
 
 
 class PrometheusMetrics(Callback):
-    """Serves the metrics of a run over HTTP, for Prometheus, while the run goes on.
+    """Serves the metrics of a run over HTTP, for Prometheus, during the run.
 
     ``docs/monitoring.md`` lists them. Counters begin at 0 with every process, as
     those of Prometheus do. The port is open from the first task to the last; it has

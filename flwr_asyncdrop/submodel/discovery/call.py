@@ -15,25 +15,12 @@ Labels: TypeAlias = list[list[Layer]]
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor with its labels.
-
-    Attributes
-    ----------
-    value : Tensor
-        The real tensor.
-    layers : list of Layer
-        Its labels; empty when nothing in it can be dropped.
-    from_input : bool
-        Whether it depends on the model's inputs (an activation) or on its tensors
-        and constants alone.
-    strides : tuple of int
-        Those of the tensor before the operation, which may have changed them.
-    """
+    """A tensor with its labels: none when nothing in it can be dropped."""
 
     value: Tensor
     layers: list[Layer] = field(default_factory=list)
-    from_input: bool = False
-    strides: tuple[int, ...] = ()
+    from_input: bool = False  # False: it depends on the model's own tensors alone
+    strides: tuple[int, ...] = ()  # before the operation, which may change them
 
     def narrow(self, dim: int, layers: list[Layer]) -> "Operand":
         """Return the first position along `dim`, with other `layers`."""
@@ -43,30 +30,14 @@ class Operand:
 
 @dataclass(frozen=True)
 class Call:
-    """An operation that has run, with what its rule needs to label the outputs.
-
-    Attributes
-    ----------
-    func : OpOverload
-        The operation.
-    arguments : mapping of str to object
-        Its arguments by their names in the schema, defaults included.
-    outputs : tuple
-        What it returned, a tuple even if it is one tensor.
-    space : LabelSpace
-        The labels' classes.
-    known : mapping of int to Operand
-        The tensor arguments with their labels, by their Python identity.
-    in_cell : bool
-        Whether it runs inside a recurrent cell.
-    """
+    """An operation that has run, with what its rule needs to label the outputs."""
 
     func: OpOverload
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any]  # by their names in the schema, with the defaults
     outputs: tuple[Any, ...]
     space: LabelSpace
-    known: Mapping[int, Operand]
-    in_cell: bool
+    known: Mapping[int, Operand]  # id() of a tensor argument -> its labels
+    in_cell: bool  # inside a recurrent cell
 
     def operand(self, name: str) -> Operand:
         """Return the tensor argument `name` with its labels."""

@@ -15,10 +15,9 @@ from flwr_asyncdrop.submodel.types import tensors_of
 
 
 def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
-    """Trace `model`, in eval mode on the CPU, and return the plan that suggests itself.
+    """Trace `model`, in eval mode on the CPU; return the plan that follows.
 
-    The plan is unverified: rules cannot know of sizes that the model's code keeps to
-    itself.
+    It is unverified: rules do not see sizes that the model's code hides.
     """
     space = LabelSpace()
     tracer = UnitTracer(space)
@@ -38,10 +37,7 @@ def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
 def _label_tensors(
     model: nn.Module, space: LabelSpace, tracer: UnitTracer
 ) -> dict[str, list[Ids]]:
-    """Give every position of every dim of the model's tensors an id of its own.
-
-    Tied tensors are one tensor under two names, and share their ids.
-    """
+    """Give every position of every dim an id; tied tensors share theirs."""
     ids: dict[str, list[Ids]] = {}
     seen: dict[int, list[Ids]] = {}
     for name, tensor in tensors_of(model).items():

@@ -29,9 +29,8 @@ def group_units(
 ) -> Plan:
     """Group the units that occupy the same axes of the traced model equally often.
 
-    `ids` has per tensor and dim the unit id of every position, `units` the classes
-    that tracing joined them into. The plan has a reason for every module whose own
-    units all stay whole.
+    `ids` has per tensor and dim the unit id of every position. The plan has a reason
+    for every module whose own units all stay whole.
     """
     axes = {
         (name, dim): units.droppable(vector)

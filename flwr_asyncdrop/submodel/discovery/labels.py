@@ -33,16 +33,12 @@ def along(vector: Tensor, shape: Sequence[int], dim: int) -> Layer:
 
 
 class LabelSpace:
-    """The units of one model and the classes that tracing joins them into.
-
-    `operation` is what is being traced, for the reasons of what is frozen meanwhile.
-    `conditions` are layers, and the reasons for which they freeze if what the operation
-    returns has a part in the model's output.
-    """
+    """The units of one model and the classes that tracing joins them into."""
 
     def __init__(self) -> None:
         self.units = UnionFind()
-        self.operation = "the model"
+        self.operation = "the model"  # what is being traced, for the reasons
+        # What freezes if the operation's result reaches the model's output, and why.
         self.conditions: list[Condition] = []
         self._splits: list[Layer] = []
         self._first_copy: int | None = None
@@ -121,17 +117,14 @@ class LabelSpace:
         return self.collapse(layer, others).reshape(-1)
 
     def note_split(self, layer: Layer) -> None:
-        """Remember a view that splits one axis of units into several.
-
-        What is kept must stay a full grid over these axes, or the view has no shape.
-        """
+        """Note a view that splits an axis of units: what is kept must stay a grid."""
         if len(self.varying(layer)) > 1:
             self._splits.append(layer)
 
     def settle_splits(self) -> None:
-        """Let units vary along one axis only, the longest, of every noted view.
+        """Let units vary along the longest axis only of every noted view.
 
-        Done at the end, since later operations may settle it for good reasons.
+        Called at the end, since later operations may settle it.
         """
         for layer in self._splits:
             varying = self.varying(layer)

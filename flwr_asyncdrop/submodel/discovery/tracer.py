@@ -1,6 +1,6 @@
 """Follow unit labels through every operation of one forward pass."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -29,10 +29,9 @@ _DATA_DEPENDENT = (
 
 # The ignores here: torch leaves these methods of its modes untyped.
 class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
-    """A dispatch mode: operations run as ever, and their outputs get labels.
+    """A dispatch mode: operations run as usual, and their outputs get labels.
 
-    An operation without a rule freezes what goes into it: an unknown operation costs
-    droppable units, never a wrong submodel.
+    An operation without a rule freezes the units that go into it.
     """
 
     @classmethod
@@ -43,8 +42,10 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
     def __init__(self, space: LabelSpace) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
         self._space = space
-        self._labels: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-        self._conditions: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._labels: MutableMapping[Tensor, tuple[list[Layer], bool]]
+        self._labels = WeakTensorKeyDictionary()
+        self._conditions: MutableMapping[Tensor, list[Condition]]
+        self._conditions = WeakTensorKeyDictionary()
         self._cell_depth = 0
         self._data_was_read = False
 
@@ -54,9 +55,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
 
     def operand(self, tensor: Tensor) -> Operand:
         """Return `tensor` with the labels that it has now."""
-        if tensor not in self._labels:
-            return Operand(tensor)
-        layers, from_input = self._labels[tensor]
+        layers, from_input = self._labels.get(tensor, ([], False))
         canonical = [self._space.canonical(layer) for layer in layers]
         strides = tensor.stride() if tensor.layout is torch.strided else ()
         return Operand(tensor, canonical, from_input, strides)
@@ -65,7 +64,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         """Freeze what `output`, a part of the model's output, shows or stems from."""
         for layer in self.operand(output).layers:
             self._space.freeze(layer, "part of the model's output")
-        for layer, reason in self._known_conditions(output):
+        for layer, reason in self._conditions.get(output, []):
             self._space.freeze(layer, reason)
 
     @contextmanager
@@ -130,16 +129,10 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         known = [
             condition
             for operand in call.known.values()
-            for condition in self._known_conditions(operand.value)
+            for condition in self._conditions.get(operand.value, [])
         ]
         fresh, self._space.conditions = self._space.conditions, []
         return list({id(layer): (layer, why) for layer, why in known + fresh}.values())
-
-    def _known_conditions(self, tensor: Tensor) -> list[Condition]:
-        if tensor not in self._conditions:
-            return []
-        conditions: list[Condition] = self._conditions[tensor]
-        return conditions
 
     def _apply(self, rule: Rule | None, call: Call) -> Labels:
         """Return what the rule says, or freeze the operands if it cannot say."""
@@ -159,5 +152,4 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
 
 @cache
 def _defaults(func: OpOverload) -> dict[str, Any]:
-    """Return all arguments by name, in order, with their defaults or None."""
     return {entry.name: entry.default_value for entry in func._schema.arguments}

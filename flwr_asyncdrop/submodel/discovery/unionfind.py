@@ -9,10 +9,9 @@ _NO_REASON = np.iinfo(np.int64).max
 
 
 class UnionFind:
-    """Classes of ids that stand or fall together.
+    """Classes of unit ids that are dropped together; id 0 is what is always kept.
 
-    Id 0 stands for every position that is always kept. A class may be frozen, with
-    a reason (the first one given holds), and may be marked as carried by a residual
+    A class may be frozen, with its first reason, and marked as carried by a residual
     stream. Joining two classes joins these marks too.
     """
 
@@ -97,5 +96,5 @@ class UnionFind:
         self._residual[self.roots(ids.ravel())] = True
 
     def residual(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return which of `ids` are carried by an addition of two branches."""
+        """Return which of `ids` are so marked."""
         return self._residual[self.roots(ids)]

@@ -16,21 +16,14 @@ from flwr_asyncdrop.submodel.discovery.rules import (
 
 __all__ = ["rule_for"]
 
-# aten operation, without its overload -> rule
+_KINDS = (contraction, joining, normalisation, pointwise, reduction, selection, views)
 RULES: dict[str, Rule] = {
     name: rule
-    for room in (
-        views.RULES,
-        selection.RULES,
-        joining.RULES,
-        pointwise.RULES,
-        contraction.RULES,
-        normalisation.RULES,
-        reduction.RULES,
-    )
-    for names, rule in room.items()
+    for kind in _KINDS
+    for names, rule in kind.RULES.items()
     for name in names.split()
 }
+"""Aten operation, without its overload -> rule."""
 
 
 def rule_for(func: OpOverload) -> Rule | None:

@@ -72,7 +72,7 @@ def _contract(
 def _split_layers(
     space: LabelSpace, operand: Operand, dim: int
 ) -> tuple[list[Tensor], list[Layer]]:
-    """Split labels into vectors that are summed over and layers that go on."""
+    """Split labels into vectors that are summed over and layers that remain."""
     summed, kept = [], []
     for layer in operand.layers:
         varying = space.varying(layer)
