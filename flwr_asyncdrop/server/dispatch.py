@@ -223,10 +223,13 @@ class Dispatcher:
             return Timing(left, deadline=left + overdue, gives_up=left + given_up)
         profile, number = fleet.profiles[device], state.dispatched
         overdue, given_up = faults.waits(expected)
-        jitter = numpy_generator(state.seed, "jitter", number)
-        duration = profile.duration(cost, jitter.standard_normal())
-        dropout = numpy_generator(state.seed, "dropout", number)
-        if dropout.random() < profile.dropout:
+        noise, share = 0.0, 1.0
+        if profile.jitter:
+            noise = numpy_generator(state.seed, "jitter", number).standard_normal()
+        if profile.dropout:
+            share = numpy_generator(state.seed, "dropout", number).random()
+        duration = profile.duration(cost, noise)
+        if share < profile.dropout:
             # It shows when it is overdue; without deadlines, when it would be there.
             shows = left + (duration if overdue == math.inf else overdue)
             return Timing(left, deadline=shows, gives_up=shows, lost=True)
