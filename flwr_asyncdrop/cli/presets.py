@@ -126,9 +126,7 @@ def num_rounds(config: RunConfig, epochs: int, samples: int) -> int:
     held = samples / config.levels / 2
     updates = math.ceil(epochs * held / (config.local_steps * config.batch_size))
     levels = speed_levels(
-        config.levels,
-        num_levels=config.levels,
-        slowest_over_fastest=config.speed_ratio,
+        config.levels, num_levels=config.levels, slowest_over_fastest=config.speed_ratio
     )
     mean_speed = sum(1 / level.seconds_per_task for level in levels) / len(levels)
     return math.ceil(updates * mean_speed)

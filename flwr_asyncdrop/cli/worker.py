@@ -20,10 +20,7 @@ _FAILED = 1
 
 
 def execute(
-    run: RunSpec,
-    workers: int,
-    say: Callable[[RunProgress], None],
-    resume_command: str,
+    run: RunSpec, workers: int, say: Callable[[RunProgress], None], resume_command: str
 ) -> None:
     """Do a run to its end, and write its files.
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.readable import byte_unit
 from flwr_asyncdrop.report.looks import Look, looks
-from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.panels import add_bytes_axis
-from flwr_asyncdrop.report.runlog import Curve, Point, RunLog
+from flwr_asyncdrop.report.runlog import Curve, Metric, Point, RunLog
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.style import BLUE, GREY, ORANGE, say_none
 from flwr_asyncdrop.report.target import CONTROL, Target

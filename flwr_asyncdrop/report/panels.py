@@ -7,14 +7,7 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.readable import byte_unit, readable_bytes
 from flwr_asyncdrop.report.runlog import Record, RunLog, column
-from flwr_asyncdrop.report.style import (
-    BLUE,
-    GREY,
-    INK,
-    SKY,
-    colour_bar,
-    say_none,
-)
+from flwr_asyncdrop.report.style import BLUE, GREY, INK, SKY, colour_bar, say_none
 
 _MOST_LABELLED_RANKS = 24
 _NOTABLE_SHARE = 0.005
@@ -32,9 +25,7 @@ def add_bytes_axis(axes: Axes, log: RunLog) -> None:
 
 def draw_bytes(axes: Axes, log: RunLog) -> None:
     """Draw the bytes sent and received, and what full models would have cost."""
-    axes.set_title("Bytes of the merged updates")
-    if not log.updates:
-        say_none(axes, "No update was merged")
+    if not _has_updates(axes, log, "Bytes of the merged updates"):
         return
     # The last value is held a little: it is reached only at the very end.
     times = [0.0, *column(log.updates, "time"), log.time * 1.015]
@@ -76,6 +67,14 @@ def draw_bytes(axes: Axes, log: RunLog) -> None:
     _add_top_axis(axes, log, column(log.updates, "update"), "updates")
 
 
+def _has_updates(axes: Axes, log: RunLog, title: str) -> bool:
+    """Set a panel's title; say so in the panel if there is nothing to draw."""
+    axes.set_title(title)
+    if not log.updates:
+        say_none(axes, "No update was merged")
+    return bool(log.updates)
+
+
 def _cumulative(log: RunLog) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the bytes down and up after every update, each shape (updates,)."""
     down = np.cumsum(column(log.updates, "bytes_down"))
@@ -99,9 +98,7 @@ def _add_top_axis(
 
 def draw_staleness(axes: Axes, log: RunLog) -> None:
     """Draw the distribution of the staleness in every rank."""
-    axes.set_title("Staleness by rank")
-    if not log.updates:
-        say_none(axes, "No update was merged")
+    if not _has_updates(axes, log, "Staleness by rank"):
         return
     ranks, staleness = column(log.updates, "rank"), column(log.updates, "staleness")
     lanes = np.unique(ranks)
@@ -122,9 +119,7 @@ def draw_staleness(axes: Axes, log: RunLog) -> None:
 
 def draw_updates_by_rank(axes: Axes, log: RunLog) -> None:
     """Draw how many updates came from every rank."""
-    axes.set_title("Updates by rank")
-    if not log.updates:
-        say_none(axes, "No update was merged")
+    if not _has_updates(axes, log, "Updates by rank"):
         return
     lanes, counts = np.unique(column(log.updates, "rank"), return_counts=True)
     bars = axes.barh(lanes, counts, height=0.62, color=BLUE)

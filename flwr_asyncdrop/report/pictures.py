@@ -109,20 +109,19 @@ def draw_comparison(
     lines_of_legend = -(-len(series) // columns)
     size = (width, height + _LEGEND_LINE * max(0, lines_of_legend - 4))
     log = next(log for one in series for log in one.runs.values())
-    metric, time = target.metric, log.time_label.removesuffix(" (s)")
     shown = (
-        ("time", draw_against_time, time),
+        ("time", draw_against_time, log.time_label.removesuffix(" (s)")),
         ("bytes", draw_against_bytes, "the bytes sent both ways"),
     )
-    return [
-        Picture(
-            _draw(
-                out / f"{metric.name}-{cost}.png", size, columns, draw, series, target
-            ),
-            f"{metric.title.capitalize()} against {words}: {lines}{shade}.",
+    pictures = []
+    for cost, draw, words in shown:
+        png = out / f"{target.metric.name}-{cost}.png"
+        title = target.metric.title.capitalize()
+        caption = f"{title} against {words}: {lines}{shade}."
+        pictures.append(
+            Picture(_draw(png, size, columns, draw, series, target), caption)
         )
-        for cost, draw, words in shown
-    ]
+    return pictures
 
 
 def legend_columns(labels: Sequence[str]) -> int:
@@ -131,11 +130,7 @@ def legend_columns(labels: Sequence[str]) -> int:
 
 
 def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
-    """Draw what the fleet did in one run, each picture as wide as a page.
-
-    The timeline, and where the history tells, the units that each rank trained and
-    the accuracy of each level.
-    """
+    """Draw the timeline of a run, and the units and levels if its history has them."""
     timeline = "Every task from dispatch to merge; the darker, the staler."
     units = (
         "Share of each rank's updates that trained a unit. In each group, the units "

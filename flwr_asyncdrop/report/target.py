@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Final
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.runlog import Metric
 from flwr_asyncdrop.report.series import Series, metric_of
 
 OURS: Final = frozenset(
@@ -36,23 +36,10 @@ class Target:
 
 
 def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Target:
-    """Return the target that a comparison goes by.
+    """Return the target of a comparison in which at least one run is complete.
 
-    Parameters
-    ----------
-    series : sequence of Series
-        What is compared; at least one has a complete run.
-    wish : str or float
-        A value; or ``"auto"``, the paper's rule: the second-lowest of the baselines'
-        maximum accuracies (means over seeds); or a factor and ``"best"``, e.g.
-        ``"0.95best"``: so much of the best final accuracy of a baseline. Of a metric
-        that falls it is the second-highest minimum, and the best value over the
-        factor. Where no baseline was run, all algorithms stand in for them.
-
-    Raises
-    ------
-    ConfigError
-        If `wish` is none of these.
+    `wish` is the `target` of `write_report`. Values of a baseline are means over its
+    seeds; if no baseline was run, all algorithms count as one.
     """
     metric = metric_of(series)
     complete = [each for each in series if each.runs]

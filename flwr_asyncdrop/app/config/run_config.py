@@ -218,9 +218,7 @@ class RunConfig:
         affects="length",
     )
     out_dir: str = parameter(
-        "",
-        'folder of the run\'s files; "" = ./runs/<time>-<algo>',
-        affects="nothing",
+        "", 'folder of the run\'s files; "" = ./runs/<time>-<algo>', affects="nothing"
     )
     checkpoint_every: int = parameter(
         10,
