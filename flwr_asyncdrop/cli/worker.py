@@ -24,8 +24,7 @@ def execute(
 ) -> None:
     """Do a run to its end, and write its files.
 
-    `workers` affects speed only; with 0 the devices train in this process. `say` is
-    told how far the run is, and people which command resumes it.
+    With no `workers` the devices train in this process.
     """
     config = run.config
     with LocalGrid(

@@ -54,10 +54,7 @@ def _check_port(variable: str, port: int) -> Finding:
 
 
 def listener(port: int) -> tuple[int, str] | None:
-    """Return the process id and the command line of who listens on a port.
-
-    None if nobody does, if it is another user's, or without psutil.
-    """
+    """Return the process that listens on a port and its command line, if they show."""
     try:
         psutil = require("psutil", "doctor")
     except MissingExtraError:
