@@ -115,7 +115,15 @@ def compare(
     base = _reference(rows, reference)
     if base is None:
         return Comparison(goal, None, tuple(rows))
-    return Comparison(goal, base.label, tuple(_with_overheads(r, base) for r in rows))
+    compared = [
+        replace(
+            row,
+            time_overhead=_overhead(row, base, lambda point: point.time),
+            byte_overhead=_overhead(row, base, lambda point: point.num_bytes),
+        )
+        for row in rows
+    ]
+    return Comparison(goal, base.label, tuple(compared))
 
 
 def _reference(rows: Sequence[Row], wish: str | None) -> Row | None:
@@ -132,14 +140,6 @@ def _lateness(row: Row) -> tuple[float, float]:
     """Return what is least for the row of which most seeds arrive, and soonest."""
     share = len(row.arrivals) / len(row.outcomes)
     return -share, fmean(point.time for point in row.arrivals.values())
-
-
-def _with_overheads(row: Row, base: Row) -> Row:
-    return replace(
-        row,
-        time_overhead=_overhead(row, base, lambda point: point.time),
-        byte_overhead=_overhead(row, base, lambda point: point.num_bytes),
-    )
 
 
 def _overhead(row: Row, base: Row, cost: Callable[[Point], float]) -> float | None:

@@ -6,13 +6,11 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.readable import byte_unit, readable_bytes
-from flwr_asyncdrop.report.runlog import Record, RunLog, column
+from flwr_asyncdrop.report.runlog import LEVELS, RunLog, column
 from flwr_asyncdrop.report.style import BLUE, GREY, INK, SKY, colour_bar, say_none
 
 _MOST_LABELLED_RANKS = 24
 _NOTABLE_SHARE = 0.005
-# What the ready app's evaluation calls it in a history.
-_LEVELS = "level-accuracy"
 
 
 def add_bytes_axis(axes: Axes, log: RunLog) -> None:
@@ -146,13 +144,13 @@ def draw_levels(axes: Axes, log: RunLog) -> None:
     Each evaluation is a column, which reaches half-way to its neighbours.
     """
     axes.set_title("Accuracy on the labels of each speed level")
-    evaluations = level_evaluations(log)
+    evaluations = log.level_evaluations
     if len(evaluations) < 2:
         say_none(axes, "Labels were not tied to speed levels")
         return
     times = column(evaluations, "time")
     edges = np.concatenate([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
-    levels = np.array([line["metrics"][_LEVELS] for line in evaluations]).T
+    levels = np.array([line["metrics"][LEVELS] for line in evaluations]).T
     rows = np.arange(len(levels) + 1) - 0.5
     mesh = axes.pcolormesh(edges, rows, levels, cmap="cividis", vmin=0, vmax=1)
     axes.set_ylim(rows[-1], rows[0])
@@ -160,8 +158,3 @@ def draw_levels(axes: Axes, log: RunLog) -> None:
     axes.set(xlabel=log.time_label, ylabel="speed level, 0 the fastest")
     axes.grid(visible=False)
     colour_bar(axes, mesh, "accuracy", shares=True)
-
-
-def level_evaluations(log: RunLog) -> list[Record]:
-    """Return the evaluations that tell the levels apart."""
-    return [line for line in log.evaluations if _LEVELS in line["metrics"]]

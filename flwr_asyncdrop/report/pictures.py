@@ -18,7 +18,6 @@ from flwr_asyncdrop.report.panels import (
     draw_levels,
     draw_staleness,
     draw_updates_by_rank,
-    level_evaluations,
 )
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
@@ -51,7 +50,7 @@ def draw_log(log: RunLog, png: Path) -> Path:
 
 def compose(log: RunLog) -> Figure:
     """Lay out the header and the panels of a run."""
-    more = log.units is not None or bool(level_evaluations(log))
+    more = log.units is not None or bool(log.level_evaluations)
     height = _HEIGHT + _MORE_HEIGHT * more
     below_header = (0.008, 0.008, 0.984, 1 - _HEADER / height)
     layout = ConstrainedLayoutEngine(rect=below_header, h_pad=0.1, wspace=0.05)
@@ -140,7 +139,7 @@ def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
     shown = (
         (True, "timeline", draw_timeline, timeline),
         (log.units is not None, "units", draw_units, units),
-        (bool(level_evaluations(log)), "levels", draw_levels, levels),
+        (bool(log.level_evaluations), "levels", draw_levels, levels),
     )
     return [
         Picture(_draw(out / f"{name}-{label}.png", _PAGE, 0, draw, log), caption)

@@ -15,6 +15,9 @@ from flwr_asyncdrop.readable import headline, lower_is_better
 
 Record = dict[str, Any]
 
+LEVELS = "level-accuracy"
+"""The metric of the ready app that has a value for each speed level."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -180,6 +183,11 @@ class RunLog:
         sent = sum(line["bytes_down"] + line["bytes_up"] for line in self.updates)
         full = self.bytes_of_full_models
         return 1 - sent / full if full else None
+
+    @property
+    def level_evaluations(self) -> list[Record]:
+        """The evaluations that tell the speed levels apart."""
+        return [line for line in self.evaluations if LEVELS in line["metrics"]]
 
     @cached_property
     def curve(self) -> Curve | None:

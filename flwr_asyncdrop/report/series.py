@@ -7,7 +7,7 @@ from pathlib import Path
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import read_history
-from flwr_asyncdrop.report.runlog import Curve, Metric, RunLog
+from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _HISTORY = "history.jsonl"
 _SEED = "seed-"
@@ -29,11 +29,6 @@ class Series:
     def curves(self) -> dict[int, Curve]:
         """The headline metric of the complete runs by seed."""
         return {seed: log.curve for seed, log in self.runs.items() if log.curve}
-
-
-def metric_of(series: Iterable[Series]) -> Metric:
-    """Return the metric of series of which at least one run is complete."""
-    return next(c.metric for one in series for c in one.curves.values())
 
 
 def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from flwr_asyncdrop.report.pictures import Picture
 
 _TEMPLATE = "page.html"
+# What a page says of its runs, if they have it in common.
+_FACTS = {
+    "devices": "{} devices",
+    "in_flight": "{} in flight",
+    "partition": "partition {}",
+}
 
 
 def draw_run(history: Path, png: Path) -> Path:
@@ -178,13 +184,9 @@ def _title(series: Sequence[Series]) -> str:
 
 
 def _facts(series: Sequence[Series]) -> Iterator[str]:
-    """Yield what all runs have in common."""
-    if devices := _common(series, "devices"):
-        yield f"{devices} devices"
-    if in_flight := _common(series, "in_flight"):
-        yield f"{in_flight} in flight"
-    if partition := _common(series, "partition"):
-        yield f"partition {partition}"
+    for name, text in _FACTS.items():
+        if value := _common(series, name):
+            yield text.format(value)
     yield f"{sum(len(one.runs) for one in series)} runs"
 
 

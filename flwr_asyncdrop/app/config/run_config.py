@@ -330,10 +330,7 @@ class RunConfig:
 
 @lru_cache
 def key_table(*algos: str) -> Mapping[str, Key]:
-    """Return all keys of a run-config by name.
-
-    Those of `algos` that are ``"package.module:Class"`` add their own hyperparameters.
-    """
+    """Return all keys of a run-config by name, with those of `algos` from outside."""
     outside = [algorithm(name) for name in algos if is_reference(name)]
     hyper = hyperparameter_keys(
         [*ALGORITHMS.values(), *outside], _SECTION_OF_HYPERPARAMETERS
@@ -358,9 +355,9 @@ def _unknown(name: str, known: list[str]) -> str:
 INCIDENTAL = frozenset(
     name for name, key in key_table().items() if key.details.affects == "nothing"
 )
-"""The keys that make no other run, wherever and however it is run."""
+"""The keys that do not change the results of a run."""
 
 IRRELEVANT = INCIDENTAL | {
     name for name, key in key_table().items() if key.details.affects == "length"
 }
-"""Those that may be others when a run is resumed: they end it, and that is all."""
+"""The keys that may change when a run is resumed: the others change its results."""
