@@ -92,7 +92,6 @@ class RunPool:
         self._events.put((run, end))
 
     def _follow(self, run: RunSpec) -> Ended | Failed:
-        """Start the process of a run, pass its progress on, and return its end."""
         near, far = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=self._work, args=(run, self._workers, far), name="asyncdrop run"
@@ -120,7 +119,6 @@ class RunPool:
 
 
 def _how_it_died(code: int, log: Path) -> str:
-    """Return the exit code of a process, and the last line of its log."""
     hint = " (out of memory?)" if code == _KILLED else ""
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -63,7 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
-    """Return the run-config and the size of the fleet."""
     settings = given(arguments)
     if "resume" not in settings:
         return preset_settings(PRESETS[arguments.task], settings), arguments.devices
@@ -100,6 +99,5 @@ def simulate(run: RunSpec, workers: int, console: Console) -> None:
 
 
 def _command(run: RunSpec, workers: int) -> str:
-    """Return the command that resumes the run if it is interrupted."""
     command = f"asyncdrop simulate --resume {shlex.quote(str(run.folder))}"
     return f"{command} --workers {workers}" if workers else command

@@ -69,7 +69,6 @@ class Supervisor:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Let a process end by itself, or else end it."""
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()

@@ -107,9 +107,8 @@ def _draw_series(
         if one.curves:
             curves = list(one.curves.values())
             _draw_band(axes, curves, cost, styles[one.label], label=one.label)
-    axes.axhline(
-        target.value, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1
-    )
+    line = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (2, 2))}
+    axes.axhline(target.value, zorder=1, **line)
     axes.annotate(
         f"target {target.metric.text(target.value, 1)}",
         (0, target.value),
@@ -124,13 +123,7 @@ def _draw_series(
 
 
 def _draw_band(
-    axes: Axes,
-    curves: Sequence[Curve],
-    cost: _Cost,
-    look: Look,
-    *,
-    label: str = "",
-    marker: str = "",
+    axes: Axes, curves: Sequence[Curve], cost: _Cost, look: Look, **more: str
 ) -> None:
     """Draw the mean of some curves, shaded from the lowest to the highest of them."""
     line = band(curves, cost)
@@ -144,9 +137,8 @@ def _draw_band(
         color=look.color,
         linestyle=look.dashes,
         linewidth=look.width,
-        marker=marker,
         markersize=3,
-        label=label or "_",
+        **more,
     )
 
 

@@ -68,7 +68,6 @@ def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Targe
 
 
 def _parsed(wish: str | float, metric: Metric) -> float:
-    """Return the number of a target, or its factor."""
     text = str(wish)
     share = metric.is_share or text.endswith(_BEST)
     try:

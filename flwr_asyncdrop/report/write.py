@@ -167,7 +167,6 @@ def _render_page(
 
 
 def _inlined(pictures: Sequence["Picture"]) -> list[dict[str, str]]:
-    """Return pictures with their bytes in the source."""
     found = []
     for picture in pictures:
         data = b64encode(picture.path.read_bytes()).decode()
