@@ -6,7 +6,7 @@ VENV := .venv
 VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
 FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker wire \
-    fuzz test_app_imports.py test_client_app.py test_composition.py test_strategy.py)
+    fuzz test_app_imports.py app/test_client_app.py flower_internals fleet strategy)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: run test lint types unit e2e grpc-unit grpc-e2e bench edge-bench chaos soak edge-test setup clean

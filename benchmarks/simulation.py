@@ -30,8 +30,8 @@ from benchmarks.figures import Figure, say, show
 from benchmarks.synthetic import write_fashion_mnist
 from benchmarks.usage import Usage, usage_of
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.app.central_evaluation import CentralTest
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.evaluation import CentralTest
 from flwr_asyncdrop.app.experiment import initial_model, load_data, partitions
 from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.app.server import build_strategy

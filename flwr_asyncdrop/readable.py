@@ -42,3 +42,8 @@ def readable_bytes(count: float) -> str:
     value = count / size
     decimals = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:,.{decimals}f} {unit}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return the type and the text of an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

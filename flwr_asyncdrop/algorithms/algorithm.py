@@ -71,7 +71,10 @@ class Algorithm(ABC):
 
     def clipped_aggregator(self, in_flight: int) -> Aggregator:
         """Return the aggregator of a run, with clipping if there is any."""
-        aggregator = self.aggregator(in_flight)
+        return self.clipped(self.aggregator(in_flight))
+
+    def clipped(self, aggregator: Aggregator) -> Aggregator:
+        """Return an aggregator that clips updates first, if this algorithm does."""
         return Clipped(aggregator, self.clip_norm) if self.clip_norm else aggregator
 
     @classmethod

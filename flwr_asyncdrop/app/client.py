@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
-from flwr_asyncdrop.app.evaluate import evaluate as totals_of
+from flwr_asyncdrop.app.evaluation import evaluate as totals_of
 from flwr_asyncdrop.app.experiment import (
     best_device,
     initial_model,
@@ -165,14 +165,11 @@ class DeviceWork:
         loss = training.train(
             in_precision(self.model, config.precision),
             local,
-            self._batch,
+            lambda at: self.data.batch("train", self.samples[at], self.device),
             len(self.samples),
             torch_generator(self.seed, "order"),
         )
         return loss, local.finish()
-
-    def _batch(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return self.data.batch("train", self.samples[positions], self.device)
 
     def _moved(self, states: Mapping[str, State]) -> dict[str, State]:
         return {

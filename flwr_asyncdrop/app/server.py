@@ -15,9 +15,8 @@ from flwr.serverapp import Grid
 from safetensors.torch import save_file
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.app.central_evaluation import CentralTest
-from flwr_asyncdrop.app.checkpointing import checkpointer_of
-from flwr_asyncdrop.app.config import INCIDENTAL, RunConfig
+from flwr_asyncdrop.app.config import INCIDENTAL, IRRELEVANT, LEFT_OUT, RunConfig
+from flwr_asyncdrop.app.evaluation import CentralTest
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule
@@ -33,6 +32,7 @@ from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+_DEFAULTS = RunConfig().settings
 _SELECTIONS = {"stratified": Stratified, "uniform": Uniform}
 
 
@@ -142,13 +142,9 @@ def _portable(config: RunConfig) -> dict[str, object]:
 def _monitors(config: RunConfig) -> list[Callback]:
     if config.metrics_port == 0:
         return []
-    run = {
-        "algorithm": config.algo,
-        "dataset": config.dataset,
-        "model": config.model,
-        "num_rounds": str(config.num_rounds),
-        "in_flight": str(config.in_flight),
-    }
+    shown = ("dataset", "model", "num_rounds", "in_flight")
+    run = {name: str(getattr(config, name)) for name in shown}
+    run["algorithm"] = config.algo
     return [PrometheusMetrics(config.metrics_port, config.metrics_address, run=run)]
 
 
@@ -160,3 +156,37 @@ def _machine() -> dict[str, object]:
         "torch": torch.__version__,
         "gpu": torch.cuda.is_available(),
     }
+
+
+def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer | None:
+    """Return the checkpointer of a run in folder `out`; None if it saves nothing.
+
+    `command` resumes the run, "" for the ``flwr run`` that does.
+    """
+    if config.checkpoint_every == 0:
+        return None
+    return Checkpointer(
+        out,
+        resume=Path(config.resume).expanduser() if config.resume else None,
+        every=config.checkpoint_every,
+        keep=config.keep_checkpoints,
+        settings=config.settings,
+        incidental=IRRELEVANT,
+        defaults=_DEFAULTS,
+        command=command or _flwr_run(config, out),
+    )
+
+
+def _flwr_run(config: RunConfig, out: Path) -> str:
+    """Return the ``flwr run`` that resumes a run; it needs as many nodes."""
+    settings = {**config.settings, "out-dir": "", "resume": str(out)}
+    given = (
+        f"{key}={_toml(value)}"
+        for key, value in settings.items()
+        if value != _DEFAULTS.get(key, LEFT_OUT)
+    )
+    return f'flwr run . --run-config "{" ".join(given)}"'
+
+
+def _toml(value: object) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(value).lower()

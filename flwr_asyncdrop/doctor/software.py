@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
+from flwr_asyncdrop.readable import one_line
 
 _PACKAGE = "flwr-asyncdrop"
 # By name: the module that must be importable, its extra, and what goes without it.
@@ -92,7 +93,7 @@ def check_optional() -> Iterator[Finding]:
         try:
             import_module(module)
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = one_line(error)
             yield warning(
                 name,
                 f"{found} cannot be imported: {reason}",

@@ -21,7 +21,7 @@ _MOST_GROUPS = 4
 
 
 class ProgressLog(Callback):
-    """Logs how far the run is, and which tasks were lost.
+    """Logs the progress of the run, and which tasks were lost.
 
     Time is on the run's clock, updates are per real second, the metric is the server's
     unless only others evaluate, and speed groups stand the fastest first::

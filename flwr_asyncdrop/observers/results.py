@@ -8,6 +8,7 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -84,10 +85,9 @@ def aggregate_metrics(
         return aggregate(records, weighting_key)
     except Exception as error:
         logger.warning(
-            "the metrics of %d clients cannot be aggregated (%s: %s) and are left out: "
+            "the metrics of %d clients cannot be aggregated (%s) and are left out: "
             "let all clients send the same keys, each with numbers of one length",
             len(records),
-            type(error).__name__,
-            " ".join(str(error).split()),
+            one_line(error),
         )
         return MetricRecord()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.references import load_reference
 
 ClientAppSource = str | Callable[[], ClientApp]
@@ -30,11 +31,6 @@ def load_client_app(source: ClientAppSource) -> ClientApp:
             "give module:attribute of a ClientApp, or a function that returns one."
         )
     return app
-
-
-def one_line(error: BaseException) -> str:
-    """Describe an error in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def check_can_be_sent(source: ClientAppSource) -> None:

@@ -10,11 +10,8 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.flower_internals.identity import ErrorCode
-from flwr_asyncdrop.simulation.client_app import (
-    ClientAppSource,
-    load_client_app,
-    one_line,
-)
+from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 
 _log = logging.getLogger(__name__)
 

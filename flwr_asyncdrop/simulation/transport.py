@@ -56,8 +56,6 @@ def encode(value: object) -> list[memoryview]:
 
 def decode(parts: Sequence[memoryview]) -> Any:
     """Rebuild what `encode` took apart; the result owns all of its memory."""
-    # S301: the parts come from a process that this package started, over memory that
-    # only the two share.
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # bytes of this grid
 
 

@@ -5,7 +5,9 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord
@@ -80,7 +82,7 @@ class AsyncStrategy(SynchronousRounds):
     aggregator : Aggregator, optional
         How updates are merged. Every run begins with a copy of it.
     masks : MaskPolicy, optional
-        Which units a device's submodel keeps.
+        Which units a device's submodel keeps. Every run begins with a copy of it.
     objective : LocalObjective, optional
         What clients minimise; what its `config` returns goes into the train config.
     scope : {"all", "internal"}
@@ -230,7 +232,8 @@ class AsyncStrategy(SynchronousRounds):
     def build_aggregator(self, in_flight: int) -> Aggregator:
         """Return a new aggregator for so many devices in flight."""
         if self.aggregator is not None:
-            return deepcopy(self.aggregator)
+            own = deepcopy(self.aggregator)
+            return own if self.algorithm is None else self.algorithm.clipped(own)
         if self.algorithm is None:
             raise ConfigError(
                 f"nothing says how {type(self).__name__} merges updates: pass an "
@@ -357,7 +360,7 @@ class AsyncStrategy(SynchronousRounds):
             node_ids,
             DispatchRules(
                 self.selection,
-                self.assignment,
+                self.assignment.with_masks(deepcopy(self.assignment.masks)),
                 settings,
                 self.faults,
                 self.queue_ahead if queue_ahead is None else queue_ahead,
@@ -394,10 +397,14 @@ class AsyncStrategy(SynchronousRounds):
                     "on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)"
                 )
             return algorithm
-        if unknown := hyperparameters.keys() - asdict(kind()).keys():
+        known = [field.name for field in fields(kind)]
+        if unknown := sorted(hyperparameters.keys() - set(known)):
+            own = signature(AsyncStrategy).parameters
+            close = get_close_matches(unknown[0], [*known, *own], n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "leave it out;"
             raise ConfigError(
-                f"{type(self).__name__} has no {min(unknown)!r}: leave it out; its "
-                f"hyperparameters are {', '.join(asdict(kind()))}"
+                f"{type(self).__name__} has no {unknown[0]!r}: {hint} its "
+                f"hyperparameters are {', '.join(known)}"
             )
         return kind(**hyperparameters)
 

@@ -22,17 +22,17 @@ from flwr_asyncdrop.submodel.savings import (
     step_flops,
 )
 from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, silenced
-from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State
+from flwr_asyncdrop.submodel.types import Indices, Keep, State, UnitKind
 
 __all__ = [
     "BlockPlan",
     "Indices",
     "Keep",
     "Plan",
-    "Scope",
     "State",
     "SubmodelCost",
     "UnitGroup",
+    "UnitKind",
     "add_",
     "check_fits",
     "declare_plan",

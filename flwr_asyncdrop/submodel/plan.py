@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, Shapes, is_ascending
+from flwr_asyncdrop.submodel.types import Indices, Keep, Shapes, UnitKind, is_ascending
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class UnitGroup:
         The module that produces the units, e.g. ``"layer1.0.conv1"``.
     size : int
         The number of units.
-    scope : {"internal", "residual"}
+    kind : {"internal", "residual"}
         ``"residual"`` when the units are carried by an addition of two branches,
         ``"internal"`` when they are made and consumed inside a block.
     """
 
     name: str
     size: int
-    scope: Scope
+    kind: UnitKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +133,9 @@ class Plan:
         """Return a table of the groups, their share of the model, what stays whole."""
         shares = self._shares()
         width = max([len("group"), *(len(group.name) for group in self.groups)])
-        lines = [f"{'group':<{width}}  units  scope     elements"]
+        lines = [f"{'group':<{width}}  units  kind      elements"]
         lines += [
-            f"{group.name:<{width}}  {group.size:>5}  {group.scope:<8}  {share:>8.1%}"
+            f"{group.name:<{width}}  {group.size:>5}  {group.kind:<8}  {share:>8.1%}"
             for group, share in zip(self.groups, shares, strict=True)
         ]
         reasons = dict.fromkeys(self.left_out.values())

@@ -61,7 +61,7 @@ def plan_submodels(
     with plain_kernels():
         probe, plan = _discover(model, inputs)
         if scope == "internal":
-            residual = [n for n, g in enumerate(plan.groups) if g.scope == "residual"]
+            residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
             plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
         plan = leave_out(plan, find_faults(probe, plan))
     if not plan.groups:

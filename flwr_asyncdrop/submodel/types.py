@@ -18,7 +18,7 @@ Keep: TypeAlias = tuple[Tensor, ...]
 Indices: TypeAlias = dict[str, dict[int, Tensor]]
 """Tensor name -> dim -> kept positions (int64, ascending); narrowed dims only."""
 
-Scope: TypeAlias = Literal["internal", "residual"]
+UnitKind: TypeAlias = Literal["internal", "residual"]
 """Whether units live inside one block or are carried along a residual stream."""
 
 Inputs: TypeAlias = Tensor | tuple[Any, ...]

@@ -86,7 +86,7 @@ def test_a_callback_that_is_new_starts_afresh(tmp_path, log):
 )
 def test_a_part_with_other_fields_is_of_another_version(error, tmp_path):
     checkpoint = saved(tmp_path, {"run": Counter()})
-    says = r"000001 does not fit this version of flwr-asyncdrop \(run: '?x'?\): go on"
+    says = r"000001 does not fit this version of flwr-asyncdrop \(run: '?x'?\): resume"
     with pytest.raises(CheckpointError, match=says):
         checkpoint.restore({"run": Raises(error)})
 

@@ -7,7 +7,7 @@ import torch
 from flwr.app import ConfigRecord, MetricRecord
 
 from flwr_asyncdrop import AsyncFedProx, AsyncStrategy, wire
-from flwr_asyncdrop.aggregation import Aggregator, Buffered, Mixing
+from flwr_asyncdrop.aggregation import Aggregator, Buffered, Clipped, Mixing
 from flwr_asyncdrop.algorithms import AsyncDrop, FedBuff
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
@@ -64,13 +64,20 @@ def test_an_object_goes_before_the_algorithms_own():
     assert isinstance(strategy.assignment.masks, Nested)
 
 
+def test_an_object_is_clipped_as_the_algorithm_says():
+    strategy = AsyncStrategy(algorithm=FedBuff(clip_norm=2.0), aggregator=Mixing())
+    assert isinstance(strategy.build_aggregator(8), Clipped)
+
+
 class Nested(MaskPolicy):
     """Keeps as many units as the round says, and notes what it sees."""
 
-    seen = ()
+    def __init__(self, note=lambda seen: None):
+        self.note, self.asked = note, 0
 
     def choose(self, context):
-        self.seen = (*self.seen, (context.round, context.device, context.rank))
+        self.asked += 1
+        self.note((context.round, context.device, context.rank))
         return tuple(torch.arange(context.round) for _ in context.groups)
 
 
@@ -81,7 +88,8 @@ def test_masks_see_the_round_and_the_device_and_scores_cost_nothing_unasked(
         raise AssertionError("nobody asked for scores")
 
     monkeypatch.setattr("flwr_asyncdrop.server.assignment.unit_scores", fail)
-    masks, recorder = Nested(), Recorder()
+    seen, recorder = [], Recorder()
+    masks = Nested(seen.append)
     start(
         AsyncStrategy(
             mlp(),
@@ -96,7 +104,8 @@ def test_masks_see_the_round_and_the_device_and_scores_cost_nothing_unasked(
         rounds=3,
     )
     orders = recorder.orders
-    assert masks.seen == tuple((o.round, o.device, o.rank) for o in orders)
+    assert seen == [(o.round, o.device, o.rank) for o in orders]
+    assert masks.asked == 0, "every run begins with a copy"
     widths = [order.part.shapes["0.weight"][0] for order in orders]
     assert widths == [1, 2, 3]
 
@@ -285,6 +294,10 @@ class TestBadInput:
     def test_hyperparameters_belong_to_the_algorithm(self):
         with pytest.raises(ConfigError, match="takes no 'drop_rate': set it on"):
             AsyncStrategy(algorithm=FedBuff(), drop_rate=0.5)
+
+    def test_a_typing_error_is_recognised(self):
+        with pytest.raises(ConfigError, match="did you mean 'in_flight'"):
+            AsyncFedProx(in_fligth=3)
 
     def test_masks_need_a_model(self):
         with pytest.raises(ConfigError, match="pass the model and example inputs"):

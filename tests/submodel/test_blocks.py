@@ -176,7 +176,7 @@ class TestDiscovery:
         # 2 halves the resolution, 4 has a projection: neither passes its input on.
         plan = plan_blocks(tiny_net(), IMAGES)
         assert plan.blocks == ("1", "3")
-        assert [(g.size, g.scope) for g in plan.groups] == [(2, "residual")]
+        assert [(g.size, g.kind) for g in plan.groups] == [(2, "residual")]
         assert plan.left_out == {}
         names = [
             "conv1.weight",

@@ -36,7 +36,7 @@ class TestDeclaring:
     def test_golden(self):
         plan = declare_plan(PERCEPTRON, {"hidden": {"w1": 1, "b1": 0, "w2": 0}})
 
-        assert [(g.name, g.size, g.scope) for g in plan.groups] == [
+        assert [(g.name, g.size, g.kind) for g in plan.groups] == [
             ("hidden", 4, "internal")
         ]
         units = [0, 1, 2, 3]

@@ -47,7 +47,7 @@ def test_internal_units_of_resnet34_lie_between_the_convolutions(resnet34):
 def test_all_units_of_resnet34(resnet34):
     plan = plan_submodels(resnet34, images(3, 16, 1))
 
-    streams = [group for group in plan.groups if group.scope == "residual"]
+    streams = [group for group in plan.groups if group.kind == "residual"]
     assert [group.size for group in streams] == [64, 128, 256, 512]
     assert len(plan.groups) == 16 + 4
 
@@ -69,7 +69,7 @@ def test_torchvision(vision_models, name):
 
     small = load_submodel(model, extract(model.state_dict(), indices), scale=False)
 
-    assert sum(group.scope == "residual" for group in plan.groups) == 4
+    assert sum(group.kind == "residual" for group in plan.groups) == 4
     with torch.no_grad():
         expected = run(model, silenced(model, plan, indices), inputs)
         torch.testing.assert_close(small(inputs), expected)

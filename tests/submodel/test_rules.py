@@ -143,7 +143,7 @@ def test_heads_under_a_padding_mask():
     plan = check(seeded(Masked), tokens())
 
     heads = next(group for group in plan.groups if group.name == "attention")
-    assert (heads.size, heads.scope) == (4, "internal")
+    assert (heads.size, heads.kind) == (4, "internal")
 
 
 @pytest.mark.parametrize(

@@ -355,9 +355,9 @@ def _unknown(name: str, known: list[str]) -> str:
 INCIDENTAL = frozenset(
     name for name, key in key_table().items() if key.details.affects == "nothing"
 )
-"""The keys that do not change the results of a run."""
+"""The keys that do not change a run."""
 
 IRRELEVANT = INCIDENTAL | {
     name for name, key in key_table().items() if key.details.affects == "length"
 }
-"""The keys that may change when a run is resumed: the others change its results."""
+"""Those that may change when a run is resumed: some of them end it."""

@@ -2,12 +2,7 @@
 
 from flwr_asyncdrop.app.data.dataset import Dataset, Normalise, Split
 from flwr_asyncdrop.app.data.datasets import DATASET_NAMES, TEXT_DATASETS, load_dataset
-from flwr_asyncdrop.app.data.partitions import (
-    by_speed_level,
-    dirichlet,
-    iid,
-    speed_level,
-)
+from flwr_asyncdrop.app.data.partitions import by_speed_level, dirichlet, iid
 
 __all__ = [
     "DATASET_NAMES",
@@ -19,5 +14,4 @@ __all__ = [
     "dirichlet",
     "iid",
     "load_dataset",
-    "speed_level",
 ]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from flwr_asyncdrop.app.data.files import Arrays, damaged, describe, read_file
+from flwr_asyncdrop.app.data.files import Arrays, damaged, read_file
 from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.readable import one_line
 
 CIFAR10 = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
 CIFAR100 = ("train", "test", "meta")
@@ -25,7 +26,7 @@ def read_cifar(folder: Path, name: str) -> Arrays:
     try:
         parts = [kind(folder.parent, train=train) for train in (True, False)]
     except (RuntimeError, OSError) as error:
-        raise damaged(folder, describe(error)) from error
+        raise damaged(folder, one_line(error)) from error
     images = (np.ascontiguousarray(part.data.transpose(0, 3, 1, 2)) for part in parts)
     labels = (np.array(part.targets, np.int64) for part in parts)
     train, test = zip(images, labels, strict=True)
@@ -58,4 +59,4 @@ def read_compact(folder: Path, name: str) -> Arrays:
         return Arrays(images[~test], labels[~test], images[test], labels[test])
     # A damaged archive may raise what zip files, numpy and Pillow do, or hold anything.
     except Exception as error:
-        raise damaged(folder / name, describe(error)) from error
+        raise damaged(folder / name, one_line(error)) from error

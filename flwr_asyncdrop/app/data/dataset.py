@@ -1,4 +1,4 @@
-"""A data set in memory, compact, and made into a model's inputs a batch at a time."""
+"""A data set in RAM, and its batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

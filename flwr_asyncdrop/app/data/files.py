@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError, MissingExtraError
 from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.readable import one_line
 
 
 class Arrays(NamedTuple):
@@ -75,10 +76,10 @@ def read_file(folder: Path, name: str) -> bytes:
         raw = path.read_bytes()
         return gzip.decompress(raw) if path.suffix == ".gz" else raw
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise damaged(path, describe(error)) from error
+        raise damaged(path, one_line(error)) from error
     except OSError as error:
         raise DataError(
-            f"cannot read {path} ({describe(error)}); check its permissions"
+            f"cannot read {path} ({one_line(error)}); check its permissions"
         ) from error
 
 
@@ -90,11 +91,6 @@ def damaged(path: Path, reason: str) -> DataError:
         f"{path} is damaged ({reason}); delete it and fetch it again, "
         "by hand or with download=true"
     )
-
-
-def describe(error: Exception) -> str:
-    """Return an exception of somebody else's in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def download(source: Source, data_dir: Path) -> Path:
@@ -125,6 +121,6 @@ def download(source: Source, data_dir: Path) -> Path:
     except Exception as error:
         raise DataError(
             f"could not download {source.torchvision} to {data_dir} "
-            f"({describe(error)}); put its files in {folder} by hand"
+            f"({one_line(error)}); put its files in {folder} by hand"
         ) from error
     return folder

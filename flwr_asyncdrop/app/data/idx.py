@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.app.data.files import Arrays, damaged, describe, read_file
+from flwr_asyncdrop.app.data.files import Arrays, damaged, read_file
+from flwr_asyncdrop.readable import one_line
 
 FASHION_MNIST = (
     "train-images-idx3-ubyte",
@@ -37,4 +38,4 @@ def read_idx(folder: Path, name: str) -> NDArray[np.uint8]:
         pixels = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
         return pixels.reshape(shape).copy()
     except (IndexError, ValueError, struct.error) as error:
-        raise damaged(folder / name, describe(error)) from error
+        raise damaged(folder / name, one_line(error)) from error

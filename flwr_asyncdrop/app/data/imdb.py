@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.app.data.files import Arrays, damaged, describe, read_file
+from flwr_asyncdrop.app.data.files import Arrays, damaged, read_file
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.readable import one_line
 
 VOCABULARY = 10_000
 """Token ids: the most frequent words of the training reviews cover 94 % of the text."""
@@ -48,7 +49,7 @@ def read_folders(folder: Path) -> Arrays:
                 allowed_extensions=[".txt"],
             )
         except (OSError, ValueError) as error:
-            raise damaged(folder / split, describe(error)) from error
+            raise damaged(folder / split, one_line(error)) from error
         reviews[split] = found.data, found.target.tolist()
     return _arrays(reviews, folder)
 
@@ -66,7 +67,7 @@ def read_lines(folder: Path) -> Arrays:
         return _arrays(reviews, folder / name)
     # The JSON, its encoding, its keys, or their values.
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(folder / name, describe(error)) from error
+        raise damaged(folder / name, one_line(error)) from error
 
 
 def _arrays(reviews: Reviews, source: Path) -> Arrays:
@@ -90,7 +91,7 @@ def words(text: str) -> list[str]:
 
 
 def most_frequent(texts: Iterable[Sequence[str]], size: int) -> dict[str, int]:
-    """Return the most frequent words with their ids, from 2 on; ties by alphabet."""
+    """Give the most frequent words ids from 2 on, `size` in all; ties by alphabet."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
-    Scope,
+    UnitKind,
     owner_of,
     parameters_of,
     shapes_of,
@@ -42,8 +42,8 @@ def group_units(
     groups: list[UnitGroup] = []
     for name, group in _named(_interchangeable(axes), list(axes), makers):
         residual = bool(units.residual(group).any())
-        scope: Scope = "residual" if residual else "internal"
-        groups.append(UnitGroup(name, len(group), scope))
+        kind: UnitKind = "residual" if residual else "internal"
+        groups.append(UnitGroup(name, len(group), kind))
         members.append(group)
 
     numbers = np.full(1 + max((v.max(initial=0) for v in axes.values()), default=0), -1)

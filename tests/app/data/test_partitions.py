@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.app.data import by_speed_level, dirichlet, iid, speed_level
-from flwr_asyncdrop.app.data.partitions import level_pools
+from flwr_asyncdrop.app.data import by_speed_level, dirichlet, iid
+from flwr_asyncdrop.app.data.partitions import level_pools, speed_level
 from flwr_asyncdrop.exceptions import DataError
 
 counts = st.integers(1, 20)

@@ -1,17 +1,48 @@
-"""The global model on the server's test set, for the ready app."""
+"""Evaluating a model, on a client or on the server's test set."""
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
+from numpy.typing import NDArray
+from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.evaluate import evaluate
+from flwr_asyncdrop.app.data import Dataset, Split
 from flwr_asyncdrop.app.experiment import level_mixes, load_data, trained_model
-from flwr_asyncdrop.app.learning import Classification
+from flwr_asyncdrop.app.learning import Classification, Totals
+from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 
 LEVEL_ACCURACY = "level-accuracy"
+_BATCH = 500
+
+
+def evaluate(
+    model: nn.Module,
+    data: Dataset,
+    precision: str = "float32",
+    *,
+    split: Split = "test",
+    samples: NDArray[np.int64] | None = None,
+) -> Totals:
+    """Return the totals of `model`, of which the data set's task makes metrics.
+
+    `samples` are positions in the split, by default all. The model is put into
+    evaluation mode.
+    """
+    device = next(model.parameters()).device
+    network = in_precision(model.eval(), precision)
+    if samples is None:
+        samples = np.arange(len(data.train_y if split == "train" else data.test_y))
+    totals: Totals = {}
+    with torch.no_grad():
+        for start in range(0, len(samples), _BATCH):
+            inputs, targets = data.batch(split, samples[start : start + _BATCH], device)
+            for name, total in data.task.totals(network(inputs), targets).items():
+                totals[name] = total.cpu() + totals.get(name, 0)
+    return totals
 
 
 class CentralTest(Callback):

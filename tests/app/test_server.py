@@ -3,8 +3,8 @@ import tomllib
 
 import pytest
 
-from flwr_asyncdrop.app.checkpointing import checkpointer_of
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import checkpointer_of
 from flwr_asyncdrop.exceptions import CheckpointError
 
 
