@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -107,7 +108,7 @@ def _draw_series(
         if one.curves:
             curves = list(one.curves.values())
             _draw_band(axes, curves, cost, styles[one.label], label=one.label)
-    line = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (2, 2))}
+    line: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (2, 2))}
     axes.axhline(target.value, zorder=1, **line)
     axes.annotate(
         f"target {target.metric.text(target.value, 1)}",
@@ -123,7 +124,7 @@ def _draw_series(
 
 
 def _draw_band(
-    axes: Axes, curves: Sequence[Curve], cost: _Cost, look: Look, **more: str
+    axes: Axes, curves: Sequence[Curve], cost: _Cost, look: Look, **more: Any
 ) -> None:
     """Draw the mean of some curves, shaded from the lowest to the highest of them."""
     line = band(curves, cost)
