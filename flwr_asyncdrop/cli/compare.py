@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 
@@ -16,6 +15,7 @@ from flwr_asyncdrop.cli.flags import (
     add_task,
     algos_from_outside,
     at_least,
+    folder,
     given,
     names,
     seeds,
@@ -23,9 +23,9 @@ from flwr_asyncdrop.cli.flags import (
 )
 from flwr_asyncdrop.cli.pool import RunPool, cores, share_out
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
-from flwr_asyncdrop.cli.report import print_table
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete, resumed
 from flwr_asyncdrop.cli.variants import build_variants
+from flwr_asyncdrop.report import comparison_table
 
 _FAILED = 1
 # What the command sets in another way, and a port, which runs cannot share.
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=folder,
         required=True,
         metavar="DIR",
         help="folder of the comparison: a run goes to DIR/ALGORITHM/seed-N",
@@ -98,12 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     variants = build_variants(
         algorithms, PRESETS[arguments.task], given(arguments), vary
     )
-    out = arguments.out.expanduser().absolute()
+    out = arguments.out
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
     console = make_console()
     num_failed = compare(runs, arguments.jobs, console)
     if num_failed < len(runs):
-        print_table(console, [out])
+        console.print(comparison_table([out]))
         line = f"figures and a page with everything: asyncdrop report {out}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return _FAILED if num_failed else 0
@@ -124,13 +124,7 @@ def _what(
 
 
 def compare(runs: Sequence[RunSpec], jobs: int, console: Console) -> int:
-    """Do the runs that are missing on so many cores; return how many failed.
-
-    Raises
-    ------
-    ConfigError
-        If there is a complete run of another configuration in a run's folder.
-    """
+    """Do the runs that are missing on so many cores; return how many failed."""
     missing = [resumed(run) for run in runs if not is_complete(run)]
     num_complete = len(runs) - len(missing)
     failed = 0
@@ -146,7 +140,6 @@ def compare(runs: Sequence[RunSpec], jobs: int, console: Console) -> int:
             display.say("interrupted: the same command resumes with what is missing")
             raise
     if failed:
-        display.say(
-            f"{failed} of {len(runs)} runs failed: the same command tries again"
-        )
+        count = f"{failed} of {len(runs)} runs failed"
+        display.say(f"{count}: the same command tries again")
     return failed

@@ -1,14 +1,15 @@
 """``asyncdrop doctor``: whether this machine has what a run needs."""
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flwr_asyncdrop.cli.display import make_console
+from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.doctor import Finding, examine
 
 _FAILED = 1
@@ -23,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
     )
     parser.add_argument(
         "--data-dir",
-        type=_folder,
+        type=folder,
         metavar="DIR",
         help="where to look for data sets (default: do not look)",
     )
     parser.add_argument(
         "--out",
-        type=_folder,
-        default=_folder("runs"),
+        type=folder,
+        default=folder("runs"),
         metavar="DIR",
         help="where the files of runs are to go (default: ./runs)",
     )
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """Print a line for each finding, one for what to do about it, and a count."""
+    """Print the findings with their fixes, and count them."""
     table = Table.grid(padding=(0, 2))
     for _ in range(3):
         table.add_column(overflow="fold")
@@ -54,12 +55,6 @@ def print_findings(console: Console, findings: Sequence[Finding]) -> None:
         if each.fix:
             table.add_row("", "", Text(f"-> {each.fix}", style="bold"))
     console.print(table)
-    problems, warnings = (
-        sum(each.level == level for each in findings)
-        for level in ("problem", "warning")
-    )
-    console.print(f"problems: {problems}, warnings: {warnings}", highlight=False)
-
-
-def _folder(text: str) -> Path:
-    return Path(text).expanduser().absolute()
+    count = Counter(each.level for each in findings)
+    line = f"problems: {count['problem']}, warnings: {count['warning']}"
+    console.print(line, highlight=False)

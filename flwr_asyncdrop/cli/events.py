@@ -12,7 +12,7 @@ from flwr_asyncdrop.server.state import RunState
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Replies merged, seconds on the run's clock, last metric and tasks lost."""
+    """Updates merged, seconds on the run's clock, last metric and tasks lost."""
 
     updates: int = 0
     time: float = 0.0

@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from flwr_asyncdrop.app.config import Key, RunConfig, Value, key_table
@@ -11,7 +12,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.references import is_reference
 
 TASK_DEFAULTS = MappingProxyType({"task": "digits", "devices": 104})
-"""What the flags of `add_task` are if they are not given."""
+"""The defaults of the flags of `add_task`."""
 
 _PREFIX = "key:"
 _OWN_FLAG = {"algo": "--algos", "seed": "--seeds", "out-dir": "--out"}
@@ -42,11 +43,7 @@ def add_flags(
     algos: Sequence[str] = (),
     without: Collection[str] = (),
 ) -> None:
-    """Give a parser one flag for every run-config key, in their sections.
-
-    The hyperparameters of `algos`, algorithms from outside, are flags too. `RunConfig`
-    checks the values: one is refused with the same words wherever it comes from.
-    """
+    """Add one flag for every run-config key, also of `algos`, in their sections."""
     groups: dict[str, argparse._ArgumentGroup] = {}  # it has no public name
     for name, key in key_table(*algos).items():
         section = key.details.section
@@ -60,6 +57,12 @@ def add_flags(
 
 
 def _add_flag(group: argparse._ArgumentGroup, key: Key) -> None:
+    def read(text: str) -> Value:
+        try:
+            return key.read(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
     group.add_argument(
         *(("--out-dir", "--out") if key.name == "out-dir" else (f"--{key.name}",)),
         dest=_PREFIX + key.name,
@@ -68,19 +71,9 @@ def _add_flag(group: argparse._ArgumentGroup, key: Key) -> None:
         **(
             {"action": argparse.BooleanOptionalAction}
             if key.kind is bool
-            else {"type": _reader(key), "metavar": key.kind.__name__.upper()}
+            else {"type": read, "metavar": key.kind.__name__.upper()}
         ),
     )
-
-
-def _reader(key: Key) -> Callable[[str], Value]:
-    def read(text: str) -> Value:
-        try:
-            return key.read(text)
-        except ConfigError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Value]:
@@ -110,6 +103,11 @@ def at_least(bound: int) -> Callable[[str], int]:
         return number
 
     return integer
+
+
+def folder(text: str) -> Path:
+    """Read a folder, as an absolute path."""
+    return Path(text).expanduser().absolute()
 
 
 def names(text: str) -> list[str]:

@@ -24,18 +24,9 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run a command; return the exit status.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The command and its flags; by default those of this process.
-
-    Returns
-    -------
-    int
-        The exit status: 0, 1 if something went wrong, 130 after Ctrl-C. After SIGTERM
-        it is 143, and the process ends by ``SystemExit``.
+    It is 0, or 1 after an error, or 130 after Ctrl-C. SIGTERM raises SystemExit(143).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in _COMMANDS:
@@ -62,8 +53,7 @@ def _run(name: str, *words: str) -> int:
     if rest and not getattr(command, "PASSES_ON", False):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     parsed.rest = rest
-    status: int = command.run(parsed)
-    return status
+    return int(command.run(parsed))
 
 
 def _explain(words: Sequence[str]) -> None:

@@ -30,8 +30,7 @@ def cores() -> int:
 def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
     """Return how many runs are side by side, and the worker processes of each.
 
-    Runs train in their own process, which costs least, unless there are two cores and
-    more for each.
+    A run with fewer than two cores trains in its own process, which costs least.
     """
     if num_runs == 0:
         return 0, 0
@@ -43,8 +42,7 @@ def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
 class RunPool:
     """A process for each run, `size` of them side by side; a context manager.
 
-    A process that dies costs its run. `work`, a function of a module, does a run: it
-    gets the run, its number of worker processes, and where it sends what happens.
+    `work`, a function of a module, does a run. If its process dies, the run failed.
     """
 
     def __init__(self, size: int, workers: int, work: Work = worker.work) -> None:
@@ -94,7 +92,6 @@ class RunPool:
         self._events.put((run, end))
 
     def _follow(self, run: RunSpec) -> Ended | Failed:
-        """Start the process of a run, pass its progress on, and return its end."""
         near, far = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=self._work, args=(run, self._workers, far), name="asyncdrop run"
@@ -122,7 +119,6 @@ class RunPool:
 
 
 def _how_it_died(code: int, log: Path) -> str:
-    """Return the exit code of a process, and the last line of its log."""
     hint = " (out of memory?)" if code == _KILLED else ""
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -11,10 +11,9 @@ from flwr_asyncdrop.fleet import speed_levels
 
 @dataclass(frozen=True)
 class Preset:
-    """What is trained, on what, and for how long.
+    """Settings of a run, and instead of ``num-rounds`` its length in epochs.
 
-    With `epochs`, a run is so long that the fastest devices pass as often over their
-    part of the `samples` of the training set; else ``num-rounds`` says how long it is.
+    They are the fastest devices', over their part of the `samples` of the training set.
     """
 
     settings: Mapping[str, Value]
@@ -119,16 +118,13 @@ def num_rounds(config: RunConfig, epochs: int, samples: int) -> int:
     """Return the rounds in which the fastest devices finish their epochs.
 
     A device holds half of its level's share of the samples (the paper's partition).
-    In the time in which a device of the fastest level does one update, those of all
-    levels do, on average, the mean of the levels' speeds relative to the fastest; and
-    a round is as many updates as devices in flight.
+    While a device of the fastest level does one update, devices do on average the mean
+    of the levels' speeds relative to the fastest. A round is an update per slot.
     """
     held = samples / config.levels / 2
     updates = math.ceil(epochs * held / (config.local_steps * config.batch_size))
     levels = speed_levels(
-        config.levels,
-        num_levels=config.levels,
-        slowest_over_fastest=config.speed_ratio,
+        config.levels, num_levels=config.levels, slowest_over_fastest=config.speed_ratio
     )
     mean_speed = sum(1 / level.seconds_per_task for level in levels) / len(levels)
     return math.ceil(updates * mean_speed)

@@ -2,11 +2,9 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
-
-from rich.console import Console
 
 from flwr_asyncdrop.cli.display import make_console
+from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.report import comparison_table, write_report
 
 
@@ -19,13 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
     parser.add_argument(
         "folders",
         nargs="+",
-        type=_folder,
+        type=folder,
         metavar="DIR",
         help="folder of a comparison; several are taken together",
     )
     parser.add_argument(
         "--out",
-        type=_folder,
+        type=folder,
         metavar="DIR",
         help="where the report goes (default: 'report' in the first folder)",
     )
@@ -50,24 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or arguments.folders[0] / "report"
     target, reference = arguments.target, arguments.reference
     console = make_console()
-    print_table(console, arguments.folders, target, reference)
+    console.print(comparison_table(arguments.folders, target, reference))
     page = write_report(arguments.folders, out, target=target, reference=reference)
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
     return 0
-
-
-def print_table(
-    console: Console,
-    folders: list[Path],
-    target: str | float = "auto",
-    reference: str | None = None,
-) -> None:
-    """Print the table of some folders; the parameters are those of `write_report`."""
-    console.print(comparison_table(folders, target, reference))
-
-
-def _folder(text: str) -> Path:
-    return Path(text).expanduser().absolute()
 
 
 def _target(text: str) -> str | float:

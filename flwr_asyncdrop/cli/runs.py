@@ -40,13 +40,7 @@ class RunSpec:
 def all_runs(
     variants: Iterable[Variant], seeds: Sequence[int], devices: int, out: Path
 ) -> list[RunSpec]:
-    """Return every variant with every seed, the first seed's first.
-
-    Raises
-    ------
-    ConfigError
-        If two have the same name.
-    """
+    """Return every variant with every seed, the first seed's first."""
     runs = []
     for seed in seeds:
         for variant in variants:
@@ -65,12 +59,9 @@ def all_runs(
 
 
 def is_complete(run: RunSpec) -> bool:
-    """Return whether the run's folder already has what it would give.
+    """Return whether the run's folder already has its result.
 
-    Raises
-    ------
-    ConfigError
-        If it has a complete run of another configuration.
+    A complete run of another configuration there is a ConfigError.
     """
     path = run.folder / HISTORY
     if not path.exists():
@@ -106,15 +97,13 @@ def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
     # A key that is younger than the history had its default.
     before = _effective({**RunConfig().settings, **recorded}, run.config)
     now = _effective({"devices": run.devices, **run.config.settings}, run.config)
+    for settings in (before, now):
+        # Of a trace, the history has only the file's name.
+        settings["trace"] = Path(str(settings["trace"])).name
     return [
         f"{key} {before.get(key)!r}, now {value!r}"
         for key, value in now.items()
-        if key not in IRRELEVANT
-        and before.get(key) != value
-        # Of a trace, the history has only the file's name.
-        and not (
-            key == "trace" and Path(str(before[key])).name == Path(str(value)).name
-        )
+        if key not in IRRELEVANT and before.get(key) != value
     ]
 
 

@@ -3,7 +3,6 @@
 import argparse
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
@@ -18,6 +17,7 @@ from flwr_asyncdrop.cli.flags import (
     add_task,
     algos_from_outside,
     at_least,
+    folder,
     given,
 )
 from flwr_asyncdrop.cli.presets import PRESETS
@@ -55,25 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Do the run."""
     settings, devices = _what(arguments)
     config = RunConfig.parse(settings)
-    folder = output_dir(config)
-    spec = RunSpec(
-        f"{config.algorithm.label()} seed {config.seed}",
-        folder,
-        {**settings, "out-dir": str(folder)},
-        devices,
-    )
+    out = output_dir(config)
+    name = f"{config.algorithm.label()} seed {config.seed}"
+    spec = RunSpec(name, out, {**settings, "out-dir": str(out)}, devices)
     simulate(spec, arguments.workers, make_console())
     return 0
 
 
 def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
-    """Return the run-config and the size of the fleet.
-
-    Raises
-    ------
-    ConfigError
-        If a resumed run is given what only a new one can be.
-    """
     settings = given(arguments)
     if "resume" not in settings:
         return preset_settings(PRESETS[arguments.task], settings), arguments.devices
@@ -83,12 +72,10 @@ def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
                 f"--{name} makes no difference to --resume, which reads the run's "
                 "settings from its folder: leave it out"
             )
-    checkpoint = newest(Path(str(settings["resume"])).expanduser().absolute())
-    where = {
-        "resume": str(checkpoint.path),
-        # It may have been moved since.
-        "out-dir": str(run_folder(checkpoint.path)),
-    }
+    checkpoint = newest(folder(str(settings["resume"])))
+    # The folder may have been moved since.
+    out = str(run_folder(checkpoint.path))
+    where = {"resume": str(checkpoint.path), "out-dir": out}
     return {**checkpoint.settings, **settings, **where}, checkpoint.devices
 
 
@@ -112,6 +99,5 @@ def simulate(run: RunSpec, workers: int, console: Console) -> None:
 
 
 def _command(run: RunSpec, workers: int) -> str:
-    """Return the command that resumes the run if it is interrupted."""
     command = f"asyncdrop simulate --resume {shlex.quote(str(run.folder))}"
     return f"{command} --workers {workers}" if workers else command

@@ -30,9 +30,8 @@ def build_variants(
 ) -> list[Variant]:
     """Combine algorithms with the values of the keys that vary.
 
-    An algorithm does not get, nor vary by, a key that means nothing to it; one that
-    means nothing to any of them is a ConfigError. Keys in `explicit` override the
-    preset's, and those in `vary` both.
+    An algorithm does not get a key that means nothing to it; one that means nothing to
+    any of them is a ConfigError. `explicit` overrides the preset, and `vary` both.
     """
     meaningless = {name: _meaningless(name, algorithms) for name in algorithms}
     for key in (*explicit, *vary):
@@ -61,8 +60,8 @@ def build_variants(
 def preset_settings(preset: Preset, explicit: Mapping[str, Value]) -> dict[str, Value]:
     """Return the run-config of a preset, with keys that override it.
 
-    What the preset has and means nothing to the algorithm is left out; what was given
-    contradicts it, which is a ConfigError.
+    What means nothing to the algorithm is left out of the preset; if it was given, it
+    is a ConfigError.
     """
     ignored = _meaningless(str(explicit.get("algo", RunConfig.algo)))
     own = {key: value for key, value in preset.settings.items() if key not in ignored}

@@ -20,15 +20,11 @@ _FAILED = 1
 
 
 def execute(
-    run: RunSpec,
-    workers: int,
-    say: Callable[[RunProgress], None],
-    resume_command: str,
+    run: RunSpec, workers: int, say: Callable[[RunProgress], None], resume_command: str
 ) -> None:
     """Do a run to its end, and write its files.
 
-    `workers` affects speed only; with 0 the devices train in this process. `say` is
-    told how far the run is, and people which command resumes it.
+    With no `workers` the devices train in this process.
     """
     config = run.config
     with LocalGrid(

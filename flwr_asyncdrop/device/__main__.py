@@ -5,12 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from flwr_asyncdrop.device.command import (
-    DESCRIPTION,
-    USAGE,
-    add_arguments,
-    become_node,
-)
+from flwr_asyncdrop.device.command import DESCRIPTION, USAGE, add_arguments, become_node
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -11,9 +11,8 @@ _AT_ONCE = 4096
 class Doorbell:
     """Rung in one process and waited for in another.
 
-    Rings before a wait are remembered, as one. Nobody ever blocks on ringing, and a
-    ring that nobody waits for is lost. The pipe is made if it is not there, for this
-    user only.
+    Rings before a wait count as one. Ringing never blocks; without anybody who waits
+    it is lost. The pipe is for this user only.
     """
 
     def __init__(self, path: Path) -> None:

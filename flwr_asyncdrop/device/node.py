@@ -3,11 +3,11 @@
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from flwr_asyncdrop.device import shim
 from flwr_asyncdrop.device.doorbell import Doorbell
@@ -24,14 +24,8 @@ _PROGRAM = "flower-supernode"
 class Settings:
     """What is different from Flower's own SuperNode.
 
-    Attributes
-    ----------
-    poll : float
-        Least seconds between two looks for a task; 0 for Flower's own pace.
-    warm : bool
-        Whether tasks are handed to a trainer.
-    preload : tuple of str
-        Modules that the trainer imports.
+    `poll` are the least seconds between two looks for a task, 0 for Flower's own pace.
+    If `warm`, tasks are handed to a trainer, which has imported the modules `preload`.
     """
 
     poll: float
@@ -47,7 +41,9 @@ def node_command(settings: Settings, arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str]) -> object:
     """Run Flower's SuperNode: the `Settings` as JSON, and its own arguments."""
     settings = Settings(**json.loads(arguments[0]))
-    with private_folder() as folder, ExitStack() as stack:
+    private = TemporaryDirectory(prefix="asyncdrop-", ignore_cleanup_errors=True)
+    with private as name, ExitStack() as stack:
+        folder = Path(name)
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
         if settings.poll:
             set_pace(folder, settings.poll)
@@ -55,15 +51,6 @@ def main(arguments: Sequence[str]) -> object:
             stack.enter_context(trainer(folder, settings.preload))
         sys.argv = [_PROGRAM, *arguments[1:]]
         return load_program(_PROGRAM)()
-
-
-@contextmanager
-def private_folder() -> Iterator[Path]:
-    """Make a folder that only this user can enter, and remove it in the end."""
-    with tempfile.TemporaryDirectory(
-        prefix="asyncdrop-", ignore_cleanup_errors=True
-    ) as folder:
-        yield Path(folder)
 
 
 def trainer(folder: Path, preload: Sequence[str]) -> Supervisor:

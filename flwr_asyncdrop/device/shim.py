@@ -1,9 +1,8 @@
 """What Flower starts as ``flwr-clientapp``: hands the task to the trainer, and waits.
 
 It runs by its path and without the site packages, so it starts in 10 ms and knows
-nothing but the standard library. If the trainer does not take the task, for whatever
-reason, it becomes Flower's own ``flwr-clientapp``. From the moment that it has said
-"go" it never does, so that no task runs twice.
+only the standard library. If the trainer does not take the task, it becomes Flower's
+``flwr-clientapp``; once it has said "go" it never does, so that no task runs twice.
 
     python -I -S shim.py SOCKET FLWR_CLIENTAPP [ARGUMENTS]
 """

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
@@ -14,12 +13,10 @@ _PATIENCE = 5.0
 
 
 class Supervisor:
-    """Starts a process again whenever it ends, ever later if it ends at once.
+    """Starts a process again whenever it ends, until this context manager exits.
 
-    Use it as a context manager: on exit the process is ended for good. It also ends by
-    itself, if it heeds the end of its standard input, when this process is killed.
-    `first_pause` are the seconds from its first end to its next start. They double
-    with every end after less than a minute.
+    The pause before a start is `first_pause` seconds; it doubles whenever the process
+    ran for less than a minute. The process's standard input ends with this process.
     """
 
     def __init__(
@@ -40,12 +37,7 @@ class Supervisor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         while self._thread.is_alive():
             _end(self._process)
@@ -77,7 +69,6 @@ class Supervisor:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Let a process end by itself, or else end it."""
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()

@@ -38,8 +38,7 @@ class Handover:
 def accept(connection: socket.socket) -> bool:
     """Take a task over, and make this process its own.
 
-    Return whether the other side has left it to this process. If not it does the task
-    itself, or is not one that may hand over tasks.
+    Return whether the other side leaves it to this process; else it does it itself.
     """
     connection.settimeout(PATIENCE)
     try:

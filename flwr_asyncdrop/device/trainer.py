@@ -29,10 +29,9 @@ _CRASHED = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until the standard input ends; return the exit status.
+    """Serve on a socket, after importing modules, until the standard input ends.
 
-    The arguments are the path of the socket to serve on, and the modules to import
-    before. A process that was forked for a task returns at the end of the task.
+    Return the exit status. A process that was forked for a task returns after it.
     """
     path, *modules = arguments
     clientapp = load_program(_PROGRAM)
@@ -67,8 +66,7 @@ def preload(modules: Iterable[str]) -> None:
 def serve(path: Path, owner: int) -> socket.socket | None:
     """Fork for each connection to the socket, until the descriptor `owner` ends.
 
-    Return in a forked process the connection that it is for; in the trainer None, at
-    the end.
+    Return its connection in a forked process, and None at the end in the trainer.
     """
     path.unlink(missing_ok=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
@@ -84,28 +82,23 @@ def serve(path: Path, owner: int) -> socket.socket | None:
         selector.register(owner, selectors.EVENT_READ)
         while not any(key.fd == owner for key, _ in selector.select()):
             connection, _ = listener.accept()
-            if _fork() == 0:
+            with warnings.catch_warnings():
+                # From Python 3.12 on. The other threads are OpenBLAS's, which stops
+                # them.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process = os.fork()
+            if process == 0:
                 return connection
             connection.close()
     return None
 
 
 def renew_randomness() -> None:
-    """Let this process draw other random numbers than the other forked ones.
-
-    Python's own generator does so by itself.
-    """
+    """Draw other random numbers than the other forked processes, as Python's own do."""
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
     if (torch := sys.modules.get("torch")) is not None:
         torch.seed()
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # From Python 3.12 on. The other threads are OpenBLAS's, which stops them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _status_of(program: Callable[[], object]) -> int:

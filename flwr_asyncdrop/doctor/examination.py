@@ -17,16 +17,9 @@ from flwr_asyncdrop.doctor.superlink import check_ports, check_variables
 
 
 def examine(out: Path, data_dir: Path | None = None) -> Iterator[Finding]:
-    """Look at everything that a run needs.
+    """Check everything that a run needs, and change nothing.
 
-    Nothing is changed: no folder is made, no process started, no file downloaded.
-
-    Parameters
-    ----------
-    out : Path
-        Where the files of runs are to go.
-    data_dir : Path, optional
-        Where the data sets' folders are.
+    The files of runs are to go to `out`; `data_dir` has the data sets' folders.
     """
     yield check_python()
     yield from check_required()

@@ -9,17 +9,7 @@ Level = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
-
-    Attributes
-    ----------
-    name : str
-        What was looked at.
-    level : {"ok", "warning", "problem"}
-        How it is.
-    found, fix : str
-        What was found, and what to do about it, each in one line.
-    """
+    """What was checked, how it is, and in one line each what was found and its fix."""
 
     name: str
     level: Level

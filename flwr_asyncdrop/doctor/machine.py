@@ -90,14 +90,11 @@ def check_shared(folder: Path = _SHARED) -> Finding:
         return ok("shared memory", "this system has no /dev/shm")
     usage = shutil.disk_usage(folder)
     found = f"{readable_bytes(usage.free)} of {readable_bytes(usage.total)} free"
-    if usage.free >= _ENOUGH_SHARED:
-        return ok("shared memory", found)
-    return warning(
-        "shared memory",
-        found,
+    fix = (
         "for `flwr run` in a container start it with --shm-size=2g; `asyncdrop "
-        "simulate` needs none",
+        "simulate` needs none"
     )
+    return _enough("shared memory", usage.free, found, fix, 0, _ENOUGH_SHARED)
 
 
 def _enough(

@@ -46,11 +46,7 @@ def check_python(found: str | None = None, range_: str | None = None) -> Finding
 
 
 def check_required() -> Iterator[Finding]:
-    """Check the packages that cannot be done without, as the package names them.
-
-    Flower and PyTorch are shown on their own, the others only if there is something
-    wrong with them.
-    """
+    """Check the packages that ours requires: each of `_SHOWN`, the others together."""
     try:
         lines = requires(_PACKAGE) or []
     except PackageNotFoundError:

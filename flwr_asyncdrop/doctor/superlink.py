@@ -37,27 +37,24 @@ def _check_port(variable: str, port: int) -> Finding:
         pass
     else:
         return ok(name, "free")
+    fix = f"set {variable} to the number of a free port"
     process = listener(port)
     if process is None:
-        found = "taken by a program that this user cannot see"
-    else:
-        pid, command = process
-        if "flower-superlink" in command:
-            return warning(
-                name,
-                f"a SuperLink listens (process {pid})",
-                "`flwr run` will use it, with the Flower and the folder that it was "
-                f"started with; `kill {pid}` ends it",
-            )
+        return problem(name, "taken by a program that this user cannot see", fix)
+    pid, command = process
+    if "flower-superlink" not in command:
         found = f"taken by process {pid}: {command[:_LONGEST_COMMAND]}"
-    return problem(name, found, f"set {variable} to the number of a free port")
+        return problem(name, found, fix)
+    return warning(
+        name,
+        f"a SuperLink listens (process {pid})",
+        "`flwr run` will use it, with the Flower and the folder that it was started "
+        f"with; `kill {pid}` ends it",
+    )
 
 
 def listener(port: int) -> tuple[int, str] | None:
-    """Return the process id and the command line of who listens on a port.
-
-    None if nobody does, if it is another user's, or without psutil.
-    """
+    """Return the process that listens on a port and its command line, if they show."""
     try:
         psutil = require("psutil", "doctor")
     except MissingExtraError:

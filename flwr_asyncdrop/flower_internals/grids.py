@@ -13,10 +13,9 @@ PullMessages = Callable[[list[str]], Iterable[Message]]
 
 
 def pull_function(grid: Grid) -> PullMessages | None:
-    """Return what pulls from a grid that waits for parts, as Flower's remote ones do.
+    """Return a copy of a grid's method that waits less for parts; the grid stays as is.
 
-    It is a copy of the grid's own method that waits less: the grid, its class and its
-    module stay as they are. None for any other grid, which answers at once. Seen in
+    None if the grid is not one of Flower's remote ones: it answers at once. Seen in
     flwr 1.34 (``GrpcGrid``) to 1.41 (``HttpGrid``).
     """
     method = getattr(grid.pull_messages, "__func__", None)

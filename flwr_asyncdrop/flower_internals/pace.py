@@ -46,8 +46,7 @@ class _Time:
 class NodePace(_Time):
     """The ``time`` of a SuperNode, which waits for a task and for its reply in turn.
 
-    `least` is in seconds, between two looks for a task: each is a request to the
-    SuperLink. `task_came` is called whenever a task has come.
+    `least` are the seconds between two looks for a task, requests to the SuperLink.
     """
 
     def __init__(

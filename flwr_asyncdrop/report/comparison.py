@@ -50,17 +50,9 @@ class Outcome:
 class Row:
     """What one algorithm or variant came to.
 
-    Attributes
-    ----------
-    label, algorithm : str
-        Its name, and that of its algorithm.
-    outcomes : mapping of int to Outcome
-        Its complete runs by seed.
-    incomplete : tuple of int
-        Seeds of its other runs, which count nowhere.
-    time_overhead, byte_overhead : float or None
-        Time and bytes to the target over those of the reference, minus 1, on the
-        seeds with which both reached it; None if there are none.
+    `outcomes` has the complete runs by seed, `incomplete` the seeds of the others,
+    which count nowhere. The overheads are time and bytes to the target over those of
+    the reference, minus 1, on the seeds with which both reached it; None without any.
     """
 
     label: str
@@ -99,10 +91,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table: a row a label.
+    """The table: a row a label, and the label that overheads are relative to.
 
-    `reference` is the label that overheads are relative to; None if nobody reached
-    the target.
+    There is no reference if nobody reached the target.
     """
 
     target: Target
@@ -111,29 +102,28 @@ class Comparison:
 
 
 def compare(
-    series: Sequence[Series],
-    target: str | float = "auto",
-    reference: str | None = None,
+    series: Sequence[Series], target: str | float = "auto", reference: str | None = None
 ) -> Comparison:
     """Compare algorithms; the parameters and errors are those of `write_report`."""
     if not any(one.runs for one in series):
         raise DataError("no run has come to its end: there is nothing to compare yet")
     goal = choose_target(series, target)
-    rows = [
-        Row(
-            label=one.label,
-            algorithm=one.algorithm,
-            outcomes={
-                seed: Outcome.of(curve, goal) for seed, curve in one.curves.items()
-            },
-            incomplete=tuple(one.incomplete),
-        )
-        for one in series
-    ]
+    rows = []
+    for one in series:
+        outcomes = {seed: Outcome.of(each, goal) for seed, each in one.curves.items()}
+        rows.append(Row(one.label, one.algorithm, outcomes, tuple(one.incomplete)))
     base = _reference(rows, reference)
     if base is None:
         return Comparison(goal, None, tuple(rows))
-    return Comparison(goal, base.label, tuple(_with_overheads(r, base) for r in rows))
+    compared = [
+        replace(
+            row,
+            time_overhead=_overhead(row, base, lambda point: point.time),
+            byte_overhead=_overhead(row, base, lambda point: point.num_bytes),
+        )
+        for row in rows
+    ]
+    return Comparison(goal, base.label, tuple(compared))
 
 
 def _reference(rows: Sequence[Row], wish: str | None) -> Row | None:
@@ -150,14 +140,6 @@ def _lateness(row: Row) -> tuple[float, float]:
     """Return what is least for the row of which most seeds arrive, and soonest."""
     share = len(row.arrivals) / len(row.outcomes)
     return -share, fmean(point.time for point in row.arrivals.values())
-
-
-def _with_overheads(row: Row, base: Row) -> Row:
-    return replace(
-        row,
-        time_overhead=_overhead(row, base, lambda point: point.time),
-        byte_overhead=_overhead(row, base, lambda point: point.num_bytes),
-    )
 
 
 def _overhead(row: Row, base: Row, cost: Callable[[Point], float]) -> float | None:

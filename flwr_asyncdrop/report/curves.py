@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,9 +11,8 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.readable import byte_unit
 from flwr_asyncdrop.report.looks import Look, looks
-from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.panels import add_bytes_axis
-from flwr_asyncdrop.report.runlog import Curve, Point, RunLog
+from flwr_asyncdrop.report.runlog import Curve, Metric, Point, RunLog
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.style import BLUE, GREY, ORANGE, say_none
 from flwr_asyncdrop.report.target import CONTROL, Target
@@ -108,9 +108,8 @@ def _draw_series(
         if one.curves:
             curves = list(one.curves.values())
             _draw_band(axes, curves, cost, styles[one.label], label=one.label)
-    axes.axhline(
-        target.value, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1
-    )
+    line: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (2, 2))}
+    axes.axhline(target.value, zorder=1, **line)
     axes.annotate(
         f"target {target.metric.text(target.value, 1)}",
         (0, target.value),
@@ -125,13 +124,7 @@ def _draw_series(
 
 
 def _draw_band(
-    axes: Axes,
-    curves: Sequence[Curve],
-    cost: _Cost,
-    look: Look,
-    *,
-    label: str = "",
-    marker: str = "",
+    axes: Axes, curves: Sequence[Curve], cost: _Cost, look: Look, **more: Any
 ) -> None:
     """Draw the mean of some curves, shaded from the lowest to the highest of them."""
     line = band(curves, cost)
@@ -145,9 +138,8 @@ def _draw_band(
         color=look.color,
         linestyle=look.dashes,
         linewidth=look.width,
-        marker=marker,
         markersize=3,
-        label=label or "_",
+        **more,
     )
 
 

@@ -46,11 +46,9 @@ class Look:
 
 
 def looks(series: Sequence[Series]) -> dict[str, Look]:
-    """Return the look of every label.
+    """Return the look of every label: its algorithm's own, for the first of them.
 
-    The first label of an algorithm has the algorithm's own look. Further variants of
-    it, and algorithms of other names, take colours that nobody else has, and dashes
-    when there is no such colour.
+    The other labels take colours that nobody else has, or dashes if there are none.
     """
     chosen: dict[str, tuple[str, _Dashes]] = {}
     for one in series:

@@ -6,20 +6,11 @@ from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.readable import byte_unit, readable_bytes
-from flwr_asyncdrop.report.runlog import Record, RunLog, column
-from flwr_asyncdrop.report.style import (
-    BLUE,
-    GREY,
-    INK,
-    SKY,
-    colour_bar,
-    say_none,
-)
+from flwr_asyncdrop.report.runlog import LEVELS, RunLog, column
+from flwr_asyncdrop.report.style import BLUE, GREY, INK, SKY, colour_bar, say_none
 
 _MOST_LABELLED_RANKS = 24
 _NOTABLE_SHARE = 0.005
-# What the ready app's evaluation calls it in a history.
-_LEVELS = "level-accuracy"
 
 
 def add_bytes_axis(axes: Axes, log: RunLog) -> None:
@@ -32,9 +23,7 @@ def add_bytes_axis(axes: Axes, log: RunLog) -> None:
 
 def draw_bytes(axes: Axes, log: RunLog) -> None:
     """Draw the bytes sent and received, and what full models would have cost."""
-    axes.set_title("Bytes of the merged updates")
-    if not log.updates:
-        say_none(axes, "No update was merged")
+    if not _has_updates(axes, log, "Bytes of the merged updates"):
         return
     # The last value is held a little: it is reached only at the very end.
     times = [0.0, *column(log.updates, "time"), log.time * 1.015]
@@ -76,6 +65,14 @@ def draw_bytes(axes: Axes, log: RunLog) -> None:
     _add_top_axis(axes, log, column(log.updates, "update"), "updates")
 
 
+def _has_updates(axes: Axes, log: RunLog, title: str) -> bool:
+    """Set a panel's title; say so in the panel if there is nothing to draw."""
+    axes.set_title(title)
+    if not log.updates:
+        say_none(axes, "No update was merged")
+    return bool(log.updates)
+
+
 def _cumulative(log: RunLog) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the bytes down and up after every update, each shape (updates,)."""
     down = np.cumsum(column(log.updates, "bytes_down"))
@@ -99,9 +96,7 @@ def _add_top_axis(
 
 def draw_staleness(axes: Axes, log: RunLog) -> None:
     """Draw the distribution of the staleness in every rank."""
-    axes.set_title("Staleness by rank")
-    if not log.updates:
-        say_none(axes, "No update was merged")
+    if not _has_updates(axes, log, "Staleness by rank"):
         return
     ranks, staleness = column(log.updates, "rank"), column(log.updates, "staleness")
     lanes = np.unique(ranks)
@@ -122,9 +117,7 @@ def draw_staleness(axes: Axes, log: RunLog) -> None:
 
 def draw_updates_by_rank(axes: Axes, log: RunLog) -> None:
     """Draw how many updates came from every rank."""
-    axes.set_title("Updates by rank")
-    if not log.updates:
-        say_none(axes, "No update was merged")
+    if not _has_updates(axes, log, "Updates by rank"):
         return
     lanes, counts = np.unique(column(log.updates, "rank"), return_counts=True)
     bars = axes.barh(lanes, counts, height=0.62, color=BLUE)
@@ -151,13 +144,13 @@ def draw_levels(axes: Axes, log: RunLog) -> None:
     Each evaluation is a column, which reaches half-way to its neighbours.
     """
     axes.set_title("Accuracy on the labels of each speed level")
-    evaluations = level_evaluations(log)
+    evaluations = log.level_evaluations
     if len(evaluations) < 2:
         say_none(axes, "Labels were not tied to speed levels")
         return
     times = column(evaluations, "time")
     edges = np.concatenate([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
-    levels = np.array([line["metrics"][_LEVELS] for line in evaluations]).T
+    levels = np.array([line["metrics"][LEVELS] for line in evaluations]).T
     rows = np.arange(len(levels) + 1) - 0.5
     mesh = axes.pcolormesh(edges, rows, levels, cmap="cividis", vmin=0, vmax=1)
     axes.set_ylim(rows[-1], rows[0])
@@ -165,8 +158,3 @@ def draw_levels(axes: Axes, log: RunLog) -> None:
     axes.set(xlabel=log.time_label, ylabel="speed level, 0 the fastest")
     axes.grid(visible=False)
     colour_bar(axes, mesh, "accuracy", shares=True)
-
-
-def level_evaluations(log: RunLog) -> list[Record]:
-    """Return the evaluations that tell the levels apart."""
-    return [line for line in log.evaluations if _LEVELS in line["metrics"]]

@@ -18,7 +18,6 @@ from flwr_asyncdrop.report.panels import (
     draw_levels,
     draw_staleness,
     draw_updates_by_rank,
-    level_evaluations,
 )
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
@@ -51,7 +50,7 @@ def draw_log(log: RunLog, png: Path) -> Path:
 
 def compose(log: RunLog) -> Figure:
     """Lay out the header and the panels of a run."""
-    more = log.units is not None or bool(level_evaluations(log))
+    more = log.units is not None or bool(log.level_evaluations)
     height = _HEIGHT + _MORE_HEIGHT * more
     below_header = (0.008, 0.008, 0.984, 1 - _HEADER / height)
     layout = ConstrainedLayoutEngine(rect=below_header, h_pad=0.1, wspace=0.05)
@@ -109,20 +108,19 @@ def draw_comparison(
     lines_of_legend = -(-len(series) // columns)
     size = (width, height + _LEGEND_LINE * max(0, lines_of_legend - 4))
     log = next(log for one in series for log in one.runs.values())
-    metric, time = target.metric, log.time_label.removesuffix(" (s)")
     shown = (
-        ("time", draw_against_time, time),
+        ("time", draw_against_time, log.time_label.removesuffix(" (s)")),
         ("bytes", draw_against_bytes, "the bytes sent both ways"),
     )
-    return [
-        Picture(
-            _draw(
-                out / f"{metric.name}-{cost}.png", size, columns, draw, series, target
-            ),
-            f"{metric.title.capitalize()} against {words}: {lines}{shade}.",
+    pictures = []
+    for cost, draw, words in shown:
+        png = out / f"{target.metric.name}-{cost}.png"
+        title = target.metric.title.capitalize()
+        caption = f"{title} against {words}: {lines}{shade}."
+        pictures.append(
+            Picture(_draw(png, size, columns, draw, series, target), caption)
         )
-        for cost, draw, words in shown
-    ]
+    return pictures
 
 
 def legend_columns(labels: Sequence[str]) -> int:
@@ -131,11 +129,7 @@ def legend_columns(labels: Sequence[str]) -> int:
 
 
 def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
-    """Draw what the fleet did in one run, each picture as wide as a page.
-
-    The timeline, and where the history tells, the units that each rank trained and
-    the accuracy of each level.
-    """
+    """Draw the timeline of a run, and the units and levels if its history has them."""
     timeline = "Every task from dispatch to merge; the darker, the staler."
     units = (
         "Share of each rank's updates that trained a unit. In each group, the units "
@@ -145,7 +139,7 @@ def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
     shown = (
         (True, "timeline", draw_timeline, timeline),
         (log.units is not None, "units", draw_units, units),
-        (bool(level_evaluations(log)), "levels", draw_levels, levels),
+        (bool(log.level_evaluations), "levels", draw_levels, levels),
     )
     return [
         Picture(_draw(out / f"{name}-{label}.png", _PAGE, 0, draw, log), caption)

@@ -11,26 +11,55 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import SCHEMA
-from flwr_asyncdrop.readable import headline
-from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.readable import headline, lower_is_better
 
 Record = dict[str, Any]
+
+LEVELS = "level-accuracy"
+"""The metric of the ready app that has a value for each speed level."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The headline metric of some runs, e.g. ``Metric("accuracy")``."""
+
+    name: str
+
+    @property
+    def title(self) -> str:
+        """Its name in words."""
+        return self.name.replace("_", " ").replace("-", " ")
+
+    @property
+    def falls(self) -> bool:
+        """Whether less is better."""
+        return lower_is_better(self.name)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is written in per cent."""
+        return self.name.endswith("accuracy")
+
+    @property
+    def extreme(self) -> str:
+        """``"min"`` or ``"max"``: what the best value is."""
+        return "min" if self.falls else "max"
+
+    def goodness(self, value: float) -> float:
+        """Return a number that is the greater, the better the value is."""
+        return -value if self.falls else value
+
+    def text(self, value: float, decimals: int = 2) -> str:
+        """Return a value for people, with decimals of a per cent where it is one."""
+        return f"{value:.{decimals}%}" if self.is_share else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A metric of the global model at one moment.
+    """A metric of the global model, in seconds on the run's clock after the start.
 
-    Attributes
-    ----------
-    value : float
-        The metric.
-    time : float
-        Seconds on the run's clock.
-    update : int
-        Updates merged by then.
-    num_bytes : int
-        Bytes sent and received by then, also of tasks lost or in flight.
+    `update` counts the updates merged by then, `num_bytes` the bytes sent and received,
+    also of tasks lost or in flight.
     """
 
     value: float
@@ -78,13 +107,7 @@ class RunLog:
 
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> Self:
-        """Sort the records of one history.
-
-        Raises
-        ------
-        DataError
-            If there is no ``run`` record, or it has another schema.
-        """
+        """Sort the records of one history; DataError without a readable first line."""
         by_event: defaultdict[str, list[Record]] = defaultdict(list)
         seconds = 0.0
         for record in records:
@@ -139,7 +162,7 @@ class RunLog:
 
     @property
     def time(self) -> float:
-        """Seconds on the run's clock, from the start to the last thing recorded."""
+        """Seconds on the run's clock from the start to the last record."""
         ends = (self.end,) if self.end is not None else ()
         records = (*self.updates, *self.failures, *self.evaluations, *ends)
         return max((float(record["time"]) for record in records), default=0.0)
@@ -150,20 +173,21 @@ class RunLog:
         return "virtual time (s)" if self.fact("clock") == "virtual" else "time (s)"
 
     @property
-    def bytes_of_updates(self) -> int:
-        """Bytes sent and received for the tasks that were merged."""
-        return sum(line["bytes_down"] + line["bytes_up"] for line in self.updates)
-
-    @property
     def bytes_of_full_models(self) -> int:
-        """Bytes of the same tasks, had every device trained the full model."""
+        """Bytes of the merged tasks, had every device trained the full model."""
         return 2 * int(self.run["full_bytes"]) * len(self.updates)
 
     @property
     def share_saved(self) -> float | None:
         """Share of the full models' bytes that was not sent; None without updates."""
+        sent = sum(line["bytes_down"] + line["bytes_up"] for line in self.updates)
         full = self.bytes_of_full_models
-        return 1 - self.bytes_of_updates / full if full else None
+        return 1 - sent / full if full else None
+
+    @property
+    def level_evaluations(self) -> list[Record]:
+        """The evaluations that tell the speed levels apart."""
+        return [line for line in self.evaluations if LEVELS in line["metrics"]]
 
     @cached_property
     def curve(self) -> Curve | None:

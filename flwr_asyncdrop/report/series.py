@@ -7,7 +7,6 @@ from pathlib import Path
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import read_history
-from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _HISTORY = "history.jsonl"
@@ -16,16 +15,9 @@ _SEED = "seed-"
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one algorithm or variant, which differ in their seed.
+    """The runs of one algorithm or variant (``algorithm,key=value``) by seed.
 
-    Attributes
-    ----------
-    label : str
-        Name of the algorithm, or ``algorithm,key=value``.
-    algorithm : str
-        Name of the algorithm.
-    runs, incomplete : mapping of int to RunLog
-        By seed: the runs that did all their rounds and were evaluated; the others.
+    `runs` did all their rounds and were evaluated; the others are `incomplete`.
     """
 
     label: str
@@ -39,30 +31,13 @@ class Series:
         return {seed: log.curve for seed, log in self.runs.items() if log.curve}
 
 
-def metric_of(series: Iterable[Series]) -> Metric:
-    """Return the metric of series of which at least one run is complete."""
-    return next(c.metric for one in series for c in one.curves.values())
-
-
 def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
-    """Read every history below some folders.
+    """Read ``LABEL/seed-N/history.jsonl`` at any depth below some folders.
 
-    Parameters
-    ----------
-    folders : sequence of Path
-        Folders with ``LABEL/seed-N/history.jsonl`` at any depth. The history of a
-        folder of another name goes by its algorithm.
-
-    Returns
-    -------
-    tuple of Series
-        In the order of `ALGORITHMS`, those of other names last.
-
-    Raises
-    ------
-    DataError
-        If there is no history or one cannot be read, if two are of the same label
-        and seed, or if data sets or headline metrics differ.
+    The history of a folder of another name is labelled by its algorithm. The series are
+    in the order of `ALGORITHMS`, those of other names last. DataError: there is no
+    history, one cannot be read, two have the same label and seed, or data sets or
+    headline metrics differ.
     """
     logs: dict[str, dict[int, RunLog]] = {}
     for path in _histories(folders):

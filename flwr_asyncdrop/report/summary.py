@@ -3,7 +3,6 @@
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from flwr_asyncdrop.readable import readable_bytes
@@ -17,61 +16,48 @@ _ENDINGS = {
 }
 
 
-@dataclass(frozen=True)
 class Summary:
-    """The figures of a run.
+    """The figures of a run; None, or "" for a text, is what its history lacks.
 
-    Attributes
-    ----------
-    devices, in_flight : int
-        Size of the fleet, and most tasks in flight.
-    updates, rounds, late : int
-        Replies merged, rounds begun, and updates that came after their deadlines.
-    time, wall_seconds : float
-        Seconds on the run's clock, and real ones.
-    metric, final, best : str, Point, Point
-        The headline metric, its last and its best value.
-    bytes_down, bytes_up, bytes_full : int
-        Bytes sent and received, lost tasks included; and those of the merged tasks
-        had they trained the full model, of which `share_saved` was not sent.
-    mean_staleness, max_staleness, mean_queued : float
-        Staleness in versions, and what of it came while a task waited on its device.
-    updates_by_rank, failures : mapping
-        Updates merged of each speed rank, 0 the fastest; tasks lost, by kind.
-    duplicates : int
-        Replies that came twice, and were merged once.
-    updates_per_second : float
-        Updates per real second.
-    complete, ended : bool, str
-        Whether the run did all its rounds; why not, as `RunState` has it.
-
-    What the history does not tell is None, or "" where it is a text.
+    Bytes include those of lost tasks, but for `bytes_full`: what the merged tasks
+    would have cost with full models, of which `share_saved` was not sent. Staleness is
+    in versions, and `mean_queued` of it came while a task waited on its device.
+    `failures` counts the lost tasks by kind, `duplicates` the replies that came twice
+    and were merged once, `late` the updates that came after their deadlines.
     """
 
-    algorithm: str
-    devices: int
-    in_flight: int | None
-    updates: int
-    rounds: int
-    time: float
-    wall_seconds: float
-    metric: str | None
-    final: Point | None
-    best: Point | None
-    bytes_down: int
-    bytes_up: int
-    bytes_full: int
-    share_saved: float | None
-    mean_staleness: float | None
-    max_staleness: int | None
-    mean_queued: float
-    updates_by_rank: Mapping[int, int]
-    late: int
-    failures: Mapping[str, int]
-    duplicates: int
-    updates_per_second: float | None
-    complete: bool
-    ended: str
+    def __init__(self, log: RunLog) -> None:
+        updates, curve, end = log.updates, log.curve, log.end or {}
+        staleness = column(updates, "staleness")
+        by_rank = Counter(int(line["rank"]) for line in updates)
+        lost = Counter(line["kind"] for line in log.failures)
+        self.algorithm: str = log.fact("algorithm") or "unknown"
+        self.devices = log.devices
+        self.in_flight: int | None = log.fact("in_flight")
+        self.updates = len(updates)
+        self.rounds: int = max((line["round"] for line in updates), default=0)
+        self.time = log.time
+        self.wall_seconds = log.wall_seconds
+        self.updates_per_second = (
+            len(updates) / log.wall_seconds if log.wall_seconds > 0 else None
+        )
+        self.metric = curve.metric.name if curve else None
+        self.final = curve.final if curve else None
+        self.best = curve.best if curve else None
+        self.bytes_down: int = end.get("bytes_down", _total(log, "bytes_down"))
+        self.bytes_up: int = end.get("bytes_up", _total(log, "bytes_up"))
+        self.bytes_full = log.bytes_of_full_models
+        self.share_saved = log.share_saved
+        self.mean_staleness = float(staleness.mean()) if updates else None
+        self.max_staleness = int(staleness.max()) if updates else None
+        queued = sum(line.get("queued", 0) for line in updates)
+        self.mean_queued = queued / max(len(updates), 1)
+        self.updates_by_rank = dict(sorted(by_rank.items()))
+        self.late = sum("late" in line for line in updates)
+        self.failures: Mapping[str, int] = end.get("failures", lost)
+        self.duplicates: int = end.get("duplicates", 0)
+        self.complete = log.complete
+        self.ended: str = end.get("ended", "")
 
     def text(self) -> str:
         """Return an aligned plain-text table, at most 20 lines of 80 columns."""
@@ -95,16 +81,14 @@ class Summary:
         down, up = readable_bytes(self.bytes_down), readable_bytes(self.bytes_up)
         yield "bytes", f"{down} down, {up} up"
         if self.share_saved is not None:
-            full = readable_bytes(self.bytes_full)
-            yield "full models", f"{full} for the same updates: {self._saved()}"
+            full, share = readable_bytes(self.bytes_full), self.share_saved
+            saved = f"{share:.1%} saved" if share >= 0 else f"{-share:.1%} more sent"
+            yield "full models", f"{full} for the same updates: {saved}"
         if self.mean_staleness is not None:
+            text = f"mean {self.mean_staleness:.1f}, max {self.max_staleness} versions"
             queued = self.mean_queued
-            share = f"; {queued:.1f} of it in queues" if queued else ""
-            yield (
-                "staleness",
-                f"mean {self.mean_staleness:.1f}, max {self.max_staleness} versions"
-                f"{share}",
-            )
+            text += f"; {queued:.1f} of it in queues" if queued else ""
+            yield "staleness", text
         if self.updates_by_rank:
             counts = " ".join(f"{n:,}" for n in self.updates_by_rank.values())
             yield "by rank", f"{counts} updates, fastest first"
@@ -118,59 +102,17 @@ class Summary:
             why = _ENDINGS.get(self.ended, "")
             yield "cut off", f"the run did not do all its rounds{why}"
 
-    def _saved(self) -> str:
-        share = self.share_saved or 0.0
-        return f"{share:.1%} saved" if share >= 0 else f"{-share:.1%} more sent"
-
 
 def summarise(records: Iterable[dict[str, Any]]) -> Summary:
-    """Summarise a run.
+    """Summarise a run from the lines of its history, e.g. of `read_history`.
 
-    Parameters
-    ----------
-    records : iterable of dict
-        The lines of its history, e.g. of `read_history`; all but the first may be
-        missing.
-
-    Raises
-    ------
-    DataError
-        If the first line is missing.
+    All but the first line may be missing; without that it is a DataError.
     """
-    log = RunLog.from_records(records)
-    updates, curve, end = log.updates, log.curve, log.end or {}
-    staleness = column(updates, "staleness")
-    by_rank = Counter(int(line["rank"]) for line in updates)
-    down, up = (int(column(updates, f"bytes_{way}").sum()) for way in ("down", "up"))
-    return Summary(
-        algorithm=log.fact("algorithm") or "unknown",
-        devices=log.devices,
-        in_flight=log.fact("in_flight"),
-        updates=len(updates),
-        rounds=max((line["round"] for line in updates), default=0),
-        time=log.time,
-        wall_seconds=log.wall_seconds,
-        metric=curve.metric.name if curve else None,
-        final=curve.final if curve else None,
-        best=curve.best if curve else None,
-        bytes_down=end.get("bytes_down", down),
-        bytes_up=end.get("bytes_up", up),
-        bytes_full=log.bytes_of_full_models,
-        share_saved=log.share_saved,
-        mean_staleness=float(staleness.mean()) if updates else None,
-        max_staleness=int(staleness.max()) if updates else None,
-        mean_queued=sum(line.get("queued", 0) for line in updates)
-        / max(len(updates), 1),
-        updates_by_rank=dict(sorted(by_rank.items())),
-        late=sum("late" in line for line in updates),
-        failures=end.get("failures", Counter(line["kind"] for line in log.failures)),
-        duplicates=end.get("duplicates", 0),
-        updates_per_second=len(updates) / log.wall_seconds
-        if log.wall_seconds > 0
-        else None,
-        complete=log.complete,
-        ended=end.get("ended", ""),
-    )
+    return Summary(RunLog.from_records(records))
+
+
+def _total(log: RunLog, key: str) -> int:
+    return sum(int(line[key]) for line in log.updates)
 
 
 def _described(point: Point) -> str:

@@ -1,15 +1,21 @@
-"""A comparison as a table for people: in the terminal and in Markdown."""
+"""A comparison as a table: for the terminal, in Markdown, CSV and JSON."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
+from flwr_asyncdrop.report.runlog import Metric
 
 _NONE = "N/A"
 _BYTES_PER_MB = 1e6
+
+_Cell = tuple[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -29,29 +35,50 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
 
     Accuracies are in per cent, time in seconds on the runs' clock, bytes in MB.
     """
-    rows, reference = comparison.rows, comparison.reference
     target, metric = comparison.target, comparison.target.metric
     to = f"to {metric.text(target.value)}"
 
-    def score(spread: Spread, _: Row) -> str:
+    def column(title: str, cell: Callable[[Row], _Cell]) -> Column:
+        texts, values = zip(*map(cell, comparison.rows), strict=True)
+        return Column(title, texts, values)
+
+    def score(spread: Spread | None) -> _Cell:
+        if spread is None:
+            return _NONE, None
         scale, spec = (100, ".2f") if metric.is_share else (1, ".4g")
         std = f" ± {scale * spread.std:{spec}}" if spread.count > 1 else ""
-        return f"{scale * spread.mean:{spec}}{std}"
+        return f"{scale * spread.mean:{spec}}{std}", spread.mean
+
+    def overhead(row: Row, value: float | None) -> _Cell:
+        if value is None:
+            return _NONE, None
+        is_reference = row.label == comparison.reference
+        return "reference" if is_reference else f"{value:+.1%}", value
 
     return (
-        Column("algorithm", tuple(row.label for row in rows), (None,) * len(rows)),
-        Column(
-            "seeds",
-            tuple(_seeds(row) for row in rows),
-            tuple(len(row.outcomes) for row in rows),
-        ),
-        _spreads(rows, f"{metric.extreme}. {metric.title}", lambda r: r.best, score),
-        _spreads(rows, f"final {metric.title}", lambda row: row.final, score),
-        _spreads(rows, f"s {to}", lambda row: row.seconds, _cost(1)),
-        _spreads(rows, f"MB {to}", lambda row: row.num_bytes, _cost(_BYTES_PER_MB)),
-        _overheads(rows, reference, "time overhead", lambda row: row.time_overhead),
-        _overheads(rows, reference, "comm. overhead", lambda row: row.byte_overhead),
+        column("algorithm", lambda row: (row.label, None)),
+        column("seeds", _seeds),
+        column(f"{metric.extreme}. {metric.title}", lambda row: score(row.best)),
+        column(f"final {metric.title}", lambda row: score(row.final)),
+        column(f"s {to}", lambda row: _cost(row, row.seconds, 1)),
+        column(f"MB {to}", lambda row: _cost(row, row.num_bytes, _BYTES_PER_MB)),
+        column("time overhead", lambda row: overhead(row, row.time_overhead)),
+        column("comm. overhead", lambda row: overhead(row, row.byte_overhead)),
     )
+
+
+def _seeds(row: Row) -> _Cell:
+    extra = f" +{len(row.incomplete)}" if row.incomplete else ""
+    return f"{len(row.outcomes)}{extra}", len(row.outcomes)
+
+
+def _cost(row: Row, spread: Spread | None, unit: float) -> _Cell:
+    """Return a cost, and in its text how many seeds had it if not all did."""
+    if spread is None:
+        return _NONE, None
+    seeds = len(row.outcomes)
+    share = f" ({spread.count}/{seeds})" if spread.count < seeds else ""
+    return f"{spread.mean / unit:,.1f}{share}", spread.mean
 
 
 def notes(comparison: Comparison) -> tuple[str, ...]:
@@ -102,45 +129,59 @@ def markdown(comparison: Comparison) -> str:
     return f"{table}\n\n{' '.join(notes(comparison))}\n"
 
 
-def _spreads(
-    rows: Sequence[Row],
-    title: str,
-    spread: Callable[[Row], Spread | None],
-    text: Callable[[Spread, Row], str],
-) -> Column:
-    known = [(row, spread(row)) for row in rows]
-    return Column(
-        title,
-        tuple(_NONE if found is None else text(found, row) for row, found in known),
-        tuple(None if found is None else found.mean for _, found in known),
-    )
+def json_values(comparison: Comparison) -> dict[str, Any]:
+    """Return everything, seed by seed too, as JSON values; accuracies are shares."""
+    target = comparison.target
+    return {
+        "target": {target.metric.name: target.value, "rule": target.rule},
+        "reference": comparison.reference,
+        "rows": [_json_row(row, target.metric) for row in comparison.rows],
+    }
 
 
-def _overheads(
-    rows: Sequence[Row],
-    reference: str | None,
-    title: str,
-    value: Callable[[Row], float | None],
-) -> Column:
-    values = tuple(value(row) for row in rows)
-    texts = [_NONE if number is None else f"{number:+.1%}" for number in values]
-    for place, row in enumerate(rows):
-        if row.label == reference and values[place] is not None:
-            texts[place] = "reference"
-    return Column(title, tuple(texts), values)
+def csv_text(comparison: Comparison) -> str:
+    """Return one line a label, with plain numbers; empty where there is none."""
+    text = io.StringIO()
+    lines = [_csv_row(row, comparison.target.metric) for row in comparison.rows]
+    writer = csv.DictWriter(text, lines[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
 
 
-def _seeds(row: Row) -> str:
-    extra = f" +{len(row.incomplete)}" if row.incomplete else ""
-    return f"{len(row.outcomes)}{extra}"
+def _json_row(row: Row, metric: Metric) -> dict[str, Any]:
+    outcomes = row.outcomes.items()
+    return {
+        "label": row.label,
+        "algorithm": row.algorithm,
+        "incomplete": list(row.incomplete),
+        f"{metric.extreme}_{metric.name}": _asdict(row.best),
+        f"final_{metric.name}": _asdict(row.final),
+        "reached": len(row.arrivals),
+        "seconds": _asdict(row.seconds),
+        "bytes": _asdict(row.num_bytes),
+        "time_overhead": row.time_overhead,
+        "byte_overhead": row.byte_overhead,
+        "seeds": {str(seed): asdict(outcome) for seed, outcome in outcomes},
+    }
 
 
-def _cost(unit: float) -> Callable[[Spread, Row], str]:
-    """Return what writes a cost, and how many seeds had it if not all did."""
+def _csv_row(row: Row, metric: Metric) -> dict[str, object]:
+    best, final = f"{metric.extreme}_{metric.name}", f"final_{metric.name}"
+    return {
+        "label": row.label,
+        "seeds": len(row.outcomes),
+        "reached": len(row.arrivals),
+        best: row.best and row.best.mean,
+        f"{best}_std": row.best and row.best.std,
+        final: row.final and row.final.mean,
+        f"{final}_std": row.final and row.final.std,
+        "seconds": row.seconds and row.seconds.mean,
+        "bytes": row.num_bytes and row.num_bytes.mean,
+        "time_overhead": row.time_overhead,
+        "byte_overhead": row.byte_overhead,
+    }
 
-    def text(spread: Spread, row: Row) -> str:
-        seeds = len(row.outcomes)
-        share = f" ({spread.count}/{seeds})" if spread.count < seeds else ""
-        return f"{spread.mean / unit:,.1f}{share}"
 
-    return text
+def _asdict(spread: Spread | None) -> dict[str, Any] | None:
+    return None if spread is None else asdict(spread)

@@ -1,22 +1,21 @@
 """The value of the metric to which time and bytes are counted."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.report.metric import Metric
-from flwr_asyncdrop.report.series import Series, metric_of
+from flwr_asyncdrop.report.runlog import Curve, Metric
+from flwr_asyncdrop.report.series import Series
 
+# The algorithms that are compared with the baselines, and the synchronous control,
+# which is no baseline either.
 OURS: Final = frozenset(
     {"asyncdrop", "hetero-asyncdrop", "layerwise-asyncdrop", "asyncdrop-plus"}
 )
-"""The algorithms that are compared with the baselines."""
-
 CONTROL: Final = "fedavg"
-"""The synchronous control, which is no baseline either."""
 
 _BEST = "best"
 _EXTREMES = {"max": ("lowest", "maximum"), "min": ("highest", "minimum")}
@@ -36,56 +35,39 @@ class Target:
 
 
 def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Target:
-    """Return the target that a comparison goes by.
+    """Return the target of a comparison in which at least one run is complete.
 
-    Parameters
-    ----------
-    series : sequence of Series
-        What is compared; at least one has a complete run.
-    wish : str or float
-        A value; or ``"auto"``, the paper's rule: the second-lowest of the baselines'
-        maximum accuracies (means over seeds); or a factor and ``"best"``, e.g.
-        ``"0.95best"``: so much of the best final accuracy of a baseline. Of a metric
-        that falls it is the second-highest minimum, and the best value over the
-        factor. Where no baseline was run, all algorithms stand in for them.
-
-    Raises
-    ------
-    ConfigError
-        If `wish` is none of these.
+    `wish` is the `target` of `write_report`. Values of a baseline are means over its
+    seeds; if no baseline was run, all algorithms count as one.
     """
-    metric = metric_of(series)
+    metric = next(curve.metric for one in series for curve in one.curves.values())
     complete = [each for each in series if each.runs]
     baselines = [each for each in complete if each.algorithm not in OURS | {CONTROL}]
     whose = "baseline" if baselines else "algorithm"
     compared = baselines or complete
+
+    def ranked(value: Callable[[Curve], float]) -> list[tuple[float, str, float]]:
+        means = [
+            (one.label, fmean(map(value, one.curves.values()))) for one in compared
+        ]
+        return sorted((metric.goodness(mean), label, mean) for label, mean in means)
+
     if wish == "auto":
-        values = [fmean(c.best.value for c in s.curves.values()) for s in compared]
-        ranked = sorted(
-            (metric.goodness(value), one.label, value)
-            for value, one in zip(values, compared, strict=True)
-        )
-        _, label, value = ranked[min(1, len(ranked) - 1)]
+        bests = ranked(lambda curve: curve.best.value)
+        _, label, value = bests[min(1, len(bests) - 1)]
         worst, best = _EXTREMES[metric.extreme]
-        which = f"second-{worst}" if len(ranked) > 1 else "only"
+        which = f"second-{worst}" if len(bests) > 1 else "only"
         return Target(metric, value, f"the {which} {best} of the {whose}s, {label}'s")
     number = _parsed(wish, metric)
     if not str(wish).endswith(_BEST):
         return Target(metric, number, "given")
-    finals = [fmean(c.final.value for c in s.curves.values()) for s in compared]
-    _, label, final = max(
-        (metric.goodness(value), one.label, value)
-        for value, one in zip(finals, compared, strict=True)
-    )
-    return Target(
-        metric,
-        final / number if metric.falls else number * final,
-        f"{number:g} of the best {whose}'s final {metric.title}, {label}'s",
-    )
+    _, label, final = ranked(lambda curve: curve.final.value)[-1]
+    value = final / number if metric.falls else number * final
+    rule = f"{number:g} of the best {whose}'s final {metric.title}, {label}'s"
+    return Target(metric, value, rule)
 
 
 def _parsed(wish: str | float, metric: Metric) -> float:
-    """Return the number of a target, or its factor."""
     text = str(wish)
     share = metric.is_share or text.endswith(_BEST)
     try:

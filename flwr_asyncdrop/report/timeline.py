@@ -1,8 +1,7 @@
 """The panel of the figure that shows who trained when."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -19,12 +18,6 @@ _MOST_TASKS_A_LANE = 40
 _LANE_HEIGHT = 0.78
 
 
-@dataclass(frozen=True)
-class _Lane:
-    label: str
-    tasks: tuple[Record, ...]
-
-
 def draw_timeline(axes: Axes, log: RunLog) -> None:
     """Draw every task as a bar from dispatch to merge, coloured by its staleness.
 
@@ -36,14 +29,14 @@ def draw_timeline(axes: Axes, log: RunLog) -> None:
         axes.set_title("Timeline")
         say_none(axes, "No task came back")
         return
-    start, stop = window(log.time, max(len(lane.tasks) for lane in lanes))
+    start, stop = window(log.time, max(map(len, lanes.values())))
     whole = stop - start >= log.time
     part = "" if whole else f", {start:,.0f} to {stop:,.0f} of {log.time:,.0f} s"
     axes.set_title(f"Timeline of the fleet{part}")
     most = max((line["staleness"] for line in log.updates), default=0)
     colours = ScalarMappable(Normalize(0, max(1, most)), colormaps["viridis_r"])
-    for place, lane in enumerate(lanes):
-        _draw_lane(axes, place, lane, colours)
+    for place, tasks in enumerate(lanes.values()):
+        _draw_lane(axes, place, tasks, colours)
     by_rank = _by_rank(log)
     axes.set(
         xlim=(start, stop),
@@ -52,7 +45,7 @@ def draw_timeline(axes: Axes, log: RunLog) -> None:
         ylabel="speed rank, 0 the fastest" if by_rank else "device, fastest on top",
     )
     step = max(1, len(lanes) // 24)
-    axes.set_yticks(range(0, len(lanes), step), [lane.label for lane in lanes[::step]])
+    axes.set_yticks(range(0, len(lanes), step), list(map(str, lanes))[::step])
     axes.grid(visible=False, axis="y")
     if log.failures:
         lost = Line2D([], [], color=RED, marker="X", linestyle="", label="task lost")
@@ -93,7 +86,7 @@ def _by_rank(log: RunLog) -> bool:
     return len(devices) > _MOST_DEVICE_LANES
 
 
-def _lanes(log: RunLog) -> list[_Lane]:
+def _lanes(log: RunLog) -> Mapping[int, Sequence[Record]]:
     """Return the tasks by lane, the fastest lane first, in the order of dispatch."""
     tasks = sorted((*log.updates, *log.failures), key=lambda t: t["dispatched_at"])
     key = "rank" if _by_rank(log) else "device"
@@ -101,20 +94,19 @@ def _lanes(log: RunLog) -> list[_Lane]:
     for task in tasks:
         lanes[task[key]].append(task)
     order = sorted(lanes, key=lambda k: (np.mean(column(lanes[k], "rank")), k))
-    return [_Lane(str(k), tuple(lanes[k])) for k in order]
+    return {k: lanes[k] for k in order}
 
 
-def _draw_lane(axes: Axes, place: int, lane: _Lane, colours: ScalarMappable) -> None:
-    starts, stops = column(lane.tasks, "dispatched_at"), column(lane.tasks, "time")
+def _draw_lane(
+    axes: Axes, place: int, tasks: Sequence[Record], colours: ScalarMappable
+) -> None:
+    starts, stops = column(tasks, "dispatched_at"), column(tasks, "time")
     rows = np.array(stack(starts.tolist(), stops.tolist()))
     height = _LANE_HEIGHT / (rows.max() + 1)
     middles = place - _LANE_HEIGHT / 2 + (rows + 0.5) * height
-    merged = np.array([task["event"] == "update" for task in lane.tasks])
-    staleness = [task.get("staleness", 0) for task in lane.tasks]
-    fills = {
-        "color": colours.to_rgba(np.array(staleness)[merged]),
-        "edgecolor": "white",
-    }
+    merged = np.array([task["event"] == "update" for task in tasks])
+    staleness = np.array([task.get("staleness", 0) for task in tasks])
+    fills = {"color": colours.to_rgba(staleness[merged]), "edgecolor": "white"}
     hatches = {"facecolor": "none", "edgecolor": GREY, "hatch": "////"}
     for those, look in ((merged, fills), (~merged, hatches)):
         axes.barh(

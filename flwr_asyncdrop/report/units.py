@@ -42,8 +42,7 @@ def draw_units(axes: Axes, log: RunLog) -> None:
 def unit_shares(units: Record) -> dict[str, NDArray[np.float64]]:
     """Return by group the share of a rank's updates that trained a unit.
 
-    Each is of shape ``(ranks, units)``; if units were counted together, of as many
-    columns as there are counts. `units` is the record of a history.
+    Shape ``(ranks, units)``, or a column for each bin of units counted together.
     """
     updates = np.array(units["updates"], dtype=np.float64)
     shares = {}
@@ -58,7 +57,7 @@ def unit_shares(units: Record) -> dict[str, NDArray[np.float64]]:
 def by_who_leaves_out(shares: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the order of the units by the mean rank of those who leave them out.
 
-    `shares` has shape ``(ranks, units)``. A unit that everybody trains comes last.
+    A unit that everybody trains comes last.
     """
     absent = 1 - shares
     total = absent.sum(axis=0)

@@ -4,31 +4,40 @@ What draws is imported when it is needed: it takes the extra ``report``.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.history import read_history
-from flwr_asyncdrop.report.comparison import compare
-from flwr_asyncdrop.report.exports import csv_text, json_values
+from flwr_asyncdrop.report.comparison import Comparison, compare
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series, read_series
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from flwr_asyncdrop.report.pictures import Picture
+
+_TEMPLATE = "page.html"
+# What a page says of its runs, if they have it in common.
+_FACTS = {
+    "devices": "{} devices",
+    "in_flight": "{} in flight",
+    "partition": "partition {}",
+}
+
 
 def draw_run(history: Path, png: Path) -> Path:
-    """Draw a run: metric, bytes, timeline of the fleet, its ranks, units and levels.
+    """Draw a run, ended or not: metric, bytes, timeline, ranks, units and levels.
 
     Parameters
     ----------
     history : Path
-        The ``history.jsonl`` of a run, ended or not.
+        The ``history.jsonl`` of a run.
     png : Path
-        The picture; its folder is made, an old file is replaced. The same history
-        gives the same bytes.
+        Where the picture goes. The same history gives the same bytes.
 
     Returns
     -------
@@ -49,9 +58,7 @@ def draw_run(history: Path, png: Path) -> Path:
 
 
 def comparison_table(
-    folders: Sequence[Path],
-    target: str | float = "auto",
-    reference: str | None = None,
+    folders: Sequence[Path], target: str | float = "auto", reference: str | None = None
 ) -> "Table":
     """Compare the runs of some folders in a table for the terminal.
 
@@ -78,7 +85,7 @@ def write_report(
         Folders with ``LABEL/seed-N/history.jsonl``, of one data set and metric.
     out : Path
         Where the files go: ``report.html``, which holds everything, ``table.md``,
-        ``table.csv``, ``table.json``, and the pictures one by one. Made if need be.
+        ``table.csv``, ``table.json``, and the pictures one by one.
     target : str or float
         The value of the metric to which time and bytes are counted: a number;
         ``"auto"``, the paper's rule: the second-lowest maximum of the baselines; or a
@@ -104,9 +111,8 @@ def write_report(
     """
     for module in ("matplotlib", "jinja2", "rich"):
         require(module, "report")
-    from flwr_asyncdrop.report.page import render_page
     from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
-    from flwr_asyncdrop.report.tables import markdown
+    from flwr_asyncdrop.report.tables import csv_text, json_values, markdown
 
     series = read_series(folders)
     comparison = compare(series, target, reference)
@@ -125,10 +131,48 @@ def write_report(
         if one.runs
     }
     page = out / "report.html"
-    facts = list(_facts(series))
-    html = render_page(_title(series), facts, comparison, pictures, runs)
+    html = _render_page(series, comparison, pictures, runs)
     page.write_text(html, encoding="utf-8")
     return page
+
+
+def _render_page(
+    series: Sequence[Series],
+    comparison: Comparison,
+    pictures: Sequence["Picture"],
+    runs: Mapping[str, Sequence["Picture"]],
+) -> str:
+    """Return a page that needs nothing else; `runs` has pictures by label."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from flwr_asyncdrop.report.tables import columns, notes
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    return environment.get_template(_TEMPLATE).render(
+        title=_title(series),
+        metric=comparison.target.metric.title.capitalize(),
+        facts=list(_facts(series)),
+        columns=columns(comparison),
+        reference=comparison.reference,
+        notes=notes(comparison),
+        figures=_inlined(pictures),
+        runs={label: _inlined(of_run) for label, of_run in runs.items()},
+    )
+
+
+def _inlined(pictures: Sequence["Picture"]) -> list[dict[str, str]]:
+    found = []
+    for picture in pictures:
+        data = b64encode(picture.path.read_bytes()).decode()
+        source = f"data:image/png;base64,{data}"
+        found.append({"source": source, "caption": picture.caption})
+    return found
 
 
 def _title(series: Sequence[Series]) -> str:
@@ -139,13 +183,9 @@ def _title(series: Sequence[Series]) -> str:
 
 
 def _facts(series: Sequence[Series]) -> Iterator[str]:
-    """Yield what all runs have in common."""
-    if devices := _common(series, "devices"):
-        yield f"{devices} devices"
-    if in_flight := _common(series, "in_flight"):
-        yield f"{in_flight} in flight"
-    if partition := _common(series, "partition"):
-        yield f"partition {partition}"
+    for name, text in _FACTS.items():
+        if value := _common(series, name):
+            yield text.format(value)
     yield f"{sum(len(one.runs) for one in series)} runs"
 
 

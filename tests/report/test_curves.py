@@ -2,8 +2,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from flwr_asyncdrop.report.curves import band, draw_against_bytes, draw_against_time
-from flwr_asyncdrop.report.metric import Metric
-from flwr_asyncdrop.report.runlog import Curve, Point
+from flwr_asyncdrop.report.runlog import Curve, Metric, Point
 from flwr_asyncdrop.report.target import Target
 from tests.report.histories import series
 

@@ -4,8 +4,13 @@ import json
 from rich.console import Console
 
 from flwr_asyncdrop.report.comparison import compare
-from flwr_asyncdrop.report.exports import csv_text, json_values
-from flwr_asyncdrop.report.tables import columns, markdown, terminal_table
+from flwr_asyncdrop.report.tables import (
+    columns,
+    csv_text,
+    json_values,
+    markdown,
+    terminal_table,
+)
 from tests.report.histories import series
 
 TABLE = compare(

@@ -23,7 +23,7 @@ _KINDS = (bool, int, float, str)
 class Key:
     """One key of a run-config; its name has dashes, e.g. ``"drop-rate"``.
 
-    `own` is for a hyperparameter: each algorithm that has it, with its default.
+    `own` has a hyperparameter's default by algorithm.
     """
 
     name: str
@@ -103,10 +103,7 @@ def keys_of(kind: type) -> Mapping[str, Key]:
 def hyperparameter_keys(
     algorithms: Iterable[type[Algorithm]], section: str
 ) -> dict[str, Key]:
-    """Return the union of the keys of some algorithms; the last one's is what counts.
-
-    Their defaults are "", so that each algorithm keeps its own.
-    """
+    """Return the union of the keys of some algorithms, all with the default ""."""
     found: dict[str, Key] = {}
     for kind in algorithms:
         for name, key in keys_of(kind).items():

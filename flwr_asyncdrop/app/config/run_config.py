@@ -218,9 +218,7 @@ class RunConfig:
         affects="length",
     )
     out_dir: str = parameter(
-        "",
-        'folder of the run\'s files; "" = ./runs/<time>-<algo>',
-        affects="nothing",
+        "", 'folder of the run\'s files; "" = ./runs/<time>-<algo>', affects="nothing"
     )
     checkpoint_every: int = parameter(
         10,
@@ -332,10 +330,7 @@ class RunConfig:
 
 @lru_cache
 def key_table(*algos: str) -> Mapping[str, Key]:
-    """Return all keys of a run-config by name.
-
-    Those of `algos` that are ``"package.module:Class"`` add their own hyperparameters.
-    """
+    """Return all keys of a run-config by name, with those of `algos` from outside."""
     outside = [algorithm(name) for name in algos if is_reference(name)]
     hyper = hyperparameter_keys(
         [*ALGORITHMS.values(), *outside], _SECTION_OF_HYPERPARAMETERS
