@@ -97,9 +97,9 @@ def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
     # A key that is younger than the history had its default.
     before = _effective({**RunConfig().settings, **recorded}, run.config)
     now = _effective({"devices": run.devices, **run.config.settings}, run.config)
-    for settings in (before, now):
-        # Of a trace, the history has only the file's name.
-        settings["trace"] = Path(str(settings["trace"])).name
+    # Of a trace, the history has only the file's name.
+    if Path(str(before["trace"])).name == Path(str(now["trace"])).name:
+        before["trace"] = now["trace"]
     return [
         f"{key} {before.get(key)!r}, now {value!r}"
         for key, value in now.items()
