@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.fused import fused_mix_
+from flwr_asyncdrop.submodel.fused import Runs, fused_mix_
 from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import Indices, State, is_ascending
@@ -78,10 +78,11 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
         If names, shapes or dtypes do not fit; nothing has been touched then.
     """
     check_fits(full, sub, indices)
+    runs: Runs = {}
     for name, tensor in full.items():
         fresh = sub[name].detach().to(tensor.device).contiguous()
         dims = indices.get(name, _WHOLE)
-        if not fused_mix_(tensor, fresh, dims, weight):
+        if not fused_mix_(tensor, fresh, dims, weight, runs):
             _merge_(tensor, fresh, dims, weight)
 
 

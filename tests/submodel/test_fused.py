@@ -15,9 +15,9 @@ DTYPES = (torch.float32, torch.float64)
 @pytest.fixture
 def without_numba(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    fused.compiled_mix.cache_clear()
+    fused.compiled.cache_clear()
     yield
-    fused.compiled_mix.cache_clear()
+    fused.compiled.cache_clear()
 
 
 @st.composite
@@ -51,18 +51,18 @@ def merged(full, sub, kept, weight):
 def test_the_same_bits_with_and_without(case):
     pytest.importorskip("numba")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "compiled_mix", lambda: None)
+        patch.setattr(fused, "compiled", lambda: None)
         expected = merged(*case)
     full, sub, kept, weight = case
     assert torch.equal(merged(*case), expected)
-    assert fused.fused_mix_(full, sub, kept, weight)
+    assert fused.fused_mix_(full, sub, kept, weight, {})
     assert torch.equal(full.view(torch.uint8), expected)
 
 
 def test_without_numba_there_is_no_kernel(without_numba):
     full = torch.zeros(4, 3)
-    assert fused.compiled_mix() is None
-    assert not fused.fused_mix_(full, full[:2], {0: torch.arange(2)}, 0.5)
+    assert fused.compiled() is None
+    assert not fused.fused_mix_(full, full[:2], {0: torch.arange(2)}, 0.5, {})
     assert not full.any()
 
 
@@ -78,4 +78,4 @@ def test_without_numba_there_is_no_kernel(without_numba):
     ],
 )
 def test_what_the_kernel_cannot_do_is_left_to_others(full, dims, weight):
-    assert not fused.fused_mix_(full, full, dims, weight)
+    assert not fused.fused_mix_(full, full, dims, weight, {})
