@@ -2,7 +2,7 @@
 
 NumPy gathers, mixes and scatters in three passes; compiled code reads, mixes and writes
 each kept weight once, with the same bits. Merging a 25 % submodel of ResNet34 takes
-12 ms instead of 27 ms (``python -m benchmarks.merge``). The extra ``fast`` has numba.
+13 ms instead of 27 ms (``python -m benchmarks.merge``). The extra ``fast`` has numba.
 """
 
 import math
