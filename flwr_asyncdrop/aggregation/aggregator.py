@@ -79,9 +79,9 @@ class Aggregator(Stateless, ABC):
     def extra(self, state: State) -> Mapping[str, State]:
         """Return what every task carries beside the model; nothing by default.
 
-        Records by name, such as SCAFFOLD's control variates, whose tensors have names
-        and shapes of the global model's. They are sliced for each device as the model
-        is; replies bring records of the same names and shapes back, as `Update.extra`.
+        Records by name, such as SCAFFOLD's control variates, whose tensors have names,
+        shapes and dtypes of the global model's. They are sliced for each device as the
+        model is; replies bring records of the same names and shapes back, as `Update.extra`.
         A tensor is replaced to change it: orders and checkpoints may still have it.
         """
         return {}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from flwr_asyncdrop.exceptions import CapacityError
+from flwr_asyncdrop.exceptions import CapacityError, ConfigError
 from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.order import Part
@@ -80,6 +80,7 @@ class Assignment:
         small enough.
         """
         extra = extra or {}
+        _check_extra(extra, state.arrays)
         names = {record: tuple(tensors) for record, tensors in extra.items()}
         plan = self._plan
         if plan is None or self.masks is None:
@@ -156,6 +157,19 @@ def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
 
     generator = torch_generator(state.seed, "fit", state.dispatched)
     return fit(keep, num_bytes, most_bytes, generator)
+
+
+def _check_extra(extra: Mapping[str, State], arrays: State) -> None:
+    """Raise ConfigError unless records beside the model have tensors like its own."""
+    for record, tensors in extra.items():
+        for name, tensor in tensors.items():
+            own = arrays.get(name)
+            if own is None or (tensor.shape, tensor.dtype) != (own.shape, own.dtype):
+                raise ConfigError(
+                    f"the record {record!r} that the aggregator sends along has "
+                    f"{name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}: send "
+                    "tensors with names, shapes and dtypes of the global model's"
+                )
 
 
 def _check_size(state: RunState, most_bytes: float) -> None:

@@ -237,6 +237,19 @@ class TestExtraRecords:
         )
         assert shapes == [(3,), (3,)]
 
+    @pytest.mark.parametrize(
+        "tensors",
+        [{"v": torch.ones(2)}, {"w": torch.ones(3)}, {"w": torch.ones(2).double()}],
+    )
+    def test_have_tensors_like_the_models(self, tensors):
+        class Unlike(Mixing):
+            def extra(self, state):
+                return {"total": tensors}
+
+        strategy = AsyncStrategy(aggregator=Unlike(), in_flight=1, fleet=fleet)
+        with pytest.raises(ConfigError, match=r"the record 'total' .* of the global"):
+            start(strategy)
+
     def test_cannot_have_the_key_of_another_record(self):
         class Clash(Mixing):
             def extra(self, state):
