@@ -81,8 +81,9 @@ class Aggregator(Stateless, ABC):
 
         Records by name, such as SCAFFOLD's control variates, whose tensors have names,
         shapes and dtypes of the global model's. They are sliced for each device as the
-        model is; replies bring records of the same names and shapes back, as `Update.extra`.
-        A tensor is replaced to change it: orders and checkpoints may still have it.
+        model is; replies bring records of the same names and shapes back, as
+        `Update.extra`. A tensor is replaced to change it: orders and checkpoints may
+        still have it.
         """
         return {}
 
