@@ -17,7 +17,7 @@ from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import (
     Indices,
     Inputs,
-    as_tuple,
+    examples_of,
     shapes_of,
     tensors_of,
 )
@@ -54,7 +54,7 @@ def plan_blocks(model: nn.Module, example_inputs: Inputs) -> BlockPlan:
     """
     left_out: dict[str, str] = {}
     with plain_kernels():
-        probe = make_probe(model, as_tuple(example_inputs))
+        probe = make_probe(model, examples_of(example_inputs)[0])
         found = residual_modules(probe)
         blocks = _separable(probe.model, found, left_out)
         blocks = [b for b in blocks if not any(is_inside(o, b) for o in blocks)]

@@ -23,14 +23,19 @@ class UnitGroup:
         The module that produces the units, e.g. ``"layer1.0.conv1"``.
     size : int
         The number of units.
-    kind : {"internal", "residual"}
+    kind : {"internal", "residual", "stream", "expert"}
         ``"residual"`` when the units are carried by an addition of two branches,
-        ``"internal"`` when they are made and consumed inside a block.
+        ``"internal"`` when they are made and consumed inside a block, ``"stream"`` when
+        a residual stream that carries them is normalised over them, ``"expert"`` when
+        they are the experts of a mixture.
+    least : int
+        How many of the units a submodel must keep.
     """
 
     name: str
     size: int
     kind: UnitKind
+    least: int = 1
 
 
 @dataclass(frozen=True, eq=False)

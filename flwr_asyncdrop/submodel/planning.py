@@ -12,7 +12,13 @@ from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe, probes
-from flwr_asyncdrop.submodel.types import Inputs, as_tuple, parameters_of, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    Example,
+    Inputs,
+    examples_of,
+    parameters_of,
+    tensors_of,
+)
 from flwr_asyncdrop.submodel.verify import find_faults
 
 _RESIDUAL = "carried by a residual stream, which the scope 'internal' leaves whole"
@@ -22,6 +28,7 @@ def plan_submodels(
     model: nn.Module,
     example_inputs: Inputs,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     scope: Literal["internal", "all"] = "all",
 ) -> Plan:
     """Find which units of `model` can be dropped, and all that hangs on each.
@@ -36,8 +43,12 @@ def plan_submodels(
     ----------
     model : Module
         Any module that `copy.deepcopy` can copy.
-    example_inputs : Tensor or tuple
-        The positional arguments of one forward pass; a batch of one or two is enough.
+    example_inputs : Tensor, tuple, mapping, or list of these
+        The arguments of a forward pass: one tensor, a tuple of positional ones or a
+        mapping of keyword ones. A list has those of several passes. A batch of one or
+        two is enough.
+    example_kwargs : mapping, optional
+        Keyword arguments of every pass.
     scope : {"all", "internal"}
         ``"internal"`` leaves whole what residual streams carry, and drops only units
         that are made and consumed inside a block.
@@ -57,9 +68,9 @@ def plan_submodels(
     """
     if scope not in ("all", "internal"):
         raise ConfigError(f"scope={scope!r} must be 'all' or 'internal'")
-    inputs = as_tuple(example_inputs)
+    examples = examples_of(example_inputs, example_kwargs)
     with plain_kernels():
-        probe, plan = _discover(model, inputs)
+        probe, plan = _discover(model, examples[0])
         if scope == "internal":
             residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
             plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
@@ -74,17 +85,25 @@ def plan_submodels(
     return plan
 
 
-def verify_plan(model: nn.Module, example_inputs: Inputs, plan: Plan) -> Plan:
+def verify_plan(
+    model: nn.Module,
+    example_inputs: Inputs,
+    plan: Plan,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+) -> Plan:
     """Try a plan on the module that it is meant for, e.g. one from `declare_plan`.
 
     Parameters
     ----------
     model : Module
         Copied and run, as `plan_submodels` does.
-    example_inputs : Tensor or tuple
-        The positional arguments of one forward pass.
+    example_inputs : Tensor, tuple, mapping, or list of these
+        As `plan_submodels` takes them.
     plan : Plan
         Every group of it has to hold.
+    example_kwargs : mapping, optional
+        Keyword arguments of every pass.
 
     Returns
     -------
@@ -103,7 +122,9 @@ def verify_plan(model: nn.Module, example_inputs: Inputs, plan: Plan) -> Plan:
     _check_arrays(type(model).__name__, tensors, plan)
     plan = replace(plan, parameters=parameters_of(tensors))
     with plain_kernels():
-        faults = find_faults(make_probe(model, as_tuple(example_inputs)), plan)
+        faults = find_faults(
+            make_probe(model, examples_of(example_inputs, example_kwargs)[0]), plan
+        )
     if faults:
         why = "; ".join(f"{plan.groups[n].name}: {why}" for n, why in faults.items())
         raise UnsupportedModelError(
@@ -124,14 +145,14 @@ def _check_arrays(model: str, tensors: Mapping[str, Tensor], plan: Plan) -> None
             )
 
 
-def _discover(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Probe, Plan]:
+def _discover(model: nn.Module, example: Example) -> tuple[Probe, Plan]:
     failure: Exception | None = None
-    for probe in probes(model, inputs):
+    for probe in probes(model, example):
         try:
-            return probe, discover(probe.model, probe.fresh_inputs())
+            return probe, discover(probe.model, probe.fresh_example())
         except Exception as error:
             failure = error
-    make_probe(model, inputs)  # complains if it is not the tracing that fails
+    make_probe(model, example)  # complains if it is not the tracing that fails
     raise UnsupportedModelError(
         f"{type(model).__name__} cannot be traced ({first_line(failure)}): say with "
         "declare_plan which units it has, and check that with verify_plan"

@@ -1,16 +1,16 @@
 """A copy of the user's model on which units are discovered and verified."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel.types import tensors_of
+from flwr_asyncdrop.submodel.nested import leaves, map_tensors
+from flwr_asyncdrop.submodel.types import Example, tensors_of
 
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
 
@@ -20,18 +20,17 @@ class Probe:
     """A private copy of a model, in eval mode on the CPU, with inputs that it takes."""
 
     model: nn.Module  # its tensors may be overwritten
-    inputs: tuple[Any, ...]
+    example: Example
     tolerance: float  # of rounding, relative to the largest value
 
     def run(self, model: nn.Module | None = None) -> list[Any]:
         """Return the leaves of the output of `model`, by default the probe's own."""
         torch.manual_seed(0)  # the same random numbers each time
-        return list(tree_leaves((model or self.model)(*self.fresh_inputs())))
+        return list(leaves(self.fresh_example().run(model or self.model)))
 
-    def fresh_inputs(self) -> tuple[Any, ...]:
+    def fresh_example(self) -> Example:
         """Return a copy of the inputs: models may write on what they are given."""
-        copies: tuple[Any, ...] = tree_map_only(Tensor, Tensor.clone, self.inputs)
-        return copies
+        return mapped(self.example, Tensor.clone)
 
     def varied(self, generator: torch.Generator) -> "Probe":
         """Return a probe with noise, as large as they are, on floating-point inputs."""
@@ -42,13 +41,13 @@ class Probe:
             noise = torch.empty_like(tensor).normal_(generator=generator)
             return tensor + tensor.abs().mean() * noise
 
-        return replace(self, inputs=tree_map_only(Tensor, vary, self.inputs))
+        return replace(self, example=mapped(self.example, vary))
 
 
-def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
+def make_probe(model: nn.Module, example: Example) -> Probe:
     """Return the first of the `probes` that runs, or raise UnsupportedModelError."""
     failure: Exception | None = None
-    for probe in probes(model, inputs):
+    for probe in probes(model, example):
         try:
             probe.run()
         except Exception as error:
@@ -57,12 +56,12 @@ def make_probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
             return probe
     raise UnsupportedModelError(
         f"{type(model).__name__} does not run on the example inputs "
-        f"({first_line(failure)}): pass inputs as its forward takes them, a tensor or "
-        "a tuple of arguments"
+        f"({first_line(failure)}): pass inputs as its forward takes them: a tensor, "
+        "a tuple of arguments or a dict of keyword arguments"
     ) from failure
 
 
-def probes(model: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Probe]:
+def probes(model: nn.Module, example: Example) -> Iterator[Probe]:
     """Copy `model` for probing: in double precision, then, if need be, in single.
 
     Tensors that hold one value throughout, like a new batch normalisation's, get
@@ -80,7 +79,7 @@ def probes(model: nn.Module, inputs: tuple[Any, ...]) -> Iterator[Probe]:
         for tensor in tensors_of(copied).values():
             if tensor.is_floating_point() and _is_constant(tensor):
                 tensor.data.uniform_(0.5, 1.5, generator=generator)
-        yield Probe(copied, _probe_inputs(inputs, dtype, generator), tolerance)
+        yield Probe(copied, _probe_inputs(example, dtype, generator), tolerance)
 
 
 def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -96,8 +95,8 @@ def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def _probe_inputs(
-    inputs: tuple[Any, ...], dtype: torch.dtype, generator: torch.Generator
-) -> tuple[Any, ...]:
+    example: Example, dtype: torch.dtype, generator: torch.Generator
+) -> Example:
     """Return copies of the inputs; blank floating-point ones become noise."""
 
     def prepare(tensor: Tensor) -> Tensor:
@@ -108,8 +107,14 @@ def _probe_inputs(
             copied.normal_(generator=generator)
         return copied
 
-    prepared: tuple[Any, ...] = tree_map_only(Tensor, prepare, inputs)
-    return prepared
+    return mapped(example, prepare)
+
+
+def mapped(example: Example, function: Callable[[Tensor], Tensor]) -> Example:
+    """Return the example with `function` applied to its tensors."""
+    return Example(
+        map_tensors(function, example.args), map_tensors(function, example.kwargs)
+    )
 
 
 def _is_constant(tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.transfer import extract
-from flwr_asyncdrop.submodel.types import Inputs, as_tuple, tensors_of
+from flwr_asyncdrop.submodel.types import Inputs, examples_of, tensors_of
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     """
     counter = FlopCounterMode(display=False)
     with eval_mode(model), plain_kernels(), counter:
-        model(*as_tuple(example_inputs))
+        examples_of(example_inputs)[0].run(model)
     return int(counter.get_total_flops())
 
 

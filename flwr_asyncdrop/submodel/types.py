@@ -1,10 +1,13 @@
 """The names that the submodel room passes around, and small questions about tensors."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import ConfigError
 
 State: TypeAlias = dict[str, Tensor]
 """A ``state_dict``: parameters and buffers by name."""
@@ -18,16 +21,45 @@ Keep: TypeAlias = tuple[Tensor, ...]
 Indices: TypeAlias = dict[str, dict[int, Tensor]]
 """Tensor name -> dim -> kept positions (int64, ascending); narrowed dims only."""
 
-UnitKind: TypeAlias = Literal["internal", "residual"]
-"""Whether units live inside one block or are carried along a residual stream."""
+UnitKind: TypeAlias = Literal["internal", "residual", "stream", "expert"]
+"""Where units live: inside one block, along a residual stream, along one that is
+normalised (dropping is then not the same as silencing), or as experts to choose from
+(a dropped one cannot be chosen)."""
 
-Inputs: TypeAlias = Tensor | tuple[Any, ...]
-"""The positional arguments of one forward pass, or the only one."""
+Call: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
+"""The arguments of one forward pass: the only one, positional ones or keyword ones."""
+
+Inputs: TypeAlias = Call | list[Call]
+"""Example inputs: the arguments of one forward pass, or a list of several passes'."""
 
 
-def as_tuple(inputs: Inputs) -> tuple[Any, ...]:
-    """Return the positional arguments, a single tensor as a tuple of one."""
-    return (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+@dataclass(frozen=True)
+class Example:
+    """The arguments of one forward pass."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, model: nn.Module) -> Any:
+        """Return what `model` makes of the arguments."""
+        return model(*self.args, **self.kwargs)
+
+
+def examples_of(
+    inputs: Inputs, kwargs: Mapping[str, Any] | None = None
+) -> tuple[Example, ...]:
+    """Return the passes that example inputs stand for, each with `kwargs` as well."""
+    calls = inputs if isinstance(inputs, list) else [inputs]
+    if not calls:
+        raise ConfigError("example_inputs=[] has no forward pass: list at least one")
+    return tuple(_example(call, kwargs or {}) for call in calls)
+
+
+def _example(call: Call, kwargs: Mapping[str, Any]) -> Example:
+    if isinstance(call, Mapping):
+        return Example((), {**call, **kwargs})
+    args = (call,) if isinstance(call, Tensor) else tuple(call)
+    return Example(args, dict(kwargs))
 
 
 def tensors_of(model: nn.Module) -> State:

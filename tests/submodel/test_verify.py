@@ -8,6 +8,7 @@ from torch import nn
 from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.probe import make_probe
+from flwr_asyncdrop.submodel.types import Example
 from flwr_asyncdrop.submodel.verify import find_faults
 from tests.submodel.networks import seeded, vectors
 
@@ -33,7 +34,7 @@ def faults_with(**changes):
             axes[tensor][int(dim)] = torch.tensor(units)
     plan = Plan(right.groups, right.shapes, axes, right.parameters)
     with plain_kernels():
-        return find_faults(make_probe(model, (vectors(),)), plan)
+        return find_faults(make_probe(model, Example((vectors(),))), plan)
 
 
 def test_right_plan():
@@ -75,6 +76,6 @@ def test_units_that_are_not_the_models():
     )
 
     with plain_kernels():
-        faults = find_faults(make_probe(model, (vectors(),)), plan)
+        faults = find_faults(make_probe(model, Example((vectors(),))), plan)
 
     assert list(faults) == [0]

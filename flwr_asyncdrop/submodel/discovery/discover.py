@@ -1,20 +1,18 @@
 """From a module and example inputs to a plan that is still to be verified."""
 
-from typing import Any
-
 import numpy as np
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from flwr_asyncdrop.submodel.discovery.grouping import group_units
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, along
 from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
+from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.types import tensors_of
+from flwr_asyncdrop.submodel.types import Example, tensors_of
 
 
-def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
+def discover(model: nn.Module, example: Example) -> Plan:
     """Trace `model`, in eval mode on the CPU; return the plan that follows.
 
     It is unverified: rules do not see sizes that the model's code hides.
@@ -22,14 +20,12 @@ def discover(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
     space = LabelSpace()
     tracer = UnitTracer(space)
     ids = _label_tensors(model, space, tracer)
-    for leaf in tree_leaves(inputs):
-        if isinstance(leaf, Tensor):
-            tracer.label(leaf, [], from_input=True)
+    for tensor in tensors_within([example.args, example.kwargs]):
+        tracer.label(tensor, [], from_input=True)
     with tracer.watching_cells(model), tracer:
-        outputs = model(*inputs)
-    for leaf in tree_leaves(outputs):
-        if isinstance(leaf, Tensor):
-            tracer.close(leaf)
+        outputs = example.run(model)
+    for tensor in tensors_within(outputs):
+        tracer.close(tensor)
     space.settle_splits()
     return group_units(model, ids, space.units)
 
