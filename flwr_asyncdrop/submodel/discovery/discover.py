@@ -44,9 +44,9 @@ def _label_tensors(
 
 
 def _label_tensor(tensor: Tensor, space: LabelSpace, tracer: UnitTracer) -> list[Ids]:
-    if not tensor.is_floating_point():
+    if not tensor.is_floating_point() and not tensor.is_complex():
         return [np.zeros(size, np.int64) for size in tensor.shape]
     vectors = [space.fresh(size) for size in tensor.shape]
     layers = [along(v, tensor.shape, dim) for dim, v in enumerate(vectors)]
-    tracer.label(tensor, space.tidy(layers), from_input=False)
+    tracer.label(tensor, space.tidy(layers), from_input=False, silent=True)
     return [vector.numpy() for vector in vectors]

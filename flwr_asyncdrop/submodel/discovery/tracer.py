@@ -12,13 +12,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from flwr_asyncdrop.submodel.discovery.aliases import Aliases, spread, written
 from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
+from flwr_asyncdrop.submodel.discovery.silence import is_silent
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
+
+_UNINITIALISED = ("empty", "empty_like", "new_empty", "empty_strided")
 
 _NO_RULE = "used by {op}, for which there is no rule"
 _DATA_DEPENDENT = (
@@ -46,19 +50,31 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         self._labels = WeakTensorKeyDictionary()
         self._conditions: MutableMapping[Tensor, list[Condition]]
         self._conditions = WeakTensorKeyDictionary()
+        self._silent: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+        self._aliases = Aliases()
         self._cell_depth = 0
         self._data_was_read = False
 
-    def label(self, tensor: Tensor, layers: list[Layer], *, from_input: bool) -> None:
+    def label(
+        self,
+        tensor: Tensor,
+        layers: list[Layer],
+        *,
+        from_input: bool,
+        silent: bool = False,
+    ) -> None:
         """Give `tensor` its labels."""
         self._labels[tensor] = (layers, from_input)
+        self._silent[tensor] = silent
+        self._aliases.note(tensor)
 
     def operand(self, tensor: Tensor) -> Operand:
         """Return `tensor` with the labels that it has now."""
         layers, from_input = self._labels.get(tensor, ([], False))
         canonical = [self._space.canonical(layer) for layer in layers]
         strides = tensor.stride() if tensor.layout is torch.strided else ()
-        return Operand(tensor, canonical, from_input, strides)
+        silent = self._silent.get(tensor, False)
+        return Operand(tensor, canonical, from_input, strides, silent)
 
     def close(self, output: Tensor) -> None:
         """Freeze what `output`, a part of the model's output, shows or stems from."""
@@ -100,6 +116,8 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         tensors = [v for v in tree_leaves(arguments) if isinstance(v, Tensor)]
         known = {id(tensor): self.operand(tensor) for tensor in tensors}
         result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _UNINITIALISED:
+            result.zero_()  # memory that says nothing about the model
         outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         self._space.operation = str(func.overloadpacket)
         in_cell = self._cell_depth > 0
@@ -114,15 +132,38 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         layers = self._apply(rule, call) if labelled else call.unlabelled()
         conditions = self._conditions_of(call)
         if call.func.overloadpacket is torch.ops.aten._local_scalar_dense:
-            self._data_was_read |= any(k.from_input for k in operands)
+            # Torch's own recurrent layers only read lengths of sequences.
+            from_data = any(k.from_input for k in operands) and not call.in_cell
+            self._data_was_read |= from_data
             for layer, reason in conditions:  # where it goes nobody sees
                 self._space.freeze(layer, reason)
         from_input = any(k.from_input for k in operands) and rule is not constant
         for output, labels in zip(call.outputs, layers, strict=True):
             if isinstance(output, Tensor):
-                self.label(output, self._space.tidy(labels), from_input=from_input)
+                tidied = self._space.tidy(labels)
+                silent = is_silent(call, tidied)
+                self.label(output, tidied, from_input=from_input, silent=silent)
                 if conditions:
                     self._conditions[output] = conditions
+        for tensor in written(call):
+            self._spread(tensor)
+
+    def _spread(self, changed: Tensor) -> None:
+        """Label the tensors that share memory with one that an operation changed."""
+        source = self.operand(changed)
+        for alias in self._aliases.of(changed):
+            other = self.operand(alias)
+            layers = self._space.tidy(spread(self._space, source, other))
+            self.label(
+                alias,
+                layers,
+                from_input=source.from_input or other.from_input,
+                silent=source.silent and (other.silent or not other.layers),
+            )
+            conditions = self._conditions.get(changed, [])
+            if conditions:
+                known = self._conditions.get(alias, [])
+                self._conditions[alias] = [*known, *conditions]
 
     def _conditions_of(self, call: Call) -> list[Condition]:
         """Return what freezes if the outputs are used: old conditions and new ones."""

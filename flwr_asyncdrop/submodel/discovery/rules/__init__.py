@@ -6,17 +6,29 @@ from torch._ops import OpOverload
 from flwr_asyncdrop.submodel.discovery.call import Rule
 from flwr_asyncdrop.submodel.discovery.rules import (
     contraction,
+    frequency,
     joining,
     normalisation,
     pointwise,
     reduction,
+    scatter,
     selection,
     views,
 )
 
 __all__ = ["rule_for"]
 
-_KINDS = (contraction, joining, normalisation, pointwise, reduction, selection, views)
+_KINDS = (
+    contraction,
+    frequency,
+    joining,
+    normalisation,
+    pointwise,
+    reduction,
+    scatter,
+    selection,
+    views,
+)
 RULES: dict[str, Rule] = {
     name: rule
     for kind in _KINDS

@@ -101,6 +101,18 @@ def _are_different_units(space: LabelSpace, left: Layer, right: Layer) -> bool:
     return bool((space.canonical(left) != space.canonical(right)).any())
 
 
+def overwrite(call: Call) -> Labels:
+    """Write one tensor over another, whose values do not matter any more."""
+    operands = [k for k in call.operands("self") if k.layers]
+    operands += call.operands("src")
+    return [unify(call.space, operands, call.outputs[0].shape)]
+
+
+def first_only(call: Call) -> Labels:
+    """Keep the labels of the first argument: the others are scratch or settings."""
+    return [call.operand("self").layers for _ in call.outputs]
+
+
 def constant(call: Call) -> Labels:
     """Give no labels to what does not depend on the values of its arguments."""
     return call.unlabelled()
@@ -108,8 +120,13 @@ def constant(call: Call) -> Labels:
 
 RULES: dict[str, Rule] = {
     "add add_ sub sub_": add,
-    "rsub hardswish hardswish_ _prelu_kernel masked_fill_ copy_": elementwise,
-    "log_sigmoid_forward native_dropout": elementwise,
+    "rsub hardswish hardswish_ _prelu_kernel masked_fill_": elementwise,
+    "log_sigmoid_forward native_dropout bernoulli complex polar": elementwise,
+    "copy_": overwrite,
+    "rrelu_with_noise rrelu_with_noise_": first_only,
+    "fake_quantize_per_tensor_affine_cachemask": first_only,
     "new_zeros new_ones new_full new_empty zeros_like ones_like empty_like": constant,
     "full_like zero_ fill_ sym_size _local_scalar_dense": constant,
+    "rand_like randn_like randint_like bernoulli_ normal_ uniform_": constant,
+    "exponential_ random_ log_normal_ cauchy_ geometric_": constant,
 }
