@@ -44,10 +44,17 @@ def _embedding(narrow: nn.Embedding | nn.EmbeddingBag, _: nn.Module) -> None:
     narrow.embedding_dim = narrow.weight.shape[1]
 
 
-def _recurrent(narrow: nn.RNNBase, _: nn.RNNBase) -> None:
-    weights = dict(narrow.named_parameters(recurse=False))
-    narrow.hidden_size = weights["weight_hh_l0"].shape[1]
-    narrow.input_size = weights["weight_ih_l0"].shape[1]
+def _bilinear(narrow: nn.Bilinear, _: nn.Bilinear) -> None:
+    sizes = narrow.weight.shape
+    narrow.out_features, narrow.in1_features, narrow.in2_features = sizes
+
+
+def _recurrent(narrow: nn.RNNBase, full: nn.RNNBase) -> None:
+    gates = len(full.weight_ih_l0) // full.hidden_size
+    narrow.hidden_size = len(narrow.weight_ih_l0) // gates
+    narrow.input_size = narrow.weight_ih_l0.shape[1]
+    if full.proj_size:
+        narrow.proj_size = len(narrow.weight_hr_l0)
 
 
 def _recurrent_cell(narrow: nn.LSTMCell, _: nn.LSTMCell) -> None:
@@ -60,15 +67,20 @@ def _prelu(narrow: nn.PReLU, _: nn.PReLU) -> None:
 
 
 def _attention(narrow: nn.MultiheadAttention, full: nn.MultiheadAttention) -> None:
-    if not full._qkv_same_embed_dim:
-        return  # separate projections keep their heads: verification will tell
     narrow.__class__ = NarrowMultiheadAttention
-    narrow.num_heads = narrow.in_proj_weight.shape[0] // (3 * full.head_dim)
-    narrow.embed_dim = narrow.kdim = narrow.vdim = narrow.in_proj_weight.shape[1]
+    narrow.num_heads = narrow.out_proj.weight.shape[1] // full.head_dim
+    query = key = value = narrow.in_proj_weight
+    if query is None:
+        query, key = narrow.q_proj_weight, narrow.k_proj_weight
+        value = narrow.v_proj_weight
+    narrow.embed_dim, narrow.kdim, narrow.vdim = (
+        weight.shape[1] for weight in (query, key, value)
+    )
     narrow._qkv_same_embed_dim = False  # keeps the encoder layers' fused path away
 
 
 PATCHES: dict[type[nn.Module], Patch] = {
+    nn.Bilinear: _bilinear,
     nn.Linear: _linear,
     nn.modules.conv._ConvNd: _convolution,
     nn.modules.batchnorm._NormBase: _batch_norm,

@@ -1,12 +1,15 @@
 """Tensors that share memory: what is written through one changes the others."""
 
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils.weak import TensorWeakRef
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Operand
+from flwr_asyncdrop.submodel.discovery.call import Operand
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 
 _OVERWRITTEN = "overwritten in part by {op}"
@@ -36,12 +39,14 @@ class Aliases:
         return [other for other in known if other is not None and other is not tensor]
 
 
-def written(call: Call) -> list[Tensor]:
-    """Return the tensors that the operation of `call` has changed in place."""
+def written(func: OpOverload, arguments: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors among the arguments that the operation changes in place."""
+    if not func._schema.is_mutable:
+        return []
     changed: list[Tensor] = []
-    for entry in call.func._schema.arguments:
+    for entry in func._schema.arguments:
         if entry.alias_info is not None and entry.alias_info.is_write:
-            value = call.arguments[entry.name]
+            value = arguments[entry.name]
             values = value if isinstance(value, (list, tuple)) else [value]
             changed += [item for item in values if isinstance(item, Tensor)]
     return changed

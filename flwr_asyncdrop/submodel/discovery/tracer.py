@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -115,6 +116,8 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         }
         tensors = [v for v in tree_leaves(arguments) if isinstance(v, Tensor)]
         known = {id(tensor): self.operand(tensor) for tensor in tensors}
+        for tensor in written(func, arguments):
+            known[id(tensor)] = _as_it_was(known[id(tensor)])
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ in _UNINITIALISED:
             result.zero_()  # memory that says nothing about the model
@@ -145,7 +148,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
                 self.label(output, tidied, from_input=from_input, silent=silent)
                 if conditions:
                     self._conditions[output] = conditions
-        for tensor in written(call):
+        for tensor in written(call.func, call.arguments):
             self._spread(tensor)
 
     def _spread(self, changed: Tensor) -> None:
@@ -189,6 +192,13 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             for layer in operand.layers:
                 self._space.freeze(layer, reason)
         return call.unlabelled()
+
+
+def _as_it_was(operand: Operand) -> Operand:
+    """Keep the values of what is about to change, if they may be the same all over."""
+    if operand.layers or operand.from_input:
+        return operand
+    return replace(operand, value=operand.value.clone())
 
 
 @cache

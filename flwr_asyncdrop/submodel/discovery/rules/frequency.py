@@ -1,6 +1,6 @@
 """Complex numbers and Fourier transforms."""
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Labels
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
 
 
 def transform(call: Call) -> Labels:
@@ -34,7 +34,7 @@ def as_real(call: Call) -> Labels:
     return [[k.unsqueeze(-1).expand(shape) for k in call.operand("self").layers]]
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "_fft_r2c _fft_c2r _fft_c2c": transform,
     "view_as_complex": as_complex,
     "view_as_real": as_real,

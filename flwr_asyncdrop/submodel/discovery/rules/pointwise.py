@@ -28,6 +28,7 @@ def unify(
     joined: list[Layer] = []
     for operand in operands:
         others = [other for other in operands if other is not operand]
+        own: list[Layer] = []
         for layer in operand.layers:
             wide = layer.expand(tuple(shape))
             varying = space.varying(wide)
@@ -42,12 +43,27 @@ def unify(
             if obstructed:
                 wide = space.collapse(wide, obstructed).expand(tuple(shape))
                 varying = varying - obstructed
-            partner = next((k for k in joined if space.varying(k) & varying), None)
-            if partner is None:
-                joined.append(wide)
-            else:
-                space.join(partner, wide)
+            own.append(wide)
+        joined += _paired(space, joined, own)
     return joined
+
+
+def _paired(
+    space: LabelSpace, known: Sequence[Layer], own: Sequence[Layer]
+) -> list[Layer]:
+    """Pair layers along the same dims; return those of `own` that are alone there."""
+    alone, meeting, met = [], [], dict[int, Layer]()
+    for layer in own:
+        varying = space.varying(layer)
+        partners = [k for k in known if space.varying(k) & varying]
+        if not partners:
+            alone.append(layer)
+            continue
+        meeting.append(layer)
+        met.update((id(k), k) for k in partners)
+    if meeting:
+        space.pair(list(met.values()), meeting)
+    return alone
 
 
 def _obstructs(

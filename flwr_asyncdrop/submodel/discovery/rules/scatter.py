@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import unify
 
@@ -88,10 +88,8 @@ def index_put(call: Call) -> Labels:
     for index in indices:
         for layer in call.known[id(index)].layers if index is not None else []:
             space.freeze(layer, "used as an index by {op}")
-    return [
-        _lengthened(layer, first, count).expand(shape)
-        for layer in unify(space, operands, outer)
-    ]
+    joined = unify(space, operands, outer)
+    return [[_lengthened(layer, first, count).expand(shape) for layer in joined]]
 
 
 def _is_mask(indices: list[Tensor | None], target: Tensor) -> bool:
@@ -150,7 +148,7 @@ def _first_along(
     return Operand(_shortened(value, first, rank), layers, values.from_input)
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     "scatter scatter_ scatter_add scatter_add_": scatter,
     "scatter_reduce scatter_reduce_": scatter,
     "index_add index_add_ index_copy index_copy_ index_reduce index_reduce_": index_add,
