@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from flwr_asyncdrop.submodel.attention import NarrowMultiheadAttention
+from flwr_asyncdrop.submodel.derived import refresh
+from flwr_asyncdrop.submodel.recurrent import PaddedLSTM
 
 Patch: TypeAlias = Callable[[Any, Any], None]
 """Sets the attributes of a narrowed module; the second argument is the full one."""
@@ -55,6 +57,8 @@ def _recurrent(narrow: nn.RNNBase, full: nn.RNNBase) -> None:
     narrow.input_size = narrow.weight_ih_l0.shape[1]
     if full.proj_size:
         narrow.proj_size = len(narrow.weight_hr_l0)
+        if narrow.proj_size == narrow.hidden_size:
+            narrow.__class__ = PaddedLSTM
 
 
 def _recurrent_cell(narrow: nn.LSTMCell, _: nn.LSTMCell) -> None:
@@ -99,6 +103,7 @@ submodels are built, if its forward reads widths from attributes."""
 
 def patch(narrow: nn.Module, full: nn.Module) -> None:
     """Set the size attributes of `narrow`, a copy of `full` with narrower tensors."""
+    refresh(narrow)
     for base in type(full).__mro__:
         if base in PATCHES:
             PATCHES[base](narrow, full)

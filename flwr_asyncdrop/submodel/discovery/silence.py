@@ -6,6 +6,8 @@ zeroed. Sums and norms over such units stay as they are when units are dropped.
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from flwr_asyncdrop.submodel.discovery.call import Call, Operand
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 
@@ -14,10 +16,10 @@ _KEEPS_ZERO = frozenset(
     """
     abs alias amax amin asin asinh atan atanh avg_pool1d avg_pool2d avg_pool3d
     adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d as_strided celu
-    clone constant_pad_nd contiguous conj_physical _conj cat detach elu embedding erf
+    clone contiguous conj_physical _conj detach dot elu embedding erf
     expand expm1 _fft_c2c _fft_c2r _fft_r2c gelu hardshrink hardswish index_select
     index leaky_relu linalg_vector_norm lift_fresh log1p max_pool1d_with_indices
-    max_pool2d_with_indices max_pool3d_with_indices mean mish native_dropout neg norm
+    max_pool2d_with_indices max_pool3d_with_indices mean mish mv native_dropout neg norm
     permute pixel_shuffle pixel_unshuffle _prelu_kernel relu repeat reshape
     _reshape_alias resolve_conj roll flip round select sgn sign silu sin sinh slice
     softshrink split split_with_sizes sqrt square squeeze stack sum t tan tanh _to_copy
@@ -40,9 +42,13 @@ def is_silent(call: Call, layers: Sequence[Layer]) -> bool:
         return False
     if name in _KEEPS_ZERO or _keeps_zero(call, name):
         return all(operand.silent for operand in labelled)
+    if name in ("cat", "stack"):
+        return all(operand.silent for operand in operands if operand.value.numel())
     if name in _PRODUCTS:
         return dims <= _covered(space, name, operands)
     if name in _SUMS:
+        if not isinstance(call.arguments["other"], Tensor):
+            return False
         rank = call.outputs[0].dim()
         return all(k.silent and dims <= _dims(space, k, rank) for k in operands)
     if name in ("addmm", "baddbmm"):
@@ -67,13 +73,22 @@ def _keeps_zero(call: Call, name: str) -> bool:
     arguments = call.arguments
     if name == "pow":
         exponent = arguments["exponent"]
-        return isinstance(exponent, (int, float)) and exponent > 0
+        return _is_number(exponent) and exponent > 0
     if name == "masked_fill":
-        return bool(arguments["value"] == 0)
+        value = arguments["value"]
+        return _is_number(value) and value == 0
     if name in ("clamp", "hardtanh"):
         low, high = (arguments.get(k, arguments.get(f"{k}_val")) for k in ("min", "max"))
-        return (low is None or low <= 0) and (high is None or high >= 0)
-    return name == "clamp_min" and arguments["min"] <= 0
+        return _is_number(low or 0) and _is_number(high or 0) and (
+            (low or 0) <= 0 <= (high or 0)
+        )
+    if name == "clamp_min":
+        return _is_number(arguments["min"]) and arguments["min"] <= 0
+    return name == "constant_pad_nd" and arguments["value"] == 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
 
 
 def _dims(space: LabelSpace, operand: Operand, rank: int) -> set[int]:
