@@ -2,7 +2,7 @@
 
 Weight normalisation keeps the weight that it computed last, and many modules keep an
 activation to be looked at. Such tensors have a gradient history, with which Python
-cannot copy them.
+cannot copy them; nor can it copy compressed sparse tensors.
 """
 
 import torch
@@ -16,9 +16,13 @@ def derived_tensors(model: nn.Module) -> dict[int, Tensor]:
     return {
         id(value): value.detach().clone()
         for module in model.modules()
-        for value in vars(module).values()
-        if isinstance(value, Tensor) and not value.is_leaf
+        for value in [*vars(module).values(), *module._buffers.values()]
+        if isinstance(value, Tensor) and not _is_copyable(value)
     }
+
+
+def _is_copyable(tensor: Tensor) -> bool:
+    return tensor.is_leaf and tensor.layout in (torch.strided, torch.sparse_coo)
 
 
 @torch.no_grad()
