@@ -58,6 +58,7 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
 
     def _project(self, sources: list[Tensor]) -> list[Tensor]:
         """Return query, key and value, each (batch, length, heads * head_dim)."""
+        weights: tuple[Tensor, ...]
         weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         if self.in_proj_weight is not None:
             weights = self.in_proj_weight.chunk(3)

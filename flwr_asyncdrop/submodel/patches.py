@@ -51,7 +51,7 @@ def _bilinear(narrow: nn.Bilinear, _: nn.Bilinear) -> None:
     narrow.out_features, narrow.in1_features, narrow.in2_features = sizes
 
 
-def _recurrent(narrow: nn.RNNBase, full: nn.RNNBase) -> None:
+def _recurrent(narrow: Any, full: Any) -> None:
     gates = len(full.weight_ih_l0) // full.hidden_size
     narrow.hidden_size = len(narrow.weight_ih_l0) // gates
     narrow.input_size = narrow.weight_ih_l0.shape[1]

@@ -13,7 +13,11 @@ class PaddedLSTM(nn.LSTM):
     are equally wide. So it runs with one more hidden unit, which is always zero.
     """
 
-    def forward(self, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
+    def forward(
+        self,
+        input: Any,  # noqa: A002  # as the stock module calls it
+        hx: tuple[Tensor, Tensor] | None = None,
+    ) -> Any:
         """Return what the stock module does."""
         names, weights = self._flat_weights_names, self._flat_weights
         width = self.hidden_size
@@ -31,10 +35,10 @@ class PaddedLSTM(nn.LSTM):
         return output, (hidden, cell[..., :width])
 
 
-def _padded(name: str, weight: Tensor, width: int) -> Tensor:
+def _padded(name: str, weight: Any, width: int) -> Tensor:
     """Return the weight with zeros for one more hidden unit."""
     if name.startswith("weight_hr"):
         return F.pad(weight, (0, 1))
-    gates = weight.unflatten(0, (4, width))
+    gates = weight.view(4, width, *weight.shape[1:])
     margins = (0, 0, 0, 1) if name.startswith("weight") else (0, 1)
     return F.pad(gates, margins).flatten(0, 1)

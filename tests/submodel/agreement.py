@@ -9,7 +9,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.submodel import Indices, Plan, extract, load_submodel, plan_submodels
+from flwr_asyncdrop.submodel import (
+    Indices,
+    Plan,
+    extract,
+    load_submodel,
+    plan_submodels,
+)
 from tests.submodel.silencing import masks, random_keep
 
 # A unit whose length is normalised must not have the length 0.
@@ -37,9 +43,13 @@ def build_in_double_precision(build: Callable[[], nn.Module]) -> nn.Module:
     for tensor in model.state_dict(keep_vars=True).values():
         if tensor.is_complex():
             tensor.data = tensor.data.to(torch.complex128)
-        elif tensor.is_floating_point() and len(tensor.unique()) == 1:
+        elif tensor.is_floating_point() and _is_constant(tensor):
             tensor.data.uniform_(0.5, 1.5)
     return model
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and len(tensor.unique()) == 1
 
 
 def assert_same(

@@ -10,8 +10,13 @@ from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import plan_submodels
-from tests.submodel.agreement import build_in_double_precision, planned, share
+from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from tests.submodel.agreement import (
+    assert_same,
+    build_in_double_precision,
+    planned,
+    share,
+)
 from tests.submodel.networks import images, tokens, vectors
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 0, 2, 1], [1, 2, 3, 4, 0, 2, 0, 1]])
@@ -100,8 +105,6 @@ def test_width_of_a_narrow_normalised_layer_is_known_to_the_scale():
         second = parametrizations.weight_norm(nn.Linear(8, 3, bias=False))
         return nn.Sequential(first, second)
 
-    from flwr_asyncdrop.submodel import extract, load_submodel
-
     model = build_in_double_precision(build)
     plan = plan_submodels(model, vectors())
     indices = plan.indices((torch.arange(4),))
@@ -176,9 +179,6 @@ def test_projection_as_wide_as_what_is_left_of_the_hidden_state():
             start = x.new_zeros(1, len(x), self.rnn.proj_size)
             cell = x.new_zeros(1, len(x), self.rnn.hidden_size)
             return self.head(self.rnn(x, (start, cell))[0][:, -1])
-
-    from flwr_asyncdrop.submodel import extract, load_submodel
-    from tests.submodel.agreement import assert_same
 
     model = build_in_double_precision(Projected)
     plan = plan_submodels(model, steps())
@@ -447,9 +447,7 @@ def test_units_that_meet_in_shared_memory_go_together(use):
     """The second layer's units come in the opposite order."""
 
     def build():
-        return Net(
-            use, a=nn.Linear(5, 4), b=nn.Linear(5, 4), head=nn.Linear(4, 3)
-        )
+        return Net(use, a=nn.Linear(5, 4), b=nn.Linear(5, 4), head=nn.Linear(4, 3))
 
     model = build_in_double_precision(build)
     plan = plan_submodels(model, vectors())
@@ -520,9 +518,7 @@ LAYERS = {
     "nearest exact": (nn.Upsample(scale_factor=2, mode="nearest-exact"), 6),
     "grouped transposed": (nn.ConvTranspose2d(6, 9, 2, 2, groups=3), 9),
     "unpool": (
-        Net(
-            lambda _, x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)
-        ),
+        Net(lambda _, x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)),
         6,
     ),
     "fold": (
@@ -546,7 +542,9 @@ def test_layers_that_pass_channels_on(name):
     layer, width = LAYERS[name]
 
     def build():
-        return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), layer, nn.Conv2d(width, 2, 1))
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1), layer, nn.Conv2d(width, 2, 1)
+        )
 
     plan = planned(build, (images(),), seeds=1)
 

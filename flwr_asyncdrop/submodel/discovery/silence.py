@@ -12,8 +12,7 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Operand
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 
 # Operations that keep a zero, or move it.
-_KEEPS_ZERO = frozenset(
-    """
+_ZERO_TO_ZERO = """
     abs alias amax amin asin asinh atan atanh avg_pool1d avg_pool2d avg_pool3d
     adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d as_strided celu
     clone contiguous conj_physical _conj detach dot elu embedding erf
@@ -25,10 +24,10 @@ _KEEPS_ZERO = frozenset(
     softshrink split split_with_sizes sqrt square squeeze stack sum t tan tanh _to_copy
     transpose trunc unbind unfold _unsafe_view unsqueeze unsafe_split view
     unsafe_split_with_sizes view_as_complex view_as_real channel_shuffle
-    """.split()
-)
-_PRODUCTS = frozenset("mul mm bmm _trilinear".split())
-_SUMS = frozenset("add sub".split())
+"""
+_KEEPS_ZERO = frozenset(_ZERO_TO_ZERO.split())
+_PRODUCTS = ("mul", "mm", "bmm", "_trilinear")
+_SUMS = ("add", "sub")
 
 
 def is_silent(call: Call, layers: Sequence[Layer]) -> bool:
@@ -73,18 +72,17 @@ def _keeps_zero(call: Call, name: str) -> bool:
     arguments = call.arguments
     if name == "pow":
         exponent = arguments["exponent"]
-        return _is_number(exponent) and exponent > 0
+        return _is_number(exponent) and bool(exponent > 0)
     if name == "masked_fill":
         value = arguments["value"]
-        return _is_number(value) and value == 0
+        return _is_number(value) and bool(value == 0)
     if name in ("clamp", "hardtanh"):
-        low, high = (arguments.get(k, arguments.get(f"{k}_val")) for k in ("min", "max"))
-        return _is_number(low or 0) and _is_number(high or 0) and (
-            (low or 0) <= 0 <= (high or 0)
-        )
+        ends = [arguments.get(k, arguments.get(f"{k}_val")) for k in ("min", "max")]
+        low, high = (0 if end is None else end for end in ends)
+        return _is_number(low) and _is_number(high) and bool(low <= 0 <= high)
     if name == "clamp_min":
-        return _is_number(arguments["min"]) and arguments["min"] <= 0
-    return name == "constant_pad_nd" and arguments["value"] == 0
+        return _is_number(arguments["min"]) and bool(arguments["min"] <= 0)
+    return name == "constant_pad_nd" and bool(arguments["value"] == 0)
 
 
 def _is_number(value: object) -> bool:

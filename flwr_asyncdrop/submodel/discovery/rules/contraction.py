@@ -92,7 +92,8 @@ def trilinear(call: Call) -> Labels:
             value = value.unsqueeze(dim)
             layers = [layer.unsqueeze(dim) for layer in layers]
         factors.append(Operand(value, layers, operand.from_input))
-    whole = torch.broadcast_shapes(*(factor.value.shape for factor in factors))
+    sizes = zip(*(factor.value.shape for factor in factors), strict=True)
+    whole = [max(along_dim) for along_dim in sizes]
     summed = set(call.arguments["sumdim"])
     layers = []
     for layer in unify(call.space, factors, whole):
