@@ -70,7 +70,7 @@ def _prelu(narrow: nn.PReLU, _: nn.PReLU) -> None:
     narrow.num_parameters = len(narrow.weight)
 
 
-def _attention(narrow: nn.MultiheadAttention, full: nn.MultiheadAttention) -> None:
+def _attention(narrow: Any, full: nn.MultiheadAttention) -> None:
     narrow.__class__ = NarrowMultiheadAttention
     narrow.num_heads = narrow.out_proj.weight.shape[1] // full.head_dim
     query = key = value = narrow.in_proj_weight
