@@ -192,10 +192,21 @@ def test_inputs_that_the_model_does_not_take():
 
 def test_model_that_cannot_be_copied():
     model = Chain()
-    model.cache = model.first(torch.ones(1, 5))
+    model.lock = threading.Lock()
 
     with pytest.raises(UnsupportedModelError, match="Chain cannot be copied"):
         plan_submodels(model, vectors())
+
+
+def test_model_that_keeps_an_activation_can_be_copied():
+    model = seeded(Chain)
+    model.kept = model.first(vectors())
+
+    plan = plan_submodels(model, vectors())
+
+    small = load_submodel(model, extract(model.state_dict(), {}))
+    assert len(plan.groups) == 2
+    assert torch.equal(small(vectors()), model(vectors()))
 
 
 def test_unknown_scope():
