@@ -86,9 +86,7 @@ def test_dirichlet_devices_share_no_sample_and_differ_by_alpha():
     labels = load_data(RunConfig()).train_y.numpy()
 
     def commonest(alpha):
-        config = RunConfig(
-            model="mlp", partition="dirichlet", dirichlet_alpha=alpha
-        )
+        config = RunConfig(model="mlp", partition="dirichlet", dirichlet_alpha=alpha)
         parts = partitions(config, 8)
         assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
         return [np.bincount(labels[part]).max() / len(part) for part in parts]
