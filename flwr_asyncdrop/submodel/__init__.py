@@ -9,6 +9,7 @@ writes them back. `load_submodel` builds the module that fits them.
 from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
 from flwr_asyncdrop.submodel.block_plan import BlockPlan
 from flwr_asyncdrop.submodel.blocks import plan_blocks
+from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.kernels import steady_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
@@ -26,6 +27,7 @@ from flwr_asyncdrop.submodel.types import Indices, Keep, State, UnitKind
 
 __all__ = [
     "BlockPlan",
+    "DropCounts",
     "Indices",
     "Keep",
     "Plan",
