@@ -11,9 +11,25 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.assignment import Assignment, ExampleInputs
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.submodel import Plan, State, plan_blocks, plan_submodels
+from flwr_asyncdrop.submodel import (
+    Plan,
+    Scope,
+    State,
+    plan_blocks,
+    plan_submodels,
+)
 
 _TASKS_TRIED = 8
+
+
+def check_maskable(plan: Plan) -> None:
+    """Raise ConfigError if zeros do not stand for dropped units of `plan`."""
+    for group in plan.groups:
+        if group.kind == "stream":
+            raise ConfigError(
+                f"mode='masked' zeroes units, and those of {group.name} are normalised "
+                "together, zeros too: choose mode='sliced', or scope='all'"
+            )
 
 
 def discover(
@@ -21,7 +37,7 @@ def discover(
     units: Literal["channels", "blocks"],
     model: nn.Module | None,
     example_inputs: ExampleInputs | None,
-    scope: Literal["internal", "all"],
+    scope: Scope,
 ) -> Plan:
     """Return the units of a model, or its residual blocks; messages name `strategy`."""
     if model is None or example_inputs is None:

@@ -23,7 +23,7 @@ from flwr_asyncdrop.submodel.savings import (
     step_flops,
 )
 from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, silenced
-from flwr_asyncdrop.submodel.types import Indices, Keep, State, UnitKind
+from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State, UnitKind
 
 __all__ = [
     "BlockPlan",
@@ -31,6 +31,7 @@ __all__ = [
     "Indices",
     "Keep",
     "Plan",
+    "Scope",
     "State",
     "SubmodelCost",
     "UnitGroup",

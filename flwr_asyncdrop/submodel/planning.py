@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe, probes
 from flwr_asyncdrop.submodel.types import (
     Example,
     Inputs,
+    Scope,
     examples_of,
     parameters_of,
     tensors_of,
@@ -29,7 +30,7 @@ def plan_submodels(
     example_inputs: Inputs,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
-    scope: Literal["internal", "all"] = "all",
+    scope: Scope = "all",
 ) -> Plan:
     """Find which units of `model` can be dropped, and all that hangs on each.
 
@@ -49,9 +50,14 @@ def plan_submodels(
         two is enough.
     example_kwargs : mapping, optional
         Keyword arguments of every pass.
-    scope : {"all", "internal"}
+    scope : {"all", "internal", "stream"}
         ``"internal"`` leaves whole what residual streams carry, and drops only units
-        that are made and consumed inside a block.
+        that are made and consumed inside a block. ``"stream"`` drops more than
+        ``"all"``: the units of streams that are normalised over them, by LayerNorm or
+        RMSNorm, in groups of kind ``"stream"``. Without such a unit the others are
+        normalised by statistics of their own, so that a submodel is a narrower model
+        in its own right. It is not what the full model is with units silenced, and
+        only verified to run, and to be the same in any order of its units.
 
     Returns
     -------
@@ -61,16 +67,16 @@ def plan_submodels(
     Raises
     ------
     ConfigError
-        If `scope` is neither.
+        If `scope` is none of these.
     UnsupportedModelError
         If the model cannot be copied, does not run on the inputs, cannot be traced,
         or has no units that can be dropped.
     """
-    if scope not in ("all", "internal"):
-        raise ConfigError(f"scope={scope!r} must be 'all' or 'internal'")
+    if scope not in get_args(Scope):
+        raise ConfigError(f"scope={scope!r} must be 'all', 'internal' or 'stream'")
     examples = examples_of(example_inputs, example_kwargs)
     with plain_kernels():
-        probe, plan = _discover(model, examples[0])
+        probe, plan = _discover(model, examples[0], streams=scope == "stream")
         if scope == "internal":
             residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
             plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
@@ -145,11 +151,15 @@ def _check_arrays(model: str, tensors: Mapping[str, Tensor], plan: Plan) -> None
             )
 
 
-def _discover(model: nn.Module, example: Example) -> tuple[Probe, Plan]:
+def _discover(
+    model: nn.Module, example: Example, *, streams: bool
+) -> tuple[Probe, Plan]:
     failure: Exception | None = None
     for probe in probes(model, example):
         try:
-            return probe, discover(probe.model, probe.fresh_example())
+            return probe, discover(
+                probe.model, probe.fresh_example(), streams=streams
+            )
         except Exception as error:
             failure = error
     make_probe(model, example)  # complains if it is not the tracing that fails

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -26,6 +27,9 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     fail. It keeps about half of the units, an odd number, so that no head or width
     fits by coincidence. In a small model silent units may hide a fault: other inputs
     are tried too, and dropping only one unit.
+
+    A narrower stream is another model: it must run, beside what else holds, and be the
+    same in any order of its units.
     """
     size = sum(tensor.numel() for tensor in probe.model.parameters())
     rounds = min(max(_SMALL_SIZE // max(size, 1), 1), _MOST_ROUNDS)
@@ -38,7 +42,11 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         drops_one = rounds > 1 and number % 2 == 0
         trial = _Trial(tried, plan, state, generator, drops_one)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
-        faults |= bisect(sound, trial.fault)
+        streams = [group for group in sound if plan.groups[group].kind == "stream"]
+        exact = [group for group in sound if group not in streams]
+        faults |= bisect(exact, trial.fault)
+        beside = [group for group in exact if group not in faults]
+        faults |= bisect(streams, partial(trial.fault, beside=beside))
     return faults
 
 
@@ -91,8 +99,12 @@ class _Trial:
     generator: torch.Generator
     drops_one: bool
 
-    def fault(self, groups: Sequence[int]) -> str | None:
-        """Return what is wrong with dropping units of all `groups`, if anything."""
+    def fault(self, groups: Sequence[int], beside: Sequence[int] = ()) -> str | None:
+        """Return what is wrong with dropping units of all `groups`, if anything.
+
+        Of those `beside` them units are dropped too.
+        """
+        groups = [*beside, *groups]
         order = self._order(groups)
         places = self.plan.indices(self._keep(groups))
         sources = _sources(self.plan, places, order)
@@ -102,12 +114,23 @@ class _Trial:
         except Exception as error:  # whatever the model's own code raises
             kind, line = type(error).__name__, first_line(error)
             return f"a narrower model does not run ({kind}: {line})"
+        if any(self.plan.groups[group].kind == "stream" for group in groups):
+            return self._fault_of_stream(order, narrowed)
         silenced = self._run(self.probe.model, _silenced(self.state, sources))
         same = agree(narrowed, silenced, self.probe.tolerance)
         if (self.drops_one or not same) and not self._is_reorderable(order):
             return "its units are not interchangeable: reordering changes the output"
         if not same:
             return "a narrower model differs from the full one with units silenced"
+        return None
+
+    def _fault_of_stream(self, order: Tensor, narrowed: Sequence[Any]) -> str | None:
+        """Return what is wrong with a narrower stream, whose outputs are its own."""
+        full = self._run(self.probe.model, {})
+        if not self._is_reorderable(order):
+            return "its units are not interchangeable: reordering changes the output"
+        if [_form(leaf) for leaf in narrowed] != [_form(leaf) for leaf in full]:
+            return "a narrower model has outputs of another shape, or not finite"
         return None
 
     def _is_reorderable(self, order: Tensor) -> bool:
@@ -145,6 +168,14 @@ class _Trial:
             cycle = offset + torch.randperm(size, generator=self.generator)
             order[cycle] = cycle.roll(1)  # so that none stays in its place
         return order
+
+
+def _form(leaf: Any) -> Any:
+    """Return the shape of a tensor, and where its values are finite if not all are."""
+    if not isinstance(leaf, Tensor):
+        return type(leaf)
+    finite = leaf.isfinite()
+    return leaf.shape, leaf.dtype, None if bool(finite.all()) else finite.tolist()
 
 
 def _sources(plan: Plan, places: Indices, order: Tensor) -> Indices:

@@ -197,7 +197,7 @@ def test_model_that_cannot_be_copied():
 
 
 def test_unknown_scope():
-    with pytest.raises(ConfigError, match="scope='outer' must be 'all'"):
+    with pytest.raises(ConfigError, match="scope='outer' must be 'all', 'internal' or"):
         plan_submodels(Chain(), vectors(), scope="outer")
 
 

@@ -12,12 +12,15 @@ from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.types import Example, tensors_of
 
 
-def discover(model: nn.Module, example: Example) -> Plan:
+def discover(
+    model: nn.Module, example: Example, *, streams: bool = False
+) -> Plan:
     """Trace `model`, in eval mode on the CPU; return the plan that follows.
 
-    It is unverified: rules do not see sizes that the model's code hides.
+    It is unverified: rules do not see sizes that the model's code hides. With `streams`
+    it has groups of kind "stream", too.
     """
-    space = LabelSpace()
+    space = LabelSpace(streams=streams)
     tracer = UnitTracer(space)
     ids = _label_tensors(model, space, tracer)
     for tensor in tensors_within([example.args, example.kwargs]):

@@ -41,9 +41,7 @@ def group_units(
     members: list[Ids] = []
     groups: list[UnitGroup] = []
     for name, group in _named(_interchangeable(axes), list(axes), makers):
-        residual = bool(units.residual(group).any())
-        kind: UnitKind = "residual" if residual else "internal"
-        groups.append(UnitGroup(name, len(group), kind))
+        groups.append(UnitGroup(name, len(group), _kind(units, group)))
         members.append(group)
 
     numbers = np.full(1 + max((v.max(initial=0) for v in axes.values()), default=0), -1)
@@ -64,6 +62,12 @@ def group_units(
         parameters=parameters_of(tensors),
         left_out=dict(reversed(left_out.items())),
     )
+
+
+def _kind(units: UnionFind, group: Ids) -> UnitKind:
+    if units.normalised(group).any():
+        return "stream"
+    return "residual" if units.residual(group).any() else "internal"
 
 
 def _why_not_grouped(axes: Mapping[Axis, Ids], axis: Axis) -> str:
