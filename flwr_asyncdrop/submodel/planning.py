@@ -157,9 +157,7 @@ def _discover(
     failure: Exception | None = None
     for probe in probes(model, example):
         try:
-            return probe, discover(
-                probe.model, probe.fresh_example(), streams=streams
-            )
+            return probe, discover(probe.model, probe.fresh_example(), streams=streams)
         except Exception as error:
             failure = error
     make_probe(model, example)  # complains if it is not the tracing that fails

@@ -12,9 +12,7 @@ from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.types import Example, tensors_of
 
 
-def discover(
-    model: nn.Module, example: Example, *, streams: bool = False
-) -> Plan:
+def discover(model: nn.Module, example: Example, *, streams: bool = False) -> Plan:
     """Trace `model`, in eval mode on the CPU; return the plan that follows.
 
     It is unverified: rules do not see sizes that the model's code hides. With `streams`

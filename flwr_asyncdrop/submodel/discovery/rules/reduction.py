@@ -2,7 +2,7 @@
 
 from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
 
-_STATISTICS = ("mean", "var", "std", "var_mean", "linalg_vector_norm")
+_STATISTICS = ("mean", "var", "std", "var_mean")
 
 
 def reduce(call: Call) -> Labels:
