@@ -9,6 +9,7 @@ from flwr_asyncdrop import AsyncDrop
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from flwr_asyncdrop.submodel.discovery import discover
+from flwr_asyncdrop.submodel.probe import make_probe
 from flwr_asyncdrop.submodel.types import Example, owner_of
 from tests.submodel.networks import (
     Encoder,
@@ -254,7 +255,7 @@ class WidthOfNorm(nn.Module):
 
 @pytest.mark.parametrize("build", [WidthInAttribute, WidthOfNorm])
 def test_a_width_that_goes_stale_is_refused(build):
-    found = discover(build().eval(), Example((tokens(),)), streams=True)
+    found, _ = discover(make_probe(build(), [Example((tokens(),))]), streams=True)
     assert len(streams_of(found)) == 1
     plan = plan_submodels(build(), tokens(), scope="stream")
     assert [group.name for group in plan.groups] == ["hidden"]
