@@ -11,8 +11,10 @@ from flwr_asyncdrop.submodel.block_plan import BlockPlan
 from flwr_asyncdrop.submodel.blocks import plan_blocks
 from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.declare import declare_plan
+from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
 from flwr_asyncdrop.submodel.kernels import steady_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
+from flwr_asyncdrop.submodel.patches import PATCHES
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.planning import plan_submodels, verify_plan
 from flwr_asyncdrop.submodel.savings import (
@@ -26,6 +28,8 @@ from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, 
 from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State, UnitKind
 
 __all__ = [
+    "PATCHES",
+    "RULES",
     "BlockPlan",
     "DropCounts",
     "Indices",
@@ -37,6 +41,7 @@ __all__ = [
     "UnitGroup",
     "UnitKind",
     "add_",
+    "add_rule",
     "check_fits",
     "declare_plan",
     "droppable_share",

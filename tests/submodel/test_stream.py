@@ -273,6 +273,12 @@ def test_a_stream_whose_output_changes_shape_is_refused():
     assert "outputs of another shape" in plan.left_out["embedding"]
 
 
+def test_the_report_says_that_submodels_are_models_of_their_own():
+    reports = [plan_submodels(Encoder(), tokens(), scope=s) for s in ("all", "stream")]
+    alone = "a submodel is a narrower model in its own right, not the full one with"
+    assert [alone in str(plan) for plan in reports] == [False, True]
+
+
 def test_models_without_normalised_streams_are_as_before():
     model = seeded(lambda: ResidualNet([6, 8], 4))
     plans = [plan_submodels(model, images(1), scope=s) for s in ("all", "stream")]

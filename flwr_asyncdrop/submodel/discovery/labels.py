@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
+from flwr_asyncdrop.submodel.discovery.uses import Uses
 
 TOGETHER = "its units stand or fall together: none of them can go alone"
 
@@ -46,8 +47,14 @@ class LabelSpace:
         self.operation = "the model"  # what is being traced, for the reasons
         # What freezes if the operation's result reaches the model's output, and why.
         self.conditions: list[Condition] = []
+        self.uses = Uses()
         self._splits: list[Layer] = []
         self._first_copy: int | None = None
+
+    def note_uses(self, layers: Iterable[Layer]) -> None:
+        """Note that the operation takes these units."""
+        for layer in layers:
+            self.uses.note(compact(layer).numpy(), self.operation)
 
     def fresh(self, count: int) -> Tensor:
         """Return a vector of `count` new unit ids."""
