@@ -26,7 +26,7 @@ class Uses:
 
     def last(self, unit: int, units: UnionFind) -> str | None:
         """Return what took `unit` last, or one joined with it; None if nothing did."""
-        known = np.arange(1, len(self._last))
+        known = np.arange(1, min(len(self._last), len(units)))
         alike = known[units.roots(known) == units.roots(np.array([unit]))]
         number = int(self._last[alike].max(initial=_UNUSED))
         return None if number == _UNUSED else self._operations[number]
