@@ -10,12 +10,16 @@ from flwr_asyncdrop.submodel.discovery.rules.contraction import (
 )
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import unify
 
+_STATISTICS = ("mean", "var", "std", "var_mean")
+
 
 def reduce(call: Call) -> Labels:
     """Sum, average or search over dims; units that would all be reduced freeze.
 
     They do not if nobody uses the result, like the average of attention's heads, or
-    if they add nothing to a sum or a norm once they are zero.
+    if they add nothing to a sum or a norm once they are zero. A statistic that keeps
+    its dims, to be applied to the units again, makes a stream of them: a normalisation
+    written by hand.
     """
     source = call.operand("self")
     rank = source.value.dim()
@@ -26,6 +30,9 @@ def reduce(call: Call) -> Labels:
     layers = []
     for layer in source.layers:
         varying = call.space.varying(layer)
+        if varying <= reduced and call.space.streams and _is_statistic(call):
+            call.space.normalise(layer)
+            continue
         if varying <= reduced:
             if source.silent and _ignores_zeros(call):
                 continue
@@ -45,6 +52,12 @@ def _ignores_zeros(call: Call) -> bool:
     name = call.func.overloadpacket.__name__
     norm = name in ("linalg_vector_norm", "norm") and (order is None or order >= 0)
     return name == "sum" or norm
+
+
+def _is_statistic(call: Call) -> bool:
+    """Whether the call yields a mean or a spread, to be broadcast over the units."""
+    name = call.func.overloadpacket.__name__
+    return name in _STATISTICS and bool(call.arguments.get("keepdim"))
 
 
 def pool(spatial: int) -> Rule:
