@@ -26,6 +26,7 @@ def discover(model: nn.Module, example: Example) -> Plan:
         outputs = example.run(model)
     for tensor in tensors_within(outputs):
         tracer.close(tensor)
+    space.settle_cuts()
     space.settle_splits()
     return group_units(model, ids, space.units)
 

@@ -7,16 +7,30 @@ own view operations apply to it. A weight has one layer per dim; an activation h
 one for its channels, and rarely more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
 
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
+
+UNEQUAL = "cut into unequal parts by {op}"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis of units and the pieces, (start, end), that slices take of it."""
+
+    layer: Layer
+    dim: int
+    operation: str
+    pieces: set[tuple[int, int]] = field(default_factory=set)
 
 
 def compact(layer: Layer) -> Tensor:
@@ -41,6 +55,9 @@ class LabelSpace:
         # What freezes if the operation's result reaches the model's output, and why.
         self.conditions: list[Condition] = []
         self._splits: list[Layer] = []
+        self._cuts: list[Cut] = []
+        self._cuts_of: MutableMapping[Tensor, dict[tuple[int, int], Cut]]
+        self._cuts_of = WeakTensorKeyDictionary()
         self._first_copy: int | None = None
 
     def fresh(self, count: int) -> Tensor:
@@ -120,6 +137,39 @@ class LabelSpace:
         """Note a view that splits an axis of units: what is kept must stay a grid."""
         if len(self.varying(layer)) > 1:
             self._splits.append(layer)
+
+    def note_cut(
+        self,
+        source: Tensor,
+        layer: Layer,
+        dim: int,
+        pieces: Iterable[tuple[int, int]],
+    ) -> None:
+        """Note slices of `source` along an axis of units that `layer` tells apart."""
+        cuts = self._cuts_of.setdefault(source, {})
+        place = dim, int(compact(layer).flatten()[0])
+        if place not in cuts:
+            cuts[place] = Cut(layer, dim, self.operation)
+            self._cuts.append(cuts[place])
+        cuts[place].pieces.update(pieces)
+
+    def settle_cuts(self) -> None:
+        """Tie equal pieces, leave those that are the whole axis, freeze the rest.
+
+        Called at the end, when all the slices of an axis are known.
+        """
+        for cut in self._cuts:
+            length = cut.layer.shape[cut.dim]
+            starts, ends = zip(*sorted(cut.pieces), strict=True)
+            sizes = {end - start for start, end in cut.pieces}
+            size = max(sizes)
+            if sizes == {size} and not any(k % size for k in (length, *starts)):
+                first, *others = torch.split(cut.layer, size, cut.dim)
+                for piece in others:
+                    self.join(first, piece)
+            elif (0, *ends) != (*starts, length):
+                self.operation = cut.operation
+                self.freeze(cut.layer, UNEQUAL)
 
     def settle_splits(self) -> None:
         """Let units vary along the longest axis only of every noted view.

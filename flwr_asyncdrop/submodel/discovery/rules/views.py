@@ -21,21 +21,28 @@ def move(call: Call) -> Labels:
 
 
 def expand(call: Call) -> Labels:
-    """Move the labels; an activation without any gets new ones where it is repeated.
+    """Move the labels; copies of an activation along a new dim get units of their own.
 
-    Its copies are interchangeable, like a padding mask's for each head of attention.
+    Copies are interchangeable, like a padding mask's or a single key's for each head
+    of attention. Not beside an axis of units: what is repeated for each of those, like
+    the keys of a group of heads, goes with it.
     """
     source = call.operand("self")
-    if source.layers or not source.from_input:
-        return move(call)
+    moved = move(call)
+    if not source.from_input:
+        return moved
     shape = call.outputs[0].shape
     missing = len(shape) - source.value.dim()
+    taken = {dim for layer in moved[0] for dim in call.space.varying(layer)}
     repeated = [
         dim
         for dim, size in enumerate(shape)
-        if size > 1 and (dim < missing or source.value.shape[dim - missing] == 1)
+        if size > 1
+        and (dim < missing or source.value.shape[dim - missing] == 1)
+        and not {dim - 1, dim + 1} & taken
     ]
-    return [[along(call.space.copies(shape[dim]), shape, dim) for dim in repeated]]
+    copies = [along(call.space.copies(shape[dim]), shape, dim) for dim in repeated]
+    return [[*moved[0], *copies]]
 
 
 def shuffle(call: Call) -> Labels:
@@ -50,11 +57,21 @@ def shuffle(call: Call) -> Labels:
 
 
 def reshape(call: Call) -> Labels:
-    """Reshape the labels; a split of their axis must keep a grid."""
+    """Reshape the labels; a split of their axis must keep a grid.
+
+    Where two axes of units become one, the units of the outer one remain.
+    """
     shape = call.outputs[0].shape
-    layers = [layer.reshape(shape) for layer in call.operand("self").layers]
-    for layer in layers:
+    source = call.operand("self").layers
+    layers: list[Layer] = []
+    for before in sorted(source, key=lambda k: min(call.space.varying(k), default=0)):
+        layer = before.reshape(shape)
+        axes = call.space.varying(layer)
+        if any(axes & call.space.varying(other) for other in layers):
+            call.space.freeze(before, "repeated for each of other units in {op}")
+            continue
         call.space.note_split(layer)
+        layers.append(layer)
     return [layers]
 
 
