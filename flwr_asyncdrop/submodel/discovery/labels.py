@@ -56,6 +56,7 @@ class LabelSpace:
         self.conditions: list[Condition] = []
         self._splits: list[Layer] = []
         self._cuts: list[Cut] = []
+        self._assemblies: list[Tensor] = []
         self._cuts_of: MutableMapping[Tensor, dict[tuple[int, int], Cut]]
         self._cuts_of = WeakTensorKeyDictionary()
         self._first_copy: int | None = None
@@ -156,7 +157,8 @@ class LabelSpace:
     def settle_cuts(self) -> None:
         """Tie equal pieces, leave those that are the whole axis, freeze the rest.
 
-        Called at the end, when all the slices of an axis are known.
+        Called at the end, when all the slices of an axis are known. Unequal pieces that
+        are put together again freeze too: wrong bounds would not show in any shape.
         """
         for cut in self._cuts:
             length = cut.layer.shape[cut.dim]
@@ -167,9 +169,27 @@ class LabelSpace:
                 first, *others = torch.split(cut.layer, size, cut.dim)
                 for piece in others:
                     self.join(first, piece)
-            elif (0, *ends) != (*starts, length):
+            elif (0, *ends) != (*starts, length) or self._is_reassembled(cut):
                 self.operation = cut.operation
                 self.freeze(cut.layer, UNEQUAL)
+
+    def note_assembly(self, vector: Tensor) -> None:
+        """Note an axis that was put together from parts, with the unit of each place."""
+        if self._cuts:
+            self._assemblies.append(vector)
+
+    def _is_reassembled(self, cut: Cut) -> bool:
+        """Whether units of several of the cut's pieces are on one assembled axis."""
+        pieces = [
+            self.droppable(cut.layer.narrow(cut.dim, start, end - start))
+            for start, end in cut.pieces
+        ]
+        for vector in self._assemblies:
+            there = self.droppable(vector)
+            there = there[there > 0]
+            if sum(bool(torch.isin(piece, there).any()) for piece in pieces) > 1:
+                return True
+        return False
 
     def settle_splits(self) -> None:
         """Let units vary along the longest axis only of every noted view.

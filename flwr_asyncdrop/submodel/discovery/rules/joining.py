@@ -21,6 +21,7 @@ def concatenate(call: Call) -> Labels:
     ]
     first = [1 if k == dim else size for k, size in enumerate(shape)]
     joined = unify(call.space, others, first)
+    call.space.note_assembly(torch.cat(labels))
     side_by_side = along(torch.cat(labels), shape, dim)
     return [[side_by_side, *(layer.expand(shape) for layer in joined)]]
 
