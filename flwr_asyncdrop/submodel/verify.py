@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from flwr_asyncdrop.submodel.conventions import unclear_groups
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.probe import Probe, first_line
@@ -32,7 +33,7 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     generator = torch.Generator().manual_seed(0)
     tensors = tensors_of(probe.model)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
-    faults: dict[int, str] = {}
+    faults = unclear_groups(probe.model, plan)
     for number in range(rounds):
         tried = probe.varied(generator) if number else probe
         drops_one = rounds > 1 and number % 2 == 0
