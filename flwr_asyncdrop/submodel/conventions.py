@@ -29,7 +29,6 @@ from flwr_asyncdrop.submodel.naming import (
 from flwr_asyncdrop.submodel.patches import has_patch, makes_last_dim
 from flwr_asyncdrop.submodel.plan import Plan
 
-
 _MEANINGS = (is_head_count, is_repeat_count, is_head_dim, is_width)
 
 
@@ -93,7 +92,8 @@ def follow_conventions(narrow: nn.Module, full: nn.Module) -> None:
     there are or how wide an inner projection is. A configuration that modules share is
     not changed: a module that reads it gets a copy of its own.
     """
-    small = dict(zip(full.parameters(), narrow.parameters(), strict=True))
+    parameters = zip(full.parameters(), narrow.parameters(), strict=True)
+    small: dict[Tensor, Tensor] = dict(parameters)
     for before, after in zip(full.modules(), narrow.modules(), strict=True):
         sizes = _sizes_of(before)
         if sizes is None:
@@ -112,7 +112,9 @@ def unclear_groups(model: nn.Module, plan: Plan) -> dict[int, str]:
     A submodel's shapes alone must tell. They do not if parts of heads could go, or if
     units of different groups narrow what one attribute speaks of.
     """
-    names = {tensor: name for name, tensor in model.named_parameters()}
+    names: dict[Tensor, str] = {
+        tensor: name for name, tensor in model.named_parameters()
+    }
 
     def units(axis: _Axis) -> Tensor | None:
         return plan.axes.get(names[axis.tensor], {}).get(axis.dim)
@@ -162,7 +164,7 @@ def _sizes_of(module: nn.Module) -> _Sizes | None:
     """Return the module's size attributes, None if it has none or has a patch."""
     if has_patch(module):
         return None
-    read = names_read(type(module))
+    read = names_read(type(module))  # type: ignore[arg-type]  # it is hashable
     own = _numbers(vars(module))
     config = vars(module).get("config") if "config" in read else None
     shared = _numbers(getattr(config, "__dict__", {}))
@@ -178,9 +180,7 @@ def _numbers(attributes: Mapping[str, Any]) -> dict[str, int]:
     return {
         name: value
         for name, value in attributes.items()
-        if type(value) is int
-        and value > 0
-        and any(says(name) for says in _MEANINGS)
+        if type(value) is int and value > 0 and any(says(name) for says in _MEANINGS)
     }
 
 
@@ -220,7 +220,7 @@ def _follow(narrow: nn.Module, sizes: _Sizes, lengths: Mapping[_Axis, int]) -> N
         own = copy.copy(narrow.config)
         for name, size in changed.items():
             setattr(own, name, size)
-        narrow.config = own  # type: ignore[assignment]  # neither module nor tensor
+        narrow.config = own
 
 
 def _new_size(

@@ -50,7 +50,7 @@ def is_of_keys(name: str) -> bool:
 
 
 def is_fused(name: str) -> bool:
-    """Whether a layer may make queries, keys and values at once: ``query_key_value``."""
+    """Whether a layer may make all of queries, keys and values: ``qkv_proj``."""
     found = words(name)
     return bool(found & _FUSED) or bool(found & _QUERIES and found & _KEYS)
 
@@ -76,7 +76,8 @@ def is_inner_width(name: str) -> bool:
 def names_read(kind: type[nn.Module]) -> frozenset[str]:
     """Return the names of all attributes that the class's own methods read."""
     names: set[str] = set()
-    for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+    mro = kind.mro()
+    for base in mro[: mro.index(nn.Module)]:
         for name, member in vars(base).items():
             function = inspect.unwrap(member) if callable(member) else None
             if inspect.isfunction(function) and name != "__init__":

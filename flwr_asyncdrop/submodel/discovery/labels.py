@@ -174,7 +174,7 @@ class LabelSpace:
                 self.freeze(cut.layer, UNEQUAL)
 
     def note_assembly(self, vector: Tensor) -> None:
-        """Note an axis that was put together from parts, with the unit of each place."""
+        """Note an axis that was put together from parts: the unit of each place."""
         if self._cuts:
             self._assemblies.append(vector)
 

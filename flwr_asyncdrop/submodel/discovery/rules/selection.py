@@ -33,7 +33,7 @@ def _cut_layer(call: Call, layer: Layer, dim: int) -> None:
     space, source = call.space, call.operand("self").value
     pieces, length = _pieces(call, dim), layer.shape[dim]
     size = _equal_size(pieces, length)
-    if len(pieces) > 1 and size or call.func.overloadpacket.__name__ == "select":
+    if (len(pieces) > 1 and size) or call.func.overloadpacket.__name__ == "select":
         _tie_pieces(space, layer, dim, size)
     elif not _is_outermost(space, layer, dim):
         _tie_pieces(space, layer, dim, size or 1)
