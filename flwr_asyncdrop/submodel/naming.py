@@ -26,7 +26,7 @@ def words(name: str) -> set[str]:
 def is_head_count(name: str) -> bool:
     """Whether it says how many heads there are: ``num_heads``, ``n_head``, ``h``."""
     last = name.lower().split("_")[-1]
-    return last in _HEADS and not words(name) & {"per", "dim", "size", "mask"}
+    return last in _HEADS and not words(name) & {"per", "dim", "d", "size", "mask"}
 
 
 def is_head_dim(name: str) -> bool:

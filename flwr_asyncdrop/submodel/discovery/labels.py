@@ -57,7 +57,7 @@ class LabelSpace:
         self._splits: list[Layer] = []
         self._cuts: list[Cut] = []
         self._assemblies: list[Tensor] = []
-        self._cuts_of: MutableMapping[Tensor, dict[tuple[int, int], Cut]]
+        self._cuts_of: MutableMapping[Tensor, dict[int, Cut]]
         self._cuts_of = WeakTensorKeyDictionary()
         self._first_copy: int | None = None
 
@@ -148,11 +148,12 @@ class LabelSpace:
     ) -> None:
         """Note slices of `source` along an axis of units that `layer` tells apart."""
         cuts = self._cuts_of.setdefault(source, {})
-        place = dim, int(compact(layer).flatten()[0])
-        if place not in cuts:
-            cuts[place] = Cut(layer, dim, self.operation)
-            self._cuts.append(cuts[place])
-        cuts[place].pieces.update(pieces)
+        if dim in cuts:
+            self.join(cuts[dim].layer, layer)
+        else:
+            cuts[dim] = Cut(layer, dim, self.operation)
+            self._cuts.append(cuts[dim])
+        cuts[dim].pieces.update(pieces)
 
     def settle_cuts(self) -> None:
         """Tie equal pieces, leave those that are the whole axis, freeze the rest.

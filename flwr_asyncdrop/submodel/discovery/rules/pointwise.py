@@ -101,6 +101,19 @@ def _are_different_units(space: LabelSpace, left: Layer, right: Layer) -> bool:
     return bool((space.canonical(left) != space.canonical(right)).any())
 
 
+def overwrite(call: Call) -> Labels:
+    """Replace all of a tensor: what was in it does not matter, like an empty cache's.
+
+    One that shares its memory with others keeps their units: they may be read there.
+    """
+    target, source = call.operand("self"), call.operand("src")
+    whole = target.value.numel() * target.value.element_size()
+    if target.layers or target.value.untyped_storage().nbytes() != whole:
+        return elementwise(call)
+    shape = call.outputs[0].shape
+    return [[layer.expand(tuple(shape)) for layer in source.layers]]
+
+
 def constant(call: Call) -> Labels:
     """Give no labels to what does not depend on the values of its arguments."""
     return call.unlabelled()
@@ -108,7 +121,8 @@ def constant(call: Call) -> Labels:
 
 RULES: dict[str, Rule] = {
     "add add_ sub sub_": add,
-    "rsub hardswish hardswish_ _prelu_kernel masked_fill_ copy_": elementwise,
+    "rsub hardswish hardswish_ _prelu_kernel masked_fill_": elementwise,
+    "copy_": overwrite,
     "log_sigmoid_forward native_dropout": elementwise,
     "new_zeros new_ones new_full new_empty zeros_like ones_like empty_like": constant,
     "full_like zero_ fill_ sym_size _local_scalar_dense": constant,

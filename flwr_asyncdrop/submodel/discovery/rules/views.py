@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
-from flwr_asyncdrop.submodel.discovery.labels import Layer, along
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along, compact
 
 
 def move(call: Call) -> Labels:
@@ -24,8 +24,7 @@ def expand(call: Call) -> Labels:
     """Move the labels; copies of an activation along a new dim get units of their own.
 
     Copies are interchangeable, like a padding mask's or a single key's for each head
-    of attention. Not beside an axis of units: what is repeated for each of those, like
-    the keys of a group of heads, goes with it.
+    of attention.
     """
     source = call.operand("self")
     moved = move(call)
@@ -33,13 +32,10 @@ def expand(call: Call) -> Labels:
         return moved
     shape = call.outputs[0].shape
     missing = len(shape) - source.value.dim()
-    taken = {dim for layer in moved[0] for dim in call.space.varying(layer)}
     repeated = [
         dim
         for dim, size in enumerate(shape)
-        if size > 1
-        and (dim < missing or source.value.shape[dim - missing] == 1)
-        and not {dim - 1, dim + 1} & taken
+        if size > 1 and (dim < missing or source.value.shape[dim - missing] == 1)
     ]
     copies = [along(call.space.copies(shape[dim]), shape, dim) for dim in repeated]
     return [[*moved[0], *copies]]
@@ -59,12 +55,12 @@ def shuffle(call: Call) -> Labels:
 def reshape(call: Call) -> Labels:
     """Reshape the labels; a split of their axis must keep a grid.
 
-    Where two axes of units become one, the units of the outer one remain.
+    Where two axes of units become one, only one of them can be followed: rather that of
+    weights than of copies, then the outer one, or the first of a weight's own.
     """
     shape = call.outputs[0].shape
-    source = call.operand("self").layers
     layers: list[Layer] = []
-    for before in sorted(source, key=lambda k: min(call.space.varying(k), default=0)):
+    for before in _by_rank(call.space, call.operand("self")):
         layer = before.reshape(shape)
         axes = call.space.varying(layer)
         if any(axes & call.space.varying(other) for other in layers):
@@ -73,6 +69,16 @@ def reshape(call: Call) -> Labels:
         call.space.note_split(layer)
         layers.append(layer)
     return [layers]
+
+
+def _by_rank(space: LabelSpace, operand: Operand) -> list[Layer]:
+    def rank(layer: Layer) -> tuple[bool, int]:
+        if not operand.from_input:
+            return False, int(compact(layer).max())
+        outermost = min(space.varying(layer), default=0)
+        return not space.has_weights(layer), outermost
+
+    return sorted(operand.layers, key=rank)
 
 
 def copy(call: Call) -> Labels:
