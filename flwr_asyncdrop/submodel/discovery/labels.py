@@ -17,6 +17,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
 
+TOGETHER = "its units stand or fall together: none of them can go alone"
+
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
 
@@ -100,7 +102,7 @@ class LabelSpace:
         tidied = [self.canonical(layer) for layer in layers]
         for layer in tidied:
             if not _varying(compact(layer)):
-                self.freeze(layer, "its units cannot be told apart after {op}")
+                self.freeze(layer, TOGETHER)
         return [layer for layer in tidied if _varying(compact(layer))]
 
     def freeze(self, layer: Layer, reason: str) -> None:
