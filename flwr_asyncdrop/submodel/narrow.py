@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.conventions import follow_conventions
 from flwr_asyncdrop.submodel.derived import derived_tensors
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
@@ -41,6 +42,7 @@ def narrow(
     for full, small in zip(model.modules(), copied.modules(), strict=True):
         if _has_narrowed(full, small):
             patch(small, full)
+    follow_conventions(copied, model)
     for block in skipped:
         skip(copied.get_submodule(block))
     if scale:

@@ -17,6 +17,10 @@ def _linear(narrow: nn.Linear, _: nn.Linear) -> None:
     narrow.out_features, narrow.in_features = narrow.weight.shape
 
 
+def _transposed_linear(narrow: Any, _: Any) -> None:
+    narrow.nx, narrow.nf = narrow.weight.shape
+
+
 def _convolution(narrow: nn.Conv2d, full: nn.Conv2d) -> None:
     first, second = narrow.weight.shape[:2]
     if full.groups > 1:
@@ -103,11 +107,36 @@ PATCHES: dict[type[nn.Module], Patch] = {
 """Module class -> patch, for subclasses too. Add a class of your own here, wherever
 submodels are built, if its forward reads widths from attributes."""
 
+_PATCHES_BY_NAME: dict[str, Patch] = {
+    "transformers.pytorch_utils.Conv1D": _transposed_linear,
+}
+"""The same for classes of packages that may not be installed."""
+
 
 def patch(narrow: nn.Module, full: nn.Module) -> None:
     """Set the size attributes of `narrow`, a copy of `full` with narrower tensors."""
     refresh(narrow)
-    for base in type(full).__mro__:
-        if base in PATCHES:
-            PATCHES[base](narrow, full)
-            return
+    found = _patch_of(full)
+    if found is not None:
+        found(narrow, full)
+
+
+def has_patch(module: nn.Module) -> bool:
+    """Whether `patch` knows the module's class."""
+    return _patch_of(module) is not None
+
+
+def makes_last_dim(module: nn.Module) -> bool:
+    """Whether the weight is (inputs, outputs), unlike that of `torch.nn.Linear`."""
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        return True
+    return _patch_of(module) is _transposed_linear
+
+
+def _patch_of(module: nn.Module) -> Patch | None:
+    for base in type(module).__mro__:
+        name = f"{base.__module__}.{base.__qualname__}"
+        found = PATCHES.get(base) or _PATCHES_BY_NAME.get(name)
+        if found is not None:
+            return found
+    return None

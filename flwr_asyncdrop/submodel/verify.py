@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.compare import agree, shift_
+from flwr_asyncdrop.submodel.conventions import unclear_groups
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
@@ -41,7 +42,7 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     large = is_large(probe.model)
     rounds = counts_to_keep(plan.groups)
     one_less = [max(group.size - 1, group.least) for group in plan.groups]
-    faults: dict[int, str] = {}
+    faults = unclear_groups(probe.model, plan)
     for number, counts in enumerate(rounds if large else [*rounds * 2, one_less]):
         passes = probe.passes
         if number:

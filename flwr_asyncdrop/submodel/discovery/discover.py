@@ -30,6 +30,7 @@ def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, 
     discovery = _Discovery(probe.model, LabelSpace(streams=streams), {}, {})
     discovery.label_tensors()
     passes = [path for way in probe.passes for path in discovery.explore(way)]
+    discovery.space.settle_cuts()
     discovery.space.settle_splits()
     plan = group_units(probe.model, discovery.ids, discovery.space)
     return plan, tuple(passes)

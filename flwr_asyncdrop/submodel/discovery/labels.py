@@ -7,12 +7,14 @@ own view operations apply to it. A weight has one layer per dim; an activation h
 one for its channels, and rarely more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 from flwr_asyncdrop.submodel.discovery.uses import Uses
@@ -21,6 +23,18 @@ TOGETHER = "its units stand or fall together: none of them can go alone"
 
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
+
+UNEQUAL = "cut into unequal parts by {op}"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis of units and the pieces, (start, end), that slices take of it."""
+
+    layer: Layer
+    dim: int
+    operation: str
+    pieces: set[tuple[int, int]] = field(default_factory=set)
 
 
 def compact(layer: Layer) -> Tensor:
@@ -50,6 +64,10 @@ class LabelSpace:
         self.conditions: list[Condition] = []
         self.uses = Uses()
         self._splits: list[Layer] = []
+        self._cuts: list[Cut] = []
+        self._assemblies: list[Tensor] = []
+        self._cuts_of: MutableMapping[Tensor, dict[int, Cut]]
+        self._cuts_of = WeakTensorKeyDictionary()
         self._first_copy: int | None = None
 
     def note_uses(self, layers: Iterable[Layer]) -> None:
@@ -180,6 +198,59 @@ class LabelSpace:
         """Note a view that splits an axis of units: what is kept must stay a grid."""
         if len(self.varying(layer)) > 1:
             self._splits.append(layer)
+
+    def note_cut(
+        self,
+        source: Tensor,
+        layer: Layer,
+        dim: int,
+        pieces: Iterable[tuple[int, int]],
+    ) -> None:
+        """Note slices of `source` along an axis of units that `layer` tells apart."""
+        cuts = self._cuts_of.setdefault(source, {})
+        if dim in cuts:
+            self.join(cuts[dim].layer, layer)
+        else:
+            cuts[dim] = Cut(layer, dim, self.operation)
+            self._cuts.append(cuts[dim])
+        cuts[dim].pieces.update(pieces)
+
+    def settle_cuts(self) -> None:
+        """Tie equal pieces, leave those that are the whole axis, freeze the rest.
+
+        Called at the end, when all the slices of an axis are known. Unequal pieces that
+        are put together again freeze too: wrong bounds would not show in any shape.
+        """
+        for cut in self._cuts:
+            length = cut.layer.shape[cut.dim]
+            starts, ends = zip(*sorted(cut.pieces), strict=True)
+            sizes = {end - start for start, end in cut.pieces}
+            size = max(sizes)
+            if sizes == {size} and not any(k % size for k in (length, *starts)):
+                first, *others = torch.split(cut.layer, size, cut.dim)
+                for piece in others:
+                    self.join(first, piece)
+            elif (0, *ends) != (*starts, length) or self._is_reassembled(cut):
+                self.operation = cut.operation
+                self.freeze(cut.layer, UNEQUAL)
+
+    def note_assembly(self, vector: Tensor) -> None:
+        """Note an axis that was put together from parts: the unit of each place."""
+        if self._cuts:
+            self._assemblies.append(vector)
+
+    def _is_reassembled(self, cut: Cut) -> bool:
+        """Whether units of several of the cut's pieces are on one assembled axis."""
+        pieces = [
+            self.droppable(cut.layer.narrow(cut.dim, start, end - start))
+            for start, end in cut.pieces
+        ]
+        for vector in self._assemblies:
+            there = self.droppable(vector)
+            there = there[there > 0]
+            if sum(bool(torch.isin(piece, there).any()) for piece in pieces) > 1:
+                return True
+        return False
 
     def settle_splits(self) -> None:
         """Let units vary along the longest axis only of every noted view.
