@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.mixtures import follow_experts
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
 from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
@@ -45,6 +46,7 @@ def _narrowed(
     for full, small in zip(model.modules(), copied.modules(), strict=True):
         if _has_narrowed(full, small):
             patch(small, full)
+    follow_experts(copied, model)
     for block in skipped:
         skip(copied.get_submodule(block))
     if scale:

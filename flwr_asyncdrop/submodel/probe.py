@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel.experts import use_tensor_operations
 from flwr_asyncdrop.submodel.nested import leaves, map_tensors
 from flwr_asyncdrop.submodel.types import Example, tensors_of
 
@@ -76,6 +77,7 @@ def probes(model: nn.Module, example: Example) -> Iterator[Probe]:
                 f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
                 "no tensors with a gradient history, files or locks in its attributes"
             ) from error
+        use_tensor_operations(copied)
         for tensor in tensors_of(copied).values():
             if tensor.is_floating_point() and _is_constant(tensor):
                 tensor.data.uniform_(0.5, 1.5, generator=generator)

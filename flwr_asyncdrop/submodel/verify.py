@@ -7,6 +7,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from flwr_asyncdrop.submodel.experts import (
+    dropped_experts,
+    with_all_experts,
+    without_experts,
+)
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.probe import Probe, first_line
@@ -102,13 +107,19 @@ class _Trial:
         except Exception as error:  # whatever the model's own code raises
             kind, line = type(error).__name__, first_line(error)
             return f"a narrower model does not run ({kind}: {line})"
-        silenced = self._run(self.probe.model, _silenced(self.state, sources))
+        silenced = self._run_full(sources)
         same = agree(narrowed, silenced, self.probe.tolerance)
         if (self.drops_one or not same) and not self._is_reorderable(order):
             return "its units are not interchangeable: reordering changes the output"
         if not same:
             return "a narrower model differs from the full one with units silenced"
         return None
+
+    def _run_full(self, kept: Indices) -> list[Any]:
+        """Run the full model with other units zeroed, other experts out of reach."""
+        silenced = _silenced(self.state, with_all_experts(self.plan, kept))
+        with without_experts(self.probe.model, dropped_experts(self.plan, kept)):
+            return self._run(self.probe.model, silenced)
 
     def _is_reorderable(self, order: Tensor) -> bool:
         reordered = _taken(self.state, _sources(self.plan, {}, order))
@@ -134,6 +145,7 @@ class _Trial:
             size = len(keep[group])
             shuffled = torch.randperm(size, generator=self.generator)
             count = size - 1 if self.drops_one else size // 2 | 1
+            count = max(count, self.plan.groups[group].least)
             keep[group] = shuffled[:count].sort().values
         return tuple(keep)
 

@@ -21,6 +21,7 @@ class Operand:
     layers: list[Layer] = field(default_factory=list)
     from_input: bool = False  # False: it depends on the model's own tensors alone
     strides: tuple[int, ...] = ()  # before the operation, which may change them
+    numbers: Layer | None = None  # its values number these units
 
     def narrow(self, dim: int, layers: list[Layer]) -> "Operand":
         """Return the first position along `dim`, with other `layers`."""

@@ -1,5 +1,7 @@
 """From a module and example inputs to a plan that is still to be verified."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from torch import Tensor, nn
 
@@ -7,9 +9,10 @@ from flwr_asyncdrop.submodel.discovery.grouping import group_units
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, along
 from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
+from flwr_asyncdrop.submodel.experts import UncheckedOneHot
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.types import Example, tensors_of
+from flwr_asyncdrop.submodel.types import Example, owner_of, tensors_of
 
 
 def discover(model: nn.Module, example: Example) -> Plan:
@@ -22,12 +25,24 @@ def discover(model: nn.Module, example: Example) -> Plan:
     ids = _label_tensors(model, space, tracer)
     for tensor in tensors_within([example.args, example.kwargs]):
         tracer.label(tensor, [], from_input=True)
-    with tracer.watching_cells(model), tracer:
+    with tracer.watching_cells(model), UncheckedOneHot(), tracer:
         outputs = example.run(model)
     for tensor in tensors_within(outputs):
         tracer.close(tensor)
+    space.settle_competitions(_stacks(model, ids))
     space.settle_splits()
     return group_units(model, ids, space.units)
+
+
+def _stacks(model: nn.Module, ids: Mapping[str, list[Ids]]) -> list[Ids]:
+    """Return the ids along the first dims of parameters that stack matrices."""
+    return [
+        ids[name][0]
+        for name, tensor in tensors_of(model).items()
+        if isinstance(tensor, nn.Parameter)
+        and tensor.dim() > 2
+        and not isinstance(model.get_submodule(owner_of(name)), nn.modules.conv._ConvNd)
+    ]
 
 
 def _label_tensors(

@@ -41,9 +41,12 @@ def group_units(
     members: list[Ids] = []
     groups: list[UnitGroup] = []
     for name, group in _named(_interchangeable(axes), list(axes), makers):
-        residual = bool(units.residual(group).any())
-        kind: UnitKind = "residual" if residual else "internal"
-        groups.append(UnitGroup(name, len(group), kind))
+        least = int(units.least(group).max())
+        if least >= len(group):
+            units.freeze(group, f"{least} of {least} are chosen at a time")
+            continue
+        kind = _kind(units, group)
+        groups.append(UnitGroup(name, len(group), kind, max(least, 1)))
         members.append(group)
 
     numbers = np.full(1 + max((v.max(initial=0) for v in axes.values()), default=0), -1)
@@ -64,6 +67,12 @@ def group_units(
         parameters=parameters_of(tensors),
         left_out=dict(reversed(left_out.items())),
     )
+
+
+def _kind(units: UnionFind, group: Ids) -> UnitKind:
+    if units.least(group).any():
+        return "expert"
+    return "residual" if units.residual(group).any() else "internal"
 
 
 def _why_not_grouped(axes: Mapping[Axis, Ids], axis: Axis) -> str:

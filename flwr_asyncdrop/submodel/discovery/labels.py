@@ -7,13 +7,14 @@ own view operations apply to it. A weight has one layer per dim; an activation h
 one for its channels, and rarely more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
+from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
@@ -40,6 +41,9 @@ class LabelSpace:
         self.operation = "the model"  # what is being traced, for the reasons
         # What freezes if the operation's result reaches the model's output, and why.
         self.conditions: list[Condition] = []
+        # Tensors whose values number units, with the unit of each number.
+        self.numbers: MutableMapping[Tensor, Layer] = WeakTensorKeyDictionary()
+        self._competitions: list[Condition] = []
         self._splits: list[Layer] = []
         self._first_copy: int | None = None
 
@@ -115,6 +119,32 @@ class LabelSpace:
         """Return the unit of each position along `dim`; join those along other dims."""
         others = [k for k in range(layer.dim()) if k != dim]
         return self.collapse(layer, others).reshape(-1)
+
+    def compete(self, units: Layer, least: int, reason: str) -> None:
+        """Let `units` compete for a choice of `least` of them.
+
+        They freeze for `reason` unless they turn out to be experts, see
+        `settle_competitions`.
+        """
+        self.units.mark_competing(compact(units).numpy(), least)
+        self._competitions.append((units, self._filled(reason)))
+
+    def choose(self, units: Layer, numbered: Layer) -> None:
+        """Join units along an axis with those whose numbers pick positions of it."""
+        self.join(units, numbered)
+        self.units.mark_chosen(compact(numbered).numpy())
+
+    def settle_competitions(self, stacked: Sequence[Ids]) -> None:
+        """Freeze what competes but is not made of experts.
+
+        Experts are chosen by number, or they lie along an axis in `stacked`: the first
+        of a tensor that stacks one matrix an expert.
+        """
+        for ids in stacked:
+            self.units.mark_chosen(ids[self.units.least(ids) > 0])
+        for layer, reason in self._competitions:
+            ids = compact(layer).numpy()
+            self.units.freeze(ids[~self.units.chosen(ids)], reason)
 
     def note_split(self, layer: Layer) -> None:
         """Note a view that splits an axis of units: what is kept must stay a grid."""

@@ -16,6 +16,7 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
+from flwr_asyncdrop.submodel.discovery.rules.routing import pass_numbers_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
@@ -58,12 +59,15 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         layers, from_input = self._labels.get(tensor, ([], False))
         canonical = [self._space.canonical(layer) for layer in layers]
         strides = tensor.stride() if tensor.layout is torch.strided else ()
-        return Operand(tensor, canonical, from_input, strides)
+        numbers = self._space.numbers.get(tensor)
+        return Operand(tensor, canonical, from_input, strides, numbers)
 
     def close(self, output: Tensor) -> None:
         """Freeze what `output`, a part of the model's output, shows or stems from."""
         for layer in self.operand(output).layers:
             self._space.freeze(layer, "part of the model's output")
+        if output in self._space.numbers:
+            self._space.freeze(self._space.numbers[output], "part of the model's output")
         for layer, reason in self._conditions.get(output, []):
             self._space.freeze(layer, reason)
 
@@ -110,8 +114,12 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         """Label the outputs of a call that has run."""
         operands = call.known.values()
         rule = rule_for(call.func)
+        numbered = any(operand.numbers is not None for operand in operands)
         labelled = rule is expand or any(operand.layers for operand in operands)
-        layers = self._apply(rule, call) if labelled else call.unlabelled()
+        follows = labelled or numbered
+        layers = self._apply(rule, call) if follows else call.unlabelled()
+        if numbered:
+            pass_numbers_on(call)
         conditions = self._conditions_of(call)
         if call.func.overloadpacket is torch.ops.aten._local_scalar_dense:
             self._data_was_read |= any(k.from_input for k in operands)
@@ -145,7 +153,8 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             except Exception as error:  # a rule that does not fit costs units only
                 reason = f"used by {{op}} in a way that its rule cannot follow: {error}"
         for operand in call.known.values():
-            for layer in operand.layers:
+            numbers = [] if operand.numbers is None else [operand.numbers]
+            for layer in [*operand.layers, *numbers]:
                 self._space.freeze(layer, reason)
         return call.unlabelled()
 

@@ -1,5 +1,7 @@
 """What each operation does to unit labels: one table, operation -> rule."""
 
+from functools import partial
+
 import torch
 from torch._ops import OpOverload
 
@@ -10,6 +12,7 @@ from flwr_asyncdrop.submodel.discovery.rules import (
     normalisation,
     pointwise,
     reduction,
+    routing,
     selection,
     views,
 )
@@ -24,6 +27,12 @@ RULES: dict[str, Rule] = {
     for name in names.split()
 }
 """Aten operation, without its overload -> rule."""
+
+RULES |= {
+    name: partial(extension, base=RULES.get(name))
+    for names, extension in routing.EXTENSIONS.items()
+    for name in names.split()
+}
 
 
 def rule_for(func: OpOverload) -> Rule | None:
