@@ -5,7 +5,7 @@ others. It is one that cannot be chosen.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,26 @@ def use_tensor_operations(model: nn.Module) -> None:
 
     A loop reads from the data which experts it visits, and what follows depends on it.
     """
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if getattr(config, IMPLEMENTATION, None) is not None:
-            setattr(config, IMPLEMENTATION, _TENSOR_OPERATIONS)
+    for config in _configs(model):
+        setattr(config, IMPLEMENTATION, _TENSOR_OPERATIONS)
+
+
+@contextmanager
+def tensor_operations(model: nn.Module) -> Iterator[None]:
+    """Do the same to any model for a while: every product is then a plain one."""
+    chosen = [(config, getattr(config, IMPLEMENTATION)) for config in _configs(model)]
+    try:
+        use_tensor_operations(model)
+        yield
+    finally:
+        for config, choice in chosen:
+            setattr(config, IMPLEMENTATION, choice)
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    found = {id(c): c for c in configs if getattr(c, IMPLEMENTATION, None) is not None}
+    return list(found.values())
 
 
 # The ignores here: torch leaves these methods of its modes untyped.
@@ -111,7 +127,7 @@ def without_experts(model: nn.Module, dropped: Indices) -> Iterator[None]:
         for name, dims in dropped.items()
         for dim, positions in dims.items()
     ]
-    with _Barred(routers):
+    with _Barred(routers) if routers else nullcontext():
         yield
 
 

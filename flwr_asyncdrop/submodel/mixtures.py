@@ -29,7 +29,7 @@ def follow_experts(narrow: nn.Module, full: nn.Module) -> None:
             # Modules share their configuration.
             own = copy.copy(after.config)
             setattr(own, IMPLEMENTATION, _LOOP)
-            after.config = own  # type: ignore[assignment]  # not a module or tensor
+            after.config = own
 
 
 def _counts(module: nn.Module) -> Iterator[tuple[str, int]]:

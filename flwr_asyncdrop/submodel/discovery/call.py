@@ -64,3 +64,6 @@ class Call:
 Rule: TypeAlias = Callable[[Call], Labels]
 """Labels the outputs of a call, and joins or freezes units on the way. One that raises
 freezes whatever goes into the call."""
+
+Extension: TypeAlias = Callable[..., Labels]
+"""A rule that leaves what it does not know to the rule `base`, its second argument."""

@@ -19,6 +19,8 @@ from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
 
+_IN_GROUPS = "chosen in groups, whose number the model's code keeps"
+
 
 def compact(layer: Layer) -> Tensor:
     """Return `layer` with size 1 along the dims on which it is expanded."""
@@ -43,6 +45,10 @@ class LabelSpace:
         self.conditions: list[Condition] = []
         # Tensors whose values number units, with the unit of each number.
         self.numbers: MutableMapping[Tensor, Layer] = WeakTensorKeyDictionary()
+        self._vanishing: MutableMapping[Tensor, tuple[int, list[Layer]]]
+        self._vanishing = WeakTensorKeyDictionary()
+        # Parts of weights that were picked by number: no branch of their own.
+        self.picked: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
         self._competitions: list[Condition] = []
         self._splits: list[Layer] = []
         self._first_copy: int | None = None
@@ -134,12 +140,24 @@ class LabelSpace:
         self.join(units, numbered)
         self.units.mark_chosen(compact(numbered).numpy())
 
+    def note_vanishing(self, tensor: Tensor, version: int, units: list[Layer]) -> None:
+        """Note that `tensor`, in its `version`, is zero where `units` are not there."""
+        self._vanishing[tensor] = (version, units)
+
+    def vanishing_in(self, tensor: Tensor) -> list[Layer]:
+        """Return what was noted of `tensor`, unless it has been written on since."""
+        version, units = self._vanishing.get(tensor, (-1, []))
+        return units if version == tensor._version else []
+
     def settle_competitions(self, stacked: Sequence[Ids]) -> None:
         """Freeze what competes but is not made of experts.
 
         Experts are chosen by number, or they lie along an axis in `stacked`: the first
-        of a tensor that stacks one matrix an expert.
+        of a tensor that stacks one matrix an expert. Those in groups freeze too.
         """
+        for split in self._splits:
+            ids = compact(split).numpy()
+            self.units.freeze(ids[self.units.least(ids) > 0], _IN_GROUPS)
         for ids in stacked:
             self.units.mark_chosen(ids[self.units.least(ids) > 0])
         for layer, reason in self._competitions:

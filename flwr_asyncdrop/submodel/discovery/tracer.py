@@ -16,7 +16,7 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
-from flwr_asyncdrop.submodel.discovery.rules.routing import pass_numbers_on
+from flwr_asyncdrop.submodel.discovery.rules.routing import pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
@@ -67,7 +67,8 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         for layer in self.operand(output).layers:
             self._space.freeze(layer, "part of the model's output")
         if output in self._space.numbers:
-            self._space.freeze(self._space.numbers[output], "part of the model's output")
+            numbered = self._space.numbers[output]
+            self._space.freeze(numbered, "part of the model's output")
         for layer, reason in self._conditions.get(output, []):
             self._space.freeze(layer, reason)
 
@@ -118,8 +119,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         labelled = rule is expand or any(operand.layers for operand in operands)
         follows = labelled or numbered
         layers = self._apply(rule, call) if follows else call.unlabelled()
-        if numbered:
-            pass_numbers_on(call)
+        pass_on(call)
         conditions = self._conditions_of(call)
         if call.func.overloadpacket is torch.ops.aten._local_scalar_dense:
             self._data_was_read |= any(k.from_input for k in operands)

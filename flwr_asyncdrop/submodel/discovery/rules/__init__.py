@@ -14,6 +14,7 @@ from flwr_asyncdrop.submodel.discovery.rules import (
     reduction,
     routing,
     selection,
+    strided,
     views,
 )
 
@@ -30,7 +31,7 @@ RULES: dict[str, Rule] = {
 
 RULES |= {
     name: partial(extension, base=RULES.get(name))
-    for names, extension in routing.EXTENSIONS.items()
+    for names, extension in {**routing.EXTENSIONS, **strided.EXTENSIONS}.items()
     for name in names.split()
 }
 

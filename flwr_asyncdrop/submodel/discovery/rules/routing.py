@@ -5,47 +5,84 @@ chosen changes nothing for the others. The indices of the chosen ones *number* u
 and may pick positions along an axis of the same units, but nothing else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.call import (
+    Call,
+    Extension,
+    Labels,
+    Operand,
+    Rule,
+)
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import elementwise, unify
 
-Extension: TypeAlias = Callable[..., Labels]
-"""A rule that leaves what it does not know to the rule `base`, if there is one."""
-
 _TOLD_APART = "told apart by number in {op}"
 
-_KEEP_NUMBERS = frozenset(
-    "view _unsafe_view reshape _reshape_alias permute transpose t squeeze unsqueeze "
-    "select slice split split_with_sizes unbind expand clone detach alias contiguous "
-    "lift_fresh _to_copy repeat flip roll cat stack".split()
+_MOVES = (
+    *("view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose"),
+    *("t", "squeeze", "unsqueeze", "expand", "clone", "detach", "alias", "contiguous"),
+    *("lift_fresh", "_to_copy"),
 )
-_TAKE_NUMBERS = frozenset(
-    "index index_select embedding gather scatter scatter_ scatter_add scatter_add_ "
-    "eq".split()
+_KEEP_ZEROS = (*_MOVES, "div", "div_", "sum")
+_KEEP_NUMBERS = (
+    *(*_MOVES, "select", "slice", "split", "split_with_sizes", "unbind"),
+    *("repeat", "flip", "roll", "cat", "stack"),
 )
-_IGNORE_VALUES = frozenset(
-    "new_zeros new_ones new_full new_empty zeros_like ones_like empty_like full_like "
-    "sym_size".split()
+_TAKE_NUMBERS = (
+    *("index", "index_select", "embedding", "gather", "eq"),
+    *("scatter", "scatter_", "scatter_add", "scatter_add_"),
+)
+_IGNORE_VALUES = (
+    *("new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like"),
+    *("empty_like", "full_like", "sym_size"),
 )
 
 
-def pass_numbers_on(call: Call) -> None:
+def pass_on(call: Call) -> None:
+    """Carry over to the outputs what is known of the values beyond the labels."""
+    name = call.func.overloadpacket.__name__
+    _pass_zeros_on(call, name)
+    if name not in (*_TAKE_NUMBERS, *_IGNORE_VALUES):  # a rule below has seen to them
+        _pass_numbers_on(call, name)
+
+
+def _pass_zeros_on(call: Call, name: str) -> None:
+    """Remember zeros: those of one factor, and those that were only moved."""
+    factors = list(call.tensors())
+    if name not in ("mul", "mul_"):
+        factors = factors[:1] if name in _KEEP_ZEROS else []
+    units = [v for k in factors for v in call.space.vanishing_in(k.value)]
+    if units:
+        _note_zeros(call, units)
+
+
+def _note_zeros(call: Call, units: list[Layer]) -> None:
+    call.space.note_vanishing(call.outputs[0], _version_after(call), units)
+
+
+def _version_after(call: Call) -> int:
+    """Return the version of the output's memory once the call is over."""
+    source = next(call.tensors()).value
+    memory = call.outputs[0].untyped_storage()._cdata
+    if memory != source.untyped_storage()._cdata:
+        return 0
+    return source._version + call.func._schema.is_mutable
+
+
+def _pass_numbers_on(call: Call, name: str) -> None:
     """Let the outputs number units, where they are numbers that were given.
 
     Units freeze if their numbers are used for anything else than picking.
     """
-    name = call.func.overloadpacket.__name__
-    if name in _TAKE_NUMBERS or name in _IGNORE_VALUES:
-        return  # a rule below has seen to them
     given = list(call.tensors())
     vectors = [operand.numbers for operand in given if operand.numbers is not None]
+    if not vectors:
+        return
     same = len(vectors) == len(given) and _all_same(call.space, vectors)
     if name not in _KEEP_NUMBERS or not same:
         for vector in vectors:
@@ -65,8 +102,33 @@ def compete(call: Call, base: Rule | None = None) -> Labels:
     """Softmax: what cannot be chosen has no part in it."""
     source = call.operand("self")
     dim = call.arguments["dim"] % source.value.dim()
-    _competing(call.space, source, {dim}, 1, "depend on each other in {op}")
+    reason = "depend on each other in {op}"
+    units, _ = _competing(call.space, source, {dim}, 1, reason)
+    if units is not None and "log" not in call.func.overloadpacket.__name__:
+        _note_zeros(call, [units])
     return [source.layers for _ in call.outputs]
+
+
+def add_up(call: Call, base: Rule) -> Labels:
+    """Sum: those that cannot be chosen add nothing where they are zero."""
+    source = call.operand("self")
+    dims = call.arguments.get("dim")
+    rank = source.value.dim()
+    listed: Iterable[int] = range(rank) if dims is None or dims == [] else dims
+    summed = {dim % max(rank, 1) for dim in listed}
+    absent = call.space.vanishing_in(source.value)
+    rest = [k for k in source.layers if not _vanishes(call.space, k, summed, absent)]
+    return base(_with_layers(call, "self", rest))
+
+
+def _vanishes(
+    space: LabelSpace, layer: Layer, dims: set[int], absent: Sequence[Layer]
+) -> bool:
+    varying = space.varying(layer)
+    if len(varying) != 1 or not varying <= dims:
+        return False
+    units = space.vector(layer, *varying)
+    return any(_all_same(space, [units, vector]) for vector in absent)
 
 
 def _competing(
@@ -142,6 +204,8 @@ def pick(call: Call, base: Rule | None = None) -> Labels:
             call.space.freeze(layer, "where {op} picks positions differs between them")
     numbered = {dim: k.numbers for dim, k in indices.items() if k.numbers is not None}
     layers = _chosen(call.space, source, numbered)
+    if numbered and not source.from_input:
+        call.space.picked[call.outputs[0]] = True
     return _by_rule(_with_layers(call, _picked_from(call), layers), base)
 
 
@@ -179,6 +243,16 @@ def _chosen(
     return others
 
 
+def add(call: Call, base: Rule) -> Labels:
+    """Add a bias that was picked by number: no branches meet there."""
+    picked = call.space.picked
+    values = [operand.value for operand in call.tensors()]
+    bases = [value._base for value in values if value._base is not None]
+    if any(value in picked for value in [*values, *bases]):
+        return elementwise(call)
+    return base(call)
+
+
 def gather(call: Call, base: Rule | None = None) -> Labels:
     """Gather along a dim whose units the index numbers."""
     source, index = call.operand("self"), call.operand("index")
@@ -208,6 +282,8 @@ def scatter(call: Call, base: Rule | None = None) -> Labels:
     elif _is_blank(target, index, dim) and target.value.shape[dim] == len(units):
         others = target.layers
         call.space.choose(units, units)
+        if not _unwritten(target, index, dim).any():
+            _note_zeros(call, [units])
     else:
         raise ValueError("it writes on positions that are always kept")
     parts = [replace(target, layers=others), index, *call.operands("src")]
@@ -216,13 +292,14 @@ def scatter(call: Call, base: Rule | None = None) -> Labels:
 
 
 def _is_blank(target: Operand, index: Operand, dim: int) -> bool:
-    """Whether `target` was constant along `dim` before it was written on."""
+    """Whether `target` is constant but for what has just been written on it."""
+    values = _unwritten(target, index, dim)
+    return not target.from_input and bool((values == values[:1]).all())
+
+
+def _unwritten(target: Operand, index: Operand, dim: int) -> Tensor:
     written = torch.zeros(target.value.shape, dtype=torch.bool)
-    written = written.scatter(dim, index.value, True)
-    if target.from_input or bool(written.all()):
-        return not target.from_input
-    values = target.value[~written]
-    return bool((values == values[0]).all())
+    return target.value[~written.scatter(dim, index.value, True)]
 
 
 def _across(call: Call, dim: int, parts: Sequence[Operand]) -> list[Layer]:
@@ -241,22 +318,26 @@ def _across(call: Call, dim: int, parts: Sequence[Operand]) -> list[Layer]:
 def compare(call: Call, base: Rule | None = None) -> Labels:
     """Compare numbers with all numbers in turn: positions become units."""
     operands = list(call.tensors())
-    numbered = [operand for operand in operands if operand.numbers is not None]
-    if not numbered:
-        return (base or elementwise)(call)
-    units = numbered[0].numbers
+    numbers = [k.numbers for k in operands if k.numbers is not None]
     others = [operand for operand in operands if operand.numbers is None]
-    if units is None or len(numbered) != 1 or len(others) != 1:
-        raise ValueError(_TOLD_APART.partition(" in")[0])
-    shape = call.outputs[0].shape
-    value = others[0].value
-    dims = [dim for dim, size in enumerate(value.shape) if size > 1]
-    counted = value.flatten().tolist() == list(range(len(units)))
-    if len(dims) != 1 or not counted or others[0].from_input or others[0].layers:
-        raise ValueError(_TOLD_APART.partition(" in")[0])
-    dim = dims[0] + len(shape) - value.dim()
+    if len(numbers) != 1 or len(others) != 1 or not _counts_up(others[0], numbers[0]):
+        for units in numbers:
+            call.space.freeze(units, _TOLD_APART)
+        return (base or elementwise)(call)
+    units, shape = numbers[0], call.outputs[0].shape
+    lengths = list(others[0].value.shape)
+    dim = lengths.index(len(units)) + len(shape) - len(lengths)
     call.space.choose(units, units)
-    return [[along(units, shape, dim), *unify(call.space, numbered, shape)]]
+    _note_zeros(call, [units])
+    rest = [operand for operand in operands if operand.numbers is not None]
+    return [[along(units, shape, dim), *unify(call.space, rest, shape)]]
+
+
+def _counts_up(operand: Operand, units: Layer) -> bool:
+    """Whether a constant has the number of every unit, in turn."""
+    known = operand.value.flatten().tolist()
+    constant = not operand.from_input and not operand.layers
+    return constant and len(units) > 1 and known == list(range(len(units)))
 
 
 def _with_layers(call: Call, name: str, layers: list[Layer]) -> Call:
@@ -273,9 +354,11 @@ def _by_rule(call: Call, rule: Rule | None) -> Labels:
 
 EXTENSIONS: dict[str, Extension] = {
     "_softmax _safe_softmax _log_softmax": compete,
+    "sum": add_up,
     "topk": take_top,
     "max argmax amax": take_largest,
     "index index_select embedding": pick,
+    "add add_": add,
     "gather": gather,
     "scatter scatter_ scatter_add scatter_add_": scatter,
     "eq": compare,
