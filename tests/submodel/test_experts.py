@@ -49,8 +49,8 @@ def drawn(size, least, seed):
 
 
 @cache
-def planned(kind, seed=0):
-    return plan_submodels(seeded(kind, seed), TOKENS)
+def planned(kind):
+    return plan_submodels(seeded(kind), TOKENS)
 
 
 @pytest.mark.parametrize("kind", LEAST)
@@ -66,7 +66,7 @@ class TestFormula:
     @pytest.mark.parametrize("training", [False, True])
     def test_outputs_and_gradients(self, kind, seed, training):
         model = seeded(kind, seed).train(training)
-        plan = planned(kind, seed)
+        plan = planned(kind)
         experts, inner = drawn(EXPERTS, LEAST[kind], seed), drawn(INNER, 1, seed + 9)
         keep = keep_of(plan, {plan.groups[0].name: experts, "w1#2": inner})
         small = narrowed(model, plan, keep)
@@ -114,8 +114,7 @@ def test_only_kept_experts_are_merged_back():
 
 
 def test_attributes_follow():
-    model = seeded(TopScattered)
-    plan = plan_submodels(model, TOKENS)
+    model, plan = seeded(TopScattered), planned(TopScattered)
 
     small = narrowed(model, plan, keep_of(plan, {plan.groups[0].name: [0, 3, 4]}))
 
@@ -262,8 +261,7 @@ class ListedWhere(Listed):
 @pytest.mark.parametrize("kind", [ListedSoft, ListedWhere])
 @pytest.mark.parametrize("seed", range(3))
 def test_experts_in_a_list_stay_whole_and_what_is_dropped_is_right(kind, seed):
-    model = seeded(kind, seed)
-    plan = plan_submodels(model, TOKENS)
+    model, plan = seeded(kind, seed), planned(kind)
     keep = tuple(torch.tensor(drawn(g.size, 1, seed)) for g in plan.groups)
     inputs = tokens_of(seed)
 

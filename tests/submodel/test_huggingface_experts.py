@@ -257,7 +257,6 @@ class TestFormula:
         full, _ = planned(key)
 
         assert full.config._experts_implementation == "grouped_mm"
-        assert "grouped" not in str(vars(full))
 
 
 def test_inner_widths_that_grouped_products_refuse_are_run_in_turn():

@@ -16,6 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 
+TOGETHER = "its units stand or fall together: none of them can go alone"
+
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
 
@@ -47,6 +49,8 @@ class LabelSpace:
         self.numbers: MutableMapping[Tensor, Layer] = WeakTensorKeyDictionary()
         self._vanishing: MutableMapping[Tensor, tuple[int, list[Layer]]]
         self._vanishing = WeakTensorKeyDictionary()
+        # Scores out of which so many choices have been taken.
+        self.taken: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         # Parts of weights that were picked by number: no branch of their own.
         self.picked: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
         self._competitions: list[Condition] = []
@@ -92,7 +96,7 @@ class LabelSpace:
         tidied = [self.canonical(layer) for layer in layers]
         for layer in tidied:
             if not _varying(compact(layer)):
-                self.freeze(layer, "its units cannot be told apart after {op}")
+                self.freeze(layer, TOGETHER)
         return [layer for layer in tidied if _varying(compact(layer))]
 
     def freeze(self, layer: Layer, reason: str) -> None:

@@ -47,8 +47,19 @@ def pass_on(call: Call) -> None:
     """Carry over to the outputs what is known of the values beyond the labels."""
     name = call.func.overloadpacket.__name__
     _pass_zeros_on(call, name)
+    if torch.Tag.pointwise in call.func.tags or name in _MOVES:
+        _pass_taken_on(call)
     if name not in (*_TAKE_NUMBERS, *_IGNORE_VALUES):  # a rule below has seen to them
         _pass_numbers_on(call, name)
+
+
+def _pass_taken_on(call: Call) -> None:
+    """Remember how many choices were taken out already, position by position."""
+    for operand in call.tensors():
+        taken = call.space.taken.get(operand.value, 0)
+        known = call.space.taken.get(call.outputs[0], 0)
+        if taken > known and operand.value.shape == call.outputs[0].shape:
+            call.space.taken[call.outputs[0]] = taken
 
 
 def _pass_zeros_on(call: Call, name: str) -> None:
@@ -146,7 +157,8 @@ def _competing(
             others.append(layer)
         elif len(varying) == 1:
             vector = space.vector(layer, *varying)
-            space.compete(vector, least, reason)
+            taken = space.taken.get(source.value, 0)
+            space.compete(vector, least + taken, reason)
             found.append(vector)
         else:
             space.freeze(layer, reason)
@@ -275,10 +287,9 @@ def scatter(call: Call, base: Rule | None = None) -> Labels:
         raise ValueError("it writes on a part of another tensor")
     if any(dim in call.space.varying(layer) for layer in target.layers):
         others = _chosen(call.space, target, {dim: units})
-        # Who was taken may be taken out: as many more must be there.
-        taken = index.value.shape[dim]
-        least = int(call.space.units.least(units.numpy()).max())
-        call.space.compete(units, least + taken, _TOLD_APART)
+        # Who was taken may be taken out: a further choice needs as many more.
+        taken = call.space.taken.get(target.value, 0) + index.value.shape[dim]
+        call.space.taken[call.outputs[0]] = taken
     elif _is_blank(target, index, dim) and target.value.shape[dim] == len(units):
         others = target.layers
         call.space.choose(units, units)
