@@ -15,6 +15,7 @@ from flwr_asyncdrop.submodel.experts import UncheckedOneHot
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.probe import Probe, kept_buffers
 from flwr_asyncdrop.submodel.types import owner_of, tensors_of
 
@@ -113,6 +114,7 @@ class _Discovery:
             UncheckedOneHot(),
             tracer,
             draws,
+            own_precision(self.model),
         ):
             outputs = example.run(self.model)
         for tensor in tensors_within(outputs):

@@ -327,9 +327,14 @@ def _across(call: Call, dim: int, parts: Sequence[Operand]) -> list[Layer]:
 
 
 def compare(call: Call, base: Rule | None = None) -> Labels:
-    """Compare numbers with all numbers in turn: positions become units."""
+    """Compare numbers with all numbers in turn: positions become units.
+
+    Two numbers of the same units may be compared too.
+    """
     operands = list(call.tensors())
     numbers = [k.numbers for k in operands if k.numbers is not None]
+    if len(numbers) == 2 and _all_same(call.space, numbers):
+        return (base or elementwise)(call)
     others = [operand for operand in operands if operand.numbers is None]
     if len(numbers) != 1 or len(others) != 1 or not _counts_up(others[0], numbers[0]):
         for units in numbers:
