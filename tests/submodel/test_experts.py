@@ -23,7 +23,7 @@ from tests.submodel.mixtures import (
 )
 from tests.submodel.networks import seeded, vectors
 
-TOKENS = vectors(WIDTH, 16)
+TOKENS = vectors(WIDTH, 6)
 
 
 def keep_of(plan, kept):
@@ -91,7 +91,7 @@ class TestFormula:
         fewer = list(range(LEAST[kind] - 1))
         keep = keep_of(plan, {plan.groups[0].name: fewer})
 
-        with pytest.raises(ShapeError, match="keep at least as many|non-empty"):
+        with pytest.raises(ShapeError, match=r"keep at least as many|non-empty"):
             plan.indices(tuple(units.long() for units in keep))
 
 
@@ -256,6 +256,13 @@ class ListedWhere(Listed):
             output = self.experts[number](x[token]) * shares[token, place, None]
             total.index_add_(0, token, output)
         return total
+
+
+def test_experts_that_no_token_chose_say_nothing_about_their_units():
+    plan = planned(ListedWhere)
+
+    assert "experts.0.0" in [group.name for group in plan.groups]
+    assert not any("meets positions" in why for why in plan.left_out.values())
 
 
 @pytest.mark.parametrize("kind", [ListedSoft, ListedWhere])

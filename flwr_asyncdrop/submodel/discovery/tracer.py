@@ -203,7 +203,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         rule = rule_for(call.func)
         numbered = any(operand.numbers is not None for operand in operands)
         labelled = rule is expand or any(operand.layers for operand in operands)
-        follows = labelled or numbered
+        follows = (labelled or numbered) and not _is_empty(call)
         layers = self._apply(rule, call) if follows else call.unlabelled()
         pass_on(call)
         conditions = self._conditions_of(call)
@@ -258,6 +258,12 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             for layer in [*operand.layers, *numbers]:
                 self._space.freeze(layer, reason)
         return call.unlabelled()
+
+
+def _is_empty(call: Call) -> bool:
+    """Whether nothing comes out, as from an expert that no token chose."""
+    tensors = [isinstance(k, Tensor) and not k.numel() for k in call.outputs]
+    return bool(tensors) and all(tensors)
 
 
 def _own_attributes(module: nn.Module) -> list[Any]:
