@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.conventions import follow_conventions
 from flwr_asyncdrop.submodel.derived import derived_tensors
+from flwr_asyncdrop.submodel.mixtures import follow_experts
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
 from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
@@ -43,6 +44,7 @@ def narrow(
         if _has_narrowed(full, small):
             patch(small, full)
     follow_conventions(copied, model)
+    follow_experts(copied, model)
     for block in skipped:
         skip(copied.get_submodule(block))
     if scale:

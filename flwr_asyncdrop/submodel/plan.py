@@ -190,6 +190,11 @@ def _check_units(group: UnitGroup, units: Tensor) -> None:
             f"the kept units of {group.name} must be a non-empty ascending int64 "
             f"vector, not {units.dtype} of shape {tuple(units.shape)}"
         )
+    if len(units) < group.least:
+        raise ShapeError(
+            f"{len(units)} units of {group.name} are kept, but the model chooses "
+            f"{group.least} of them at a time: keep at least as many"
+        )
     if int(units[0]) < 0 or int(units[-1]) >= group.size:
         raise ShapeError(
             f"the kept units of {group.name} lie in {int(units[0])}..{int(units[-1])} "

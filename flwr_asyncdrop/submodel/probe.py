@@ -5,7 +5,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.derived import derived_tensors
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
+from flwr_asyncdrop.submodel.experts import use_tensor_operations
 from flwr_asyncdrop.submodel.nested import leaves
 from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
+from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.types import Example, tensors_of
 
 # A model of more bytes is probed in single precision: a copy in double precision would
@@ -65,10 +67,12 @@ def is_large(model: nn.Module) -> bool:
 def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[Any]:
     """Return the leaves of what `model` gives on a pass; it may change its buffers."""
     model.train(way.training)
-    watch: AbstractContextManager[object] = nullcontext()
-    if way.watched:
-        watch = draws or FixedDraws(way.level, way.outcomes)
-    with same_random_state(), warnings.catch_warnings(action="ignore"), watch:
+    with ExitStack() as stack:
+        stack.enter_context(same_random_state())
+        stack.enter_context(warnings.catch_warnings(action="ignore"))
+        if way.watched:
+            stack.enter_context(draws or FixedDraws(way.level, way.outcomes))
+            stack.enter_context(own_precision(model))
         # Models may write on what they are given.
         return list(leaves(way.cast(Tensor.clone).example.run(model)))
 
@@ -136,6 +140,7 @@ def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
             if type(tensor) in (Tensor, nn.Parameter)
         }
         copied = copy.deepcopy(model, memo | derived_tensors(model))
+        use_tensor_operations(copied)
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "

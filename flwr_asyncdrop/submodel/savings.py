@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.counts import DropCounts
+from flwr_asyncdrop.submodel.experts import tensor_operations
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.plan import Plan
@@ -106,7 +107,7 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     three times as much. The inputs are on the model's device.
     """
     counter = _FlopCounter()
-    with eval_mode(model), plain_kernels(), counter:
+    with eval_mode(model), tensor_operations(model), plain_kernels(), counter:
         examples_of(example_inputs)[0].run(model)
     return counter.total
 

@@ -12,6 +12,11 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.conventions import unclear_groups
+from flwr_asyncdrop.submodel.experts import (
+    dropped_experts,
+    with_all_experts,
+    without_experts,
+)
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
@@ -152,7 +157,7 @@ class _Trial:
         return None
 
     def _run_silenced(self, sources: Indices, value: float) -> list[list[Any]]:
-        with _silenced(self.probe.model, sources, value):
+        with self._dropped(sources, value):
             return [self._run(way) for way in self.probe.passes]
 
     def _fault_of_stream(
@@ -165,6 +170,19 @@ class _Trial:
             if [_form(n) for n in narrowed] != [_form(n) for n in self._run(way)]:
                 return "a narrower model has outputs of another shape, or not finite"
         return None
+
+    @contextmanager
+    def _dropped(self, kept: Indices, value: float) -> Iterator[None]:
+        """Silence all other positions with `value`, of experts their own units only.
+
+        Experts without positions in `kept` cannot be chosen.
+        """
+        model, plan = self.probe.model, self.plan
+        with (
+            _silenced(model, with_all_experts(plan, kept), value),
+            without_experts(model, dropped_experts(plan, kept)),
+        ):
+            yield
 
     def _is_reorderable(self, order: Tensor) -> bool:
         reordered = _taken(self.state, _sources(self.plan, {}, order))

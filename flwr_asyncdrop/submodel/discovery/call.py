@@ -22,6 +22,7 @@ class Operand:
     from_input: bool = False  # False: it depends on the model's own tensors alone
     strides: tuple[int, ...] = ()  # before the operation, which may change them
     silent: bool = False  # zero wherever it has a unit whose weights are zero
+    numbers: Layer | None = None  # its values number these units
 
     def narrow(self, dim: int, layers: list[Layer]) -> "Operand":
         """Return the first position along `dim`, with other `layers`."""
@@ -64,3 +65,6 @@ class Call:
 Rule: TypeAlias = Callable[[Call], Labels]
 """Labels the outputs of a call, and joins or freezes units on the way. One that raises
 freezes whatever goes into the call."""
+
+Extension: TypeAlias = Callable[..., Labels]
+"""A rule that leaves what it does not know to the rule `base`, its second argument."""

@@ -11,11 +11,13 @@ from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
 from flwr_asyncdrop.submodel.draws import FixedDraws, same_random_state
+from flwr_asyncdrop.submodel.experts import UncheckedOneHot
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.probe import Probe, kept_buffers
-from flwr_asyncdrop.submodel.types import tensors_of
+from flwr_asyncdrop.submodel.types import owner_of, tensors_of
 
 _MOST_PATHS = 16
 
@@ -30,6 +32,7 @@ def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, 
     discovery = _Discovery(probe.model, LabelSpace(streams=streams), {}, {})
     discovery.label_tensors()
     passes = [path for way in probe.passes for path in discovery.explore(way)]
+    discovery.space.settle_competitions(discovery.stacks())
     discovery.space.settle_cuts()
     discovery.space.settle_splits()
     plan = group_units(probe.model, discovery.ids, discovery.space)
@@ -57,6 +60,17 @@ class _Discovery:
         layers = [along(v, tensor.shape, dim) for dim, v in enumerate(vectors)]
         self.layers[id(tensor)] = self.space.tidy(layers)
         return [vector.numpy() for vector in vectors]
+
+    def stacks(self) -> list[Ids]:
+        """Return the units along the first dims of parameters that stack matrices."""
+        convolution = nn.modules.conv._ConvNd
+        return [
+            self.ids[name][0]
+            for name, tensor in tensors_of(self.model).items()
+            if isinstance(tensor, nn.Parameter)
+            and tensor.dim() > 2
+            and not isinstance(self.model.get_submodule(owner_of(name)), convolution)
+        ]
 
     def explore(self, way: Pass) -> Sequence[Pass]:
         """Trace a pass on every path that truth values read from the data lead to.
@@ -99,8 +113,10 @@ class _Discovery:
             kept_buffers(self.model),
             same_random_state(),
             tracer.watching(self.model),
+            UncheckedOneHot(),
             tracer,
             draws,
+            own_precision(self.model),
         ):
             outputs = example.run(self.model)
         for tensor in tensors_within(outputs):

@@ -42,7 +42,12 @@ def group_units(
     members: list[Ids] = []
     groups: list[UnitGroup] = []
     for name, group in _named(_interchangeable(axes), list(axes), makers):
-        groups.append(UnitGroup(name, len(group), _kind(units, group)))
+        least = int(units.least(group).max())
+        if least >= len(group):
+            units.freeze(group, f"{least} of {least} are chosen at a time")
+            continue
+        kind = _kind(units, group)
+        groups.append(UnitGroup(name, len(group), kind, max(least, 1)))
         members.append(group)
 
     numbers = np.full(1 + max((v.max(initial=0) for v in axes.values()), default=0), -1)
@@ -66,6 +71,8 @@ def group_units(
 
 
 def _kind(units: UnionFind, group: Ids) -> UnitKind:
+    if units.least(group).any():
+        return "expert"
     if units.normalised(group).any():
         return "stream"
     return "residual" if units.residual(group).any() else "internal"

@@ -37,6 +37,9 @@ class Cut:
     pieces: set[tuple[int, int]] = field(default_factory=set)
 
 
+_IN_GROUPS = "chosen in groups, whose number the model's code keeps"
+
+
 def compact(layer: Layer) -> Tensor:
     """Return `layer` with size 1 along the dims on which it is expanded."""
     narrowed = (slice(0, 1) if step == 0 else slice(None) for step in layer.stride())
@@ -63,6 +66,15 @@ class LabelSpace:
         # What freezes if the operation's result reaches the model's output, and why.
         self.conditions: list[Condition] = []
         self.uses = Uses()
+        # Tensors whose values number units, with the unit of each number.
+        self.numbers: MutableMapping[Tensor, Layer] = WeakTensorKeyDictionary()
+        self._vanishing: MutableMapping[Tensor, tuple[int, list[Layer]]]
+        self._vanishing = WeakTensorKeyDictionary()
+        # Scores out of which so many choices have been taken.
+        self.taken: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
+        # Parts of weights that were picked by number: no branch of their own.
+        self.picked: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+        self._competitions: list[Condition] = []
         self._splits: list[Layer] = []
         self._cuts: list[Cut] = []
         self._assemblies: list[Tensor] = []
@@ -193,6 +205,44 @@ class LabelSpace:
         """Return the unit of each position along `dim`; join those along other dims."""
         others = [k for k in range(layer.dim()) if k != dim]
         return self.collapse(layer, others).reshape(-1)
+
+    def compete(self, units: Layer, least: int, reason: str) -> None:
+        """Let `units` compete for a choice of `least` of them.
+
+        They freeze for `reason` unless they turn out to be experts, see
+        `settle_competitions`.
+        """
+        self.units.mark_competing(compact(units).numpy(), least)
+        self._competitions.append((units, self._filled(reason)))
+
+    def choose(self, units: Layer, numbered: Layer) -> None:
+        """Join units along an axis with those whose numbers pick positions of it."""
+        self.join(units, numbered)
+        self.units.mark_chosen(compact(numbered).numpy())
+
+    def note_vanishing(self, tensor: Tensor, version: int, units: list[Layer]) -> None:
+        """Note that `tensor`, in its `version`, is zero where `units` are not there."""
+        self._vanishing[tensor] = (version, units)
+
+    def vanishing_in(self, tensor: Tensor) -> list[Layer]:
+        """Return what was noted of `tensor`, unless it has been written on since."""
+        version, units = self._vanishing.get(tensor, (-1, []))
+        return units if version == tensor._version else []
+
+    def settle_competitions(self, stacked: Sequence[Ids]) -> None:
+        """Freeze what competes but is not made of experts.
+
+        Experts are chosen by number, or they lie along an axis in `stacked`: the first
+        of a tensor that stacks one matrix an expert. Those in groups freeze too.
+        """
+        for split in self._splits:
+            ids = compact(split).numpy()
+            self.units.freeze(ids[self.units.least(ids) > 0], _IN_GROUPS)
+        for ids in stacked:
+            self.units.mark_chosen(ids[self.units.least(ids) > 0])
+        for layer, reason in self._competitions:
+            ids = compact(layer).numpy()
+            self.units.freeze(ids[~self.units.chosen(ids)], reason)
 
     def note_split(self, layer: Layer) -> None:
         """Note a view that splits an axis of units: what is kept must stay a grid."""

@@ -19,6 +19,7 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
+from flwr_asyncdrop.submodel.discovery.rules.routing import pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
 from flwr_asyncdrop.submodel.discovery.silence import is_silent
 from flwr_asyncdrop.submodel.nested import tensors_within
@@ -111,12 +112,16 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         canonical = [self._space.canonical(layer) for layer in layers]
         strides = tensor.stride() if tensor.layout is torch.strided else ()
         silent = self._silent.get(tensor, False)
-        return Operand(tensor, canonical, from_input, strides, silent)
+        numbers = self._space.numbers.get(tensor)
+        return Operand(tensor, canonical, from_input, strides, silent, numbers)
 
     def close(self, output: Tensor) -> None:
         """Freeze what `output`, a part of the model's output, shows or stems from."""
         for layer in self.operand(output).layers:
             self._space.freeze(layer, "part of the model's output")
+        if output in self._space.numbers:
+            numbered = self._space.numbers[output]
+            self._space.freeze(numbered, "part of the model's output")
         for layer, reason in self._conditions.get(output, []):
             self._space.freeze(layer, reason)
 
@@ -217,8 +222,11 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         """Label the outputs of a call that has run."""
         operands = call.known.values()
         rule = rule_for(call.func)
+        numbered = any(operand.numbers is not None for operand in operands)
         labelled = rule is expand or any(operand.layers for operand in operands)
-        layers = self._apply(rule, call) if labelled else call.unlabelled()
+        follows = (labelled or numbered) and not _is_empty(call)
+        layers = self._apply(rule, call) if follows else call.unlabelled()
+        pass_on(call)
         conditions = self._conditions_of(call)
         if _reads_values(call):
             for layer, reason in conditions:  # where it goes nobody sees
@@ -292,9 +300,16 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             except Exception as error:  # a rule that does not fit costs units only
                 reason = f"used by {{op}} in a way that its rule cannot follow: {error}"
         for operand in call.known.values():
-            for layer in operand.layers:
+            numbers = [] if operand.numbers is None else [operand.numbers]
+            for layer in [*operand.layers, *numbers]:
                 self._space.freeze(layer, reason)
         return call.unlabelled()
+
+
+def _is_empty(call: Call) -> bool:
+    """Whether nothing comes out, as from an expert that no token chose."""
+    tensors = [isinstance(k, Tensor) and not k.numel() for k in call.outputs]
+    return bool(tensors) and all(tensors)
 
 
 def _own_attributes(module: nn.Module) -> list[Any]:

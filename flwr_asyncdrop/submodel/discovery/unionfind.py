@@ -12,7 +12,8 @@ class UnionFind:
     """Classes of unit ids that are dropped together; id 0 is what is always kept.
 
     A class may be frozen, with its first reason, and marked as carried by a residual
-    stream, or as normalised together. Joining two classes joins these marks too.
+    stream, as normalised together, as competing with others of which so many must be
+    there, or as chosen by number. Joining two classes joins these marks too.
     """
 
     def __init__(self) -> None:
@@ -20,6 +21,8 @@ class UnionFind:
         self._reason: Ids = np.array([_NO_REASON], np.int64)
         self._residual = np.zeros(1, np.bool_)
         self._normalised = np.zeros(1, np.bool_)
+        self._chosen = np.zeros(1, np.bool_)
+        self._least = np.zeros(1, np.int64)
         self._reasons: list[str] = []
 
     def __len__(self) -> int:
@@ -33,6 +36,8 @@ class UnionFind:
         self._reason = np.concatenate([self._reason, np.full(count, _NO_REASON)])
         self._residual = np.concatenate([self._residual, np.zeros(count, np.bool_)])
         self._normalised = np.concatenate([self._normalised, np.zeros(count, np.bool_)])
+        self._chosen = np.concatenate([self._chosen, np.zeros(count, np.bool_)])
+        self._least = np.concatenate([self._least, np.zeros(count, np.int64)])
         return ids
 
     def roots(self, ids: Ids) -> Ids:
@@ -70,6 +75,8 @@ class UnionFind:
         np.minimum.at(self._reason, merged, self._reason[touched])
         np.logical_or.at(self._residual, merged, self._residual[touched])
         np.logical_or.at(self._normalised, merged, self._normalised[touched])
+        np.logical_or.at(self._chosen, merged, self._chosen[touched])
+        np.maximum.at(self._least, merged, self._least[touched])
 
     def _join(self, left: Ids, right: Ids) -> None:
         while True:
@@ -109,3 +116,22 @@ class UnionFind:
     def normalised(self, ids: Ids) -> NDArray[np.bool_]:
         """Return which of `ids` are so marked."""
         return self._normalised[self.roots(ids)]
+
+    def mark_competing(self, ids: Ids, least: int) -> None:
+        """Mark the classes of `ids` as competing; at least `least` of them must be."""
+        np.maximum.at(self._least, self.roots(ids.ravel()), least)
+
+    def least(self, ids: Ids) -> Ids:
+        """Return how many must be there of those that each of `ids` competes with.
+
+        0 for what does not compete.
+        """
+        return self._least[self.roots(ids)]
+
+    def mark_chosen(self, ids: Ids) -> None:
+        """Mark the classes of `ids` as those that a choice by number takes."""
+        self._chosen[self.roots(ids.ravel())] = True
+
+    def chosen(self, ids: Ids) -> NDArray[np.bool_]:
+        """Return which of `ids` are so marked."""
+        return self._chosen[self.roots(ids)]

@@ -1,5 +1,7 @@
 """What each operation does to unit labels: one table, operation -> rule."""
 
+from functools import partial
+
 import torch
 from torch._ops import OpOverload
 
@@ -13,8 +15,10 @@ from flwr_asyncdrop.submodel.discovery.rules import (
     packing,
     pointwise,
     reduction,
+    routing,
     scatter,
     selection,
+    strided,
     views,
 )
 
@@ -68,6 +72,13 @@ def add_rule(operation: str, rule: Rule) -> None:
             "without an overload"
         )
     RULES[name if namespace == "aten" else operation] = rule
+
+
+RULES |= {
+    name: partial(extension, base=RULES.get(name))
+    for names, extension in {**routing.EXTENSIONS, **strided.EXTENSIONS}.items()
+    for name in names.split()
+}
 
 
 def rule_for(func: OpOverload) -> Rule | None:
