@@ -6,7 +6,7 @@ from torch import Tensor
 __all__ = ["difference"]
 
 # In double precision other orders of summation usually differ by less than this.
-RELATIVE = 1e-9
+RELATIVE = 1e-10
 # How much larger an error of rounding may be than that of another draw.
 LUCK = 10
 

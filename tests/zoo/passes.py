@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Arguments", "Observed", "observe", "steady"]
+__all__ = ["Arguments", "Observed", "leaves", "loss_of", "observe", "steady"]
 
 
 class Arguments(NamedTuple):
@@ -74,19 +74,18 @@ def observe(model: nn.Module, given: Arguments, experts: dict[int, Tensor]) -> O
     """Run `model` forward and backward."""
     given = given.double()
     with Exactly(experts):
-        outputs = list(_leaves(model(*given.args, **given.kwargs)))
-    reals = [out for out in outputs if isinstance(out, Tensor) and out.requires_grad]
-    loss = sum((_bounded(out) for out in reals), torch.zeros(()))
+        outputs = list(leaves(model(*given.args, **given.kwargs)))
+    loss = loss_of(outputs)
     parameters = {
         name: tensor
         for name, tensor in model.state_dict(keep_vars=True).items()
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad
     }
-    gradients = (
-        torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        if reals and parameters
-        else [None] * len(parameters)
-    )
+    gradients = [None] * len(parameters)
+    if loss.requires_grad and parameters:
+        gradients = torch.autograd.grad(
+            loss, list(parameters.values()), allow_unused=True
+        )
     tensors = {
         name: torch.zeros_like(tensor) if gradient is None else gradient.detach()
         for (name, tensor), gradient in zip(parameters.items(), gradients, strict=True)
@@ -99,6 +98,12 @@ def observe(model: nn.Module, given: Arguments, experts: dict[int, Tensor]) -> O
     )
 
 
+def loss_of(outputs: list[Any]) -> Tensor:
+    """Return a loss that depends on every real number among the outputs."""
+    reals = [out for out in outputs if isinstance(out, Tensor) and out.requires_grad]
+    return sum((_bounded(out) for out in reals), torch.zeros(()))
+
+
 def _bounded(output: Tensor) -> Tensor:
     """Return a sum whose gradient is about one, however large the elements are."""
     values = torch.view_as_real(output) if output.is_complex() else output
@@ -107,17 +112,18 @@ def _bounded(output: Tensor) -> Tensor:
     return (weights * values / (1 + values.detach().abs())).sum()
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the tensors and numbers within `value`; none of caches."""
     if isinstance(value, Tensor) or value is None or isinstance(value, (int, float)):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _leaves(item)
+            yield from leaves(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _leaves(item)
+            yield from leaves(item)
     elif "Cache" not in type(value).__name__:
-        yield from _leaves(list(vars(value).values()))
+        yield from leaves(list(vars(value).values()))
 
 
 class Exactly(TorchFunctionMode):

@@ -215,9 +215,7 @@ VISION: Mapping[str, Entry] = {
     "vit_b_16": _named("vit_b_16", image_size=64, large=True),
     "swin_t": _named("swin_t", large=True),
     "swin_v2_t": _named("swin_v2_t", large=True),
-    "maxvit_t": _named(
-        "maxvit_t", 64, input_size=(64, 64), partition_size=2, large=True
-    ),
+    "maxvit_t": _named("maxvit_t", 224, large=True),
     "mnasnet0_5": _named("mnasnet0_5"),
     "alexnet": _named("alexnet", large=True),
     "small_bottlenecks": _own(small_resnet, images(32)),
