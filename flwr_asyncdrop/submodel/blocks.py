@@ -8,6 +8,7 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.block_plan import BlockPlan, tensors_in
+from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.probe import Probe, make_probe
@@ -21,7 +22,7 @@ from flwr_asyncdrop.submodel.types import (
     shapes_of,
     tensors_of,
 )
-from flwr_asyncdrop.submodel.verify import agree, bisect
+from flwr_asyncdrop.submodel.verify import bisect
 
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
 
@@ -54,7 +55,7 @@ def plan_blocks(model: nn.Module, example_inputs: Inputs) -> BlockPlan:
     """
     left_out: dict[str, str] = {}
     with plain_kernels():
-        probe = make_probe(model, examples_of(example_inputs)[0])
+        probe = make_probe(model, examples_of(example_inputs))
         found = residual_modules(probe)
         blocks = _separable(probe.model, found, left_out)
         blocks = [b for b in blocks if not any(is_inside(o, b) for o in blocks)]
@@ -138,11 +139,14 @@ def _can_do_without(probe: Probe, blocks: Sequence[str]) -> bool:
         name: {0: _NO_ROWS} for block in blocks for name in tensors_in(model, block)
     }
     try:
-        found = probe.run(load_submodel(model, extract(state, indices)))
+        small = load_submodel(model, extract(state, indices))
+        found = probe.run(small)
+        shift_(tensors_of(small).values(), probe.dtype)
+        shifted = probe.run(small)
     except Exception:  # whatever the model's own code raises
         return False
     with ExitStack() as silence:
         for block in blocks:
             silence.enter_context(zeroed(model.get_submodule(block)))
         expected = probe.run()
-    return agree(found, expected, probe.tolerance)
+    return agree(found, expected, shifted, probe.dtype)

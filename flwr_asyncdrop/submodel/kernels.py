@@ -1,8 +1,9 @@
 """Run a model so that every unit can be seen, and leave everything as it was."""
 
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -36,6 +37,7 @@ def plain_kernels() -> Iterator[None]:
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
         sdpa_kernel(SDPBackend.MATH),
+        _uncompiled(),
     ):
         was_enabled, was_fast = mkldnn.enabled, mha.get_fastpath_enabled()
         mkldnn.enabled = False  # type: ignore[assignment]  # a descriptor takes it
@@ -45,6 +47,14 @@ def plain_kernels() -> Iterator[None]:
         finally:
             mkldnn.enabled = was_enabled
             mha.set_fastpath_enabled(was_fast)
+
+
+def _uncompiled() -> AbstractContextManager[object]:
+    """Run what ``torch.compile`` has wrapped as it is; without one spare the import."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 @contextmanager

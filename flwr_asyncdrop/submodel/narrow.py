@@ -78,8 +78,12 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
     ShapeError
         If the arrays are not a submodel of `model`.
     """
-    small = _narrowed(model, shapes_of(state), torch.empty, scale=scale)
-    small.load_state_dict(state, strict=True)
+    sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
+    small = _narrowed(model, shapes_of(sent), torch.empty, scale=scale)
+    # What is no tensor is not sent: the versions of modules, and their extra state.
+    complete = model.state_dict()
+    complete.update(sent)
+    small.load_state_dict(complete, strict=True)
     return small
 
 

@@ -11,9 +11,9 @@ from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelE
 from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe, probes
+from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe
+from flwr_asyncdrop.submodel.training import find_untrainable
 from flwr_asyncdrop.submodel.types import (
-    Example,
     Inputs,
     examples_of,
     parameters_of,
@@ -33,11 +33,13 @@ def plan_submodels(
 ) -> Plan:
     """Find which units of `model` can be dropped, and all that hangs on each.
 
-    The model is copied to the CPU and run a few times in eval mode; it stays as it
-    is, and so do the process's random state and switches. Every group of the plan
-    has been verified on the copy: its units are interchangeable, and a narrower model
-    gives what the full one gives when units are silenced. What cannot be dropped so
-    is named, with the reason, in ``Plan.left_out``.
+    The model is copied to the CPU and run a few times, in eval and in training mode, on
+    the inputs and on others of their kind: other values, batch sizes and, where it
+    takes them, lengths. It stays as it is, and so do the process's random state and
+    switches. Every group of the plan has been verified on the copy: its units are
+    interchangeable, and a narrower model gives what the full one gives when units are
+    silenced. A submodel has been loaded, and has made a training step. What cannot be
+    dropped so is named, with the reason, in ``Plan.left_out``.
 
     Parameters
     ----------
@@ -63,18 +65,20 @@ def plan_submodels(
     ConfigError
         If `scope` is neither.
     UnsupportedModelError
-        If the model cannot be copied, does not run on the inputs, cannot be traced,
-        or has no units that can be dropped.
+        If the model cannot be copied, does not run or train on the inputs, cannot be
+        traced, or has no units that can be dropped.
     """
     if scope not in ("all", "internal"):
         raise ConfigError(f"scope={scope!r} must be 'all' or 'internal'")
     examples = examples_of(example_inputs, example_kwargs)
     with plain_kernels():
-        probe, plan = _discover(model, examples[0])
+        probe = make_probe(model, examples)
+        probe, plan = _discover(probe)
         if scope == "internal":
             residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
             plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
         plan = leave_out(plan, find_faults(probe, plan))
+    plan = leave_out(plan, find_untrainable(model, probe, plan))
     if not plan.groups:
         why = "; ".join(f"{name}: {reason}" for name, reason in plan.left_out.items())
         raise UnsupportedModelError(
@@ -122,9 +126,9 @@ def verify_plan(
     _check_arrays(type(model).__name__, tensors, plan)
     plan = replace(plan, parameters=parameters_of(tensors))
     with plain_kernels():
-        faults = find_faults(
-            make_probe(model, examples_of(example_inputs, example_kwargs)[0]), plan
-        )
+        probe = make_probe(model, examples_of(example_inputs, example_kwargs))
+        faults = find_faults(probe, plan)
+    faults = faults or find_untrainable(model, probe, plan)
     if faults:
         why = "; ".join(f"{plan.groups[n].name}: {why}" for n, why in faults.items())
         raise UnsupportedModelError(
@@ -145,18 +149,15 @@ def _check_arrays(model: str, tensors: Mapping[str, Tensor], plan: Plan) -> None
             )
 
 
-def _discover(model: nn.Module, example: Example) -> tuple[Probe, Plan]:
-    failure: Exception | None = None
-    for probe in probes(model, example):
-        try:
-            return probe, discover(probe.model, probe.fresh_example())
-        except Exception as error:
-            failure = error
-    make_probe(model, example)  # complains if it is not the tracing that fails
-    raise UnsupportedModelError(
-        f"{type(model).__name__} cannot be traced ({first_line(failure)}): say with "
-        "declare_plan which units it has, and check that with verify_plan"
-    ) from failure
+def _discover(probe: Probe) -> tuple[Probe, Plan]:
+    try:
+        plan, passes = discover(probe)
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{type(probe.model).__name__} cannot be traced ({first_line(error)}): say "
+            "with declare_plan which units it has, and check that with verify_plan"
+        ) from error
+    return replace(probe, passes=passes), plan
 
 
 def leave_out(plan: Plan, reasons: Mapping[int, str]) -> Plan:

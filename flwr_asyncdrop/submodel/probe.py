@@ -1,7 +1,11 @@
 """A copy of the user's model on which units are discovered and verified."""
 
 import copy
-from collections.abc import Callable, Iterator
+import itertools
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,118 +13,268 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel.nested import leaves, map_tensors
+from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
+from flwr_asyncdrop.submodel.nested import leaves
+from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
 from flwr_asyncdrop.submodel.types import Example, tensors_of
 
-_TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
+# A model of more bytes is probed in single precision: a copy in double precision would
+# take more than twice its memory.
+_LARGE = 32 * 2**20
+_MANY = 2_000_000  # weights
+_NOISE = 0.1  # on the weights, relative to the usual scale: none is then tiny
+_COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A private copy of a model, in eval mode on the CPU, with inputs that it takes."""
+    """A private copy of a model on the CPU, and the ways in which it runs.
 
-    model: nn.Module  # its tensors may be overwritten
-    example: Example
-    tolerance: float  # of rounding, relative to the largest value
+    Attributes
+    ----------
+    model : Module
+        Its tensors may be overwritten. Weights have noise, and values that are the
+        same throughout a tensor are random: positions that are mixed up must show.
+    passes : tuple of Pass
+        All of them run. The example inputs come first.
+    dtype : torch.dtype
+        Of its real numbers: float64, or float32 for large models.
+    """
+
+    model: nn.Module
+    passes: tuple[Pass, ...]
+    dtype: torch.dtype
 
     def run(self, model: nn.Module | None = None) -> list[Any]:
-        """Return the leaves of the output of `model`, by default the probe's own."""
-        torch.manual_seed(0)  # the same random numbers each time
-        return list(leaves(self.fresh_example().run(model or self.model)))
-
-    def fresh_example(self) -> Example:
-        """Return a copy of the inputs: models may write on what they are given."""
-        return mapped(self.example, Tensor.clone)
-
-    def varied(self, generator: torch.Generator) -> "Probe":
-        """Return a probe with noise, as large as they are, on floating-point inputs."""
-
-        def vary(tensor: Tensor) -> Tensor:
-            if not tensor.is_floating_point():
-                return tensor
-            noise = torch.empty_like(tensor).normal_(generator=generator)
-            return tensor + tensor.abs().mean() * noise
-
-        return replace(self, example=mapped(self.example, vary))
+        """Return what `model`, by default the probe's own, gives on the first pass."""
+        return run(model or self.model, self.passes[0])
 
 
-def make_probe(model: nn.Module, example: Example) -> Probe:
-    """Return the first of the `probes` that runs, or raise UnsupportedModelError."""
+def is_large(model: nn.Module) -> bool:
+    """Tell whether runs of `model` are too costly for many of them."""
+    return sum(tensor.numel() for tensor in model.parameters()) > _MANY
+
+
+def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[Any]:
+    """Return the leaves of what `model` gives on a pass; it may change its buffers."""
+    model.train(way.training)
+    watch: AbstractContextManager[object] = nullcontext()
+    if way.watched:
+        watch = draws or FixedDraws(way.level, way.outcomes)
+    with same_random_state(), warnings.catch_warnings(action="ignore"), watch:
+        # Models may write on what they are given.
+        return list(leaves(way.cast(Tensor.clone).example.run(model)))
+
+
+def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
+    """Copy `model` for probing, and find out how it runs.
+
+    In double precision, unless it is large or runs in single precision only.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it cannot be copied, or does not run on every example in some mode, or runs
+        nowhere in training mode.
+    """
+    name = type(model).__name__
+    _check_kind(model)
+    size = sum(t.numel() * t.element_size() for t in tensors_of(model).values())
     failure: Exception | None = None
-    for probe in probes(model, example):
+    for dtype in (torch.float64, torch.float32)[size > _LARGE :]:
+        copied = _copy(model, dtype)
         try:
-            probe.run()
-        except Exception as error:
+            return Probe(copied, _passes(copied, examples, dtype), dtype)
+        except _DoesNotTrainError as error:
+            failure = failure or error
+        except Exception as error:  # whatever the model's own code raises
             failure = error
-        else:
-            return probe
+    if isinstance(failure, _DoesNotTrainError):
+        raise UnsupportedModelError(
+            f"{name} does not run in training mode ({failure}): pass example inputs as "
+            "training does, with targets if it takes them then"
+        ) from failure
     raise UnsupportedModelError(
-        f"{type(model).__name__} does not run on the example inputs "
-        f"({first_line(failure)}): pass inputs as its forward takes them: a tensor, "
-        "a tuple of arguments or a dict of keyword arguments"
+        f"{name} does not run on the example inputs ({first_line(failure)}): pass "
+        "inputs as its forward takes them: a tensor, a tuple of arguments or a dict of "
+        "keyword arguments"
     ) from failure
 
 
-def probes(model: nn.Module, example: Example) -> Iterator[Probe]:
-    """Copy `model` for probing: in double precision, then, if need be, in single.
+class _DoesNotTrainError(Exception):
+    pass
 
-    Tensors that hold one value throughout, like a new batch normalisation's, get
-    random ones: positions that are mixed up must show.
-    """
-    generator = torch.Generator().manual_seed(0)
-    for dtype, tolerance in _TOLERANCES.items():
-        try:
-            copied = _copy(model, dtype)
-        except Exception as error:
-            raise UnsupportedModelError(
-                f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
-                "no tensors with a gradient history, files or locks in its attributes"
-            ) from error
-        for tensor in tensors_of(copied).values():
-            if tensor.is_floating_point() and _is_constant(tensor):
-                tensor.data.uniform_(0.5, 1.5, generator=generator)
-        yield Probe(copied, _probe_inputs(example, dtype, generator), tolerance)
+
+def _check_kind(model: nn.Module) -> None:
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is compiled by TorchScript, whose modules cannot "
+            "be made narrower: pass the module that it was made from"
+        )
 
 
 def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Copy `model` to the CPU in eval mode, each large tensor only once."""
-    memo: dict[int, Any] = {
-        id(tensor): nn.Parameter(
-            tensor.detach().to("cpu", dtype, copy=True), tensor.requires_grad
-        )
-        for tensor in model.parameters()
-        if type(tensor) is nn.Parameter and tensor.is_floating_point()
-    }
-    return copy.deepcopy(model, memo).to("cpu", dtype).eval()
+    """Copy `model` to the CPU, each tensor only once; make its weights generic."""
+    try:
+        memo: dict[int, Any] = {
+            id(tensor): _converted(tensor, dtype)
+            for tensor in itertools.chain(model.parameters(), model.buffers())
+            if type(tensor) in (Tensor, nn.Parameter)
+        }
+        copied = copy.deepcopy(model, memo)
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
+            "no tensors with a gradient history, files or locks in its attributes"
+        ) from error
+    generator = torch.Generator().manual_seed(0)
+    for tensor in {id(t): t for t in tensors_of(copied).values()}.values():
+        if tensor.is_floating_point() or tensor.is_complex():
+            is_parameter = isinstance(tensor, nn.Parameter)
+            _make_generic(tensor.detach(), is_parameter, generator)
+    return copied
 
 
-def _probe_inputs(
-    example: Example, dtype: torch.dtype, generator: torch.Generator
-) -> Example:
-    """Return copies of the inputs; blank floating-point ones become noise."""
+def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a copy on the CPU; what lies on the device meta gets zeros, masks ones."""
+    real = tensor.is_floating_point()
+    kind = dtype if real else _COMPLEX[dtype] if tensor.is_complex() else tensor.dtype
+    if tensor.is_meta:
+        copied = torch.zeros(tensor.shape, dtype=kind)
+        if kind is torch.bool:
+            copied.fill_(True)
+    else:
+        copied = tensor.detach().to("cpu", kind, copy=True)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(copied, requires_grad=tensor.requires_grad)
+    return copied
 
-    def prepare(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor.detach().to("cpu", copy=True)
-        copied = tensor.detach().to("cpu", dtype, copy=True)
-        if _is_constant(copied):
-            copied.normal_(generator=generator)
-        return copied
 
-    return mapped(example, prepare)
-
-
-def mapped(example: Example, function: Callable[[Tensor], Tensor]) -> Example:
-    """Return the example with `function` applied to its tensors."""
-    return Example(
-        map_tensors(function, example.args), map_tensors(function, example.kwargs)
-    )
+def _make_generic(
+    tensor: Tensor, is_parameter: bool, generator: torch.Generator
+) -> None:
+    """Make values differ, and none tiny: what is multiplied with 0 or 1e-9 hides."""
+    fresh = torch.empty_like(tensor)
+    if is_parameter and tensor.dim() > 1 and tensor.numel():
+        spread = 1 / math.sqrt(tensor[0].numel())
+        scale = spread if _is_constant(tensor) else _NOISE * spread
+        tensor.add_(fresh.normal_(0, scale, generator=generator))
+    elif _is_constant(tensor):
+        drawn = fresh.real.uniform_(0.5, 1.5, generator=generator)
+        tensor.copy_(drawn)
+    elif is_parameter and tensor.numel() == 1:
+        tensor.add_(torch.where(tensor.abs() < _NOISE, 1.0, 0.0))
+    elif is_parameter:
+        tensor.add_(fresh.normal_(0, _NOISE, generator=generator))
 
 
 def _is_constant(tensor: Tensor) -> bool:
     return tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
 
 
-def first_line(error: Exception | None) -> str:
+def _passes(
+    model: nn.Module, examples: Sequence[Example], dtype: torch.dtype
+) -> tuple[Pass, ...]:
+    """Return passes that run: the examples, and variations of the first, in both modes.
+
+    Raises what the model raises if an example runs in neither mode.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def prepare(tensor: Tensor) -> Tensor:
+        return _prepared(tensor, dtype, generator)
+
+    found: list[Pass] = []
+    for example in examples:
+        evaluating = Pass(mapped(example, prepare), training=False)
+        training = replace(evaluating, training=True)
+        failures = [_failure(model, way) for way in (evaluating, training)]
+        if all(failures):
+            unwatched = replace(evaluating, watched=False)
+            if _failure(model, unwatched) is not None:
+                raise next(failure for failure in failures if failure)
+            found.append(unwatched)
+        ways = zip((evaluating, training), failures, strict=True)
+        found += [way for way, failure in ways if failure is None]
+    if not found[0].watched:
+        return tuple(found)
+    found += _varied(model, found[0].example)
+    trained = [way for way in found if way.training]
+    if not trained:
+        raise _DoesNotTrainError(first_line(failures[1])) from failures[1]
+    return (*found, *_at_extremes(model, trained[:1]), *_at_extremes(model, found[:1]))
+
+
+def _varied(model: nn.Module, example: Example) -> Iterator[Pass]:
+    """Yield variations that run, in each mode that they run in.
+
+    A large model gets another batch size in training mode, and another length in eval
+    mode.
+    """
+    rows = [len(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)]
+    large = is_large(model)
+    kinds = variations(example, min(rows, default=0), thorough=not large)
+    for number, alternatives in enumerate(kinds):
+        modes = (number == 0,) if large else (False, True)
+        for varied in alternatives:
+            ways = [Pass(varied, training) for training in modes]
+            running = [way for way in ways if _failure(model, way) is None]
+            if running:
+                yield from running
+                break
+
+
+def _at_extremes(model: nn.Module, ways: Sequence[Pass]) -> Iterator[Pass]:
+    """Yield the first pass that draws random numbers, with small and large ones."""
+    for way in ways:
+        draws = FixedDraws(way.level)
+        with kept_buffers(model):
+            run(model, way, draws)
+        if draws.uses_level:
+            extremes = [replace(way, level=level) for level in EXTREMES]
+            yield from (e for e in extremes if _failure(model, e) is None)
+            return
+
+
+def _failure(model: nn.Module, way: Pass) -> Exception | None:
+    try:
+        with kept_buffers(model):
+            run(model, way)
+    except Exception as error:  # whatever the model's own code raises
+        return error
+    return None
+
+
+@contextmanager
+def kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Put the model's buffers back on leaving: a pass in training mode changes them."""
+    saved = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for module, name, buffer, values in saved:
+            module._buffers[name] = buffer
+            buffer.data.copy_(values)
+
+
+def _prepared(tensor: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Return a copy of an input in `dtype`; a blank one becomes noise."""
+    if tensor.is_meta:
+        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    if not tensor.is_floating_point():
+        kind = _COMPLEX[dtype] if tensor.is_complex() else tensor.dtype
+        return tensor.detach().to("cpu", kind, copy=True)
+    copied = tensor.detach().to("cpu", dtype, copy=True)
+    if copied.layout is torch.strided and _is_constant(copied):
+        copied.normal_(generator=generator)
+    return copied
+
+
+def first_line(error: BaseException | None) -> str:
     """Return what an error says first, to be quoted in the message of another."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -12,6 +12,9 @@ from torch.utils._pytree import tree_map_only
 from flwr_asyncdrop.submodel.probe import Probe
 from flwr_asyncdrop.submodel.types import tensors_of
 
+# What counts as a change of what a module adds, relative to it.
+_SOME = 1e-3
+
 
 def residual_modules(probe: Probe) -> tuple[str, ...]:
     """Return the modules that add something to their input, and nothing if zeroed.
@@ -23,7 +26,7 @@ def residual_modules(probe: Probe) -> tuple[str, ...]:
     return tuple(
         name
         for name, calls in _calls(probe).items()
-        if all(_is_residual(call, probe.tolerance) for call in calls)
+        if all(_is_residual(call) for call in calls)
     )
 
 
@@ -87,7 +90,7 @@ def _calls(probe: Probe) -> dict[str, list[_Call]]:
     }
 
 
-def _is_residual(call: _Call, tolerance: float) -> bool:
+def _is_residual(call: _Call) -> bool:
     try:
         with zeroed(call.module):
             passed = call.with_input(call.input)
@@ -99,7 +102,7 @@ def _is_residual(call: _Call, tolerance: float) -> bool:
     except Exception:  # whatever the module's own code raises
         return False
     change = (added_elsewhere - added).abs().max()
-    return bool(change > tolerance * added.abs().max())
+    return bool(change > _SOME * added.abs().max())
 
 
 @contextmanager

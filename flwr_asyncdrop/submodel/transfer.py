@@ -40,13 +40,15 @@ def extract(state: State, indices: Indices) -> State:
     return {
         name: _extract(tensor.detach(), indices.get(name, _WHOLE))
         for name, tensor in state.items()
+        if isinstance(tensor, Tensor)  # extra state of modules is not
     }
 
 
 def silenced(state: State, indices: Indices) -> State:
     """Copy the full state, at full size, with all dropped coordinates zeroed."""
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    merge_(zeros, extract(state, indices), indices, 1.0)
+    sub = extract(state, indices)
+    zeros = {name: torch.zeros_like(state[name]) for name in sub}
+    merge_(zeros, sub, indices, 1.0)
     return zeros
 
 

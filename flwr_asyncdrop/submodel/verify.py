@@ -1,42 +1,41 @@
 """Try a plan on the model itself: what does not hold is left out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.narrow import narrow
+from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import Probe, first_line
+from flwr_asyncdrop.submodel.probe import Probe, first_line, is_large, kept_buffers, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")
 
-_SMALL_SIZE = 1_000_000
-_MOST_ROUNDS = 8
+_ROUNDS = 4  # of a small model
 
 
 def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     """Return which groups of `plan` do not hold, by their number, and why.
 
-    A narrower model, its units reordered, must run and give what the full model gives
-    with the other units zeroed. It is tried on all groups, and on halves of those that
-    fail. It keeps about half of the units, an odd number, so that no head or width
-    fits by coincidence. In a small model silent units may hide a fault: other inputs
-    are tried too, and dropping only one unit.
+    A narrower model, its units reordered, must run on every pass and give what the
+    full model gives with the other units zeroed. It is tried on all groups, and on
+    halves of those that fail. It keeps about half of the units, an odd number, so that
+    no head or width fits by coincidence. In a small model silent units may hide a
+    fault: other units are tried too, and dropping only one.
     """
-    size = sum(tensor.numel() for tensor in probe.model.parameters())
-    rounds = min(max(_SMALL_SIZE // max(size, 1), 1), _MOST_ROUNDS)
+    rounds = 1 if is_large(probe.model) else _ROUNDS
     generator = torch.Generator().manual_seed(0)
     tensors = tensors_of(probe.model)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     faults: dict[int, str] = {}
     for number in range(rounds):
-        tried = probe.varied(generator) if number else probe
-        drops_one = rounds > 1 and number % 2 == 0
-        trial = _Trial(tried, plan, state, generator, drops_one)
+        trial = _Trial(probe, plan, state, generator, drops_one=number % 2 == 1)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
         faults |= bisect(sound, trial.fault)
     return faults
@@ -61,28 +60,6 @@ def bisect(
     return faults
 
 
-def agree(found: Sequence[Any], expected: Sequence[Any], tolerance: float) -> bool:
-    """Tell whether the leaves of two outputs are equal, but for rounding.
-
-    `tolerance` is relative to the largest value of a floating-point tensor.
-    """
-    return len(found) == len(expected) and all(
-        _close(one, other, tolerance)
-        for one, other in zip(found, expected, strict=True)
-    )
-
-
-def _close(found: Any, expected: Any, tolerance: float) -> bool:
-    if not isinstance(found, Tensor) or not isinstance(expected, Tensor):
-        return bool(found == expected)
-    if found.shape != expected.shape or not found.is_floating_point():
-        return torch.equal(found, expected)
-    if not expected.numel():
-        return True
-    difference = (found - expected).abs().max()
-    return bool(difference <= tolerance * expected.abs().max())
-
-
 @dataclass(frozen=True)
 class _Trial:
     probe: Probe
@@ -98,12 +75,14 @@ class _Trial:
         sources = _sources(self.plan, places, order)
         try:
             small = narrow(self.probe.model, self.plan.shapes_of(places))
-            narrowed = self._run(small, _taken(self.state, sources))
+            found, shifted = self._run_narrowed(small, _taken(self.state, sources))
         except Exception as error:  # whatever the model's own code raises
             kind, line = type(error).__name__, first_line(error)
             return f"a narrower model does not run ({kind}: {line})"
-        silenced = self._run(self.probe.model, _silenced(self.state, sources))
-        same = agree(narrowed, silenced, self.probe.tolerance)
+        del small
+        with _silenced(self.probe.model, sources):
+            expected = [self._run(way) for way in self.probe.passes]
+        same = self._agree(found, expected, shifted)
         if (self.drops_one or not same) and not self._is_reorderable(order):
             return "its units are not interchangeable: reordering changes the output"
         if not same:
@@ -112,21 +91,36 @@ class _Trial:
 
     def _is_reorderable(self, order: Tensor) -> bool:
         reordered = _taken(self.state, _sources(self.plan, {}, order))
-        model = self.probe.model
-        return agree(
-            self._run(model, reordered), self._run(model, {}), self.probe.tolerance
-        )
+        expected = [self._run(way) for way in self.probe.passes]
+        with _holding(self.probe.model, self.state | reordered):
+            found = [self._run(way) for way in self.probe.passes]
+            shift_(reordered.values(), self.probe.dtype)
+            shifted = [self._run(way) for way in self.probe.passes]
+        return self._agree(found, expected, shifted)
 
-    def _run(self, model: nn.Module, changed: State) -> list[Any]:
-        """Return the output of `model` with the state's tensors, some of them changed.
+    def _run_narrowed(
+        self, small: nn.Module, narrowed: State
+    ) -> tuple[list[list[Any]], list[list[Any]]]:
+        """Return what the small model gives, and gives with its own tensors shifted."""
+        with _holding(small, self.state | narrowed):
+            found = [self._run(way, small) for way in self.probe.passes]
+            shift_(narrowed.values(), self.probe.dtype)
+            shifted = [self._run(way, small) for way in self.probe.passes]
+        return found, shifted
 
-        Buffers are copied, since a model may write on them.
-        """
-        state = self.state | changed
-        for name, tensor in tensors_of(model).items():
-            mine = name not in self.plan.parameters and name not in changed
-            tensor.data = state[name].clone() if mine else state[name]
-        return self.probe.run(model)
+    def _run(self, way: Pass, model: nn.Module | None = None) -> list[Any]:
+        tried = model or self.probe.model
+        with kept_buffers(tried):
+            return run(tried, way)
+
+    def _agree(
+        self,
+        found: Sequence[Sequence[Any]],
+        expected: Sequence[Sequence[Any]],
+        shifted: Sequence[Sequence[Any]],
+    ) -> bool:
+        passes = zip(found, expected, shifted, strict=True)
+        return all(agree(*outputs, self.probe.dtype) for outputs in passes)
 
     def _keep(self, groups: Sequence[int]) -> Keep:
         keep = list(self.plan.full_keep())
@@ -134,6 +128,7 @@ class _Trial:
             size = len(keep[group])
             shuffled = torch.randperm(size, generator=self.generator)
             count = size - 1 if self.drops_one else size // 2 | 1
+            count = max(count, self.plan.groups[group].least)
             keep[group] = shuffled[:count].sort().values
         return tuple(keep)
 
@@ -145,6 +140,44 @@ class _Trial:
             cycle = offset + torch.randperm(size, generator=self.generator)
             order[cycle] = cycle.roll(1)  # so that none stays in its place
         return order
+
+
+@contextmanager
+def _holding(model: nn.Module, state: State) -> Iterator[None]:
+    """Let the model's tensors be those of `state`, which has no copy of them."""
+    tensors = tensors_of(model)
+    before = {name: tensor.data for name, tensor in tensors.items()}
+    try:
+        for name, tensor in tensors.items():
+            tensor.data = state[name]
+        yield
+    finally:
+        for name, tensor in tensors.items():
+            tensor.data = before[name]
+
+
+@contextmanager
+def _silenced(model: nn.Module, sources: Indices) -> Iterator[None]:
+    """Zero, in place, the positions that `sources` leaves out."""
+    tensors = {name: tensor.data for name, tensor in tensors_of(model).items()}
+    saved: list[tuple[Tensor, int, Tensor, Tensor]] = []
+    done: set[int] = set()  # tied tensors have several names
+    try:
+        for name, dims in sources.items():
+            tensor = tensors[name]
+            if tensor.data_ptr() in done:
+                continue
+            done.add(tensor.data_ptr())
+            for dim, positions in dims.items():
+                dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
+                dropped[positions] = False
+                places = dropped.nonzero().squeeze(1)
+                saved.append((tensor, dim, places, tensor.index_select(dim, places)))
+                tensor.index_fill_(dim, places, 0)
+        yield
+    finally:
+        for tensor, dim, places, values in reversed(saved):
+            tensor.index_copy_(dim, places, values)
 
 
 def _sources(plan: Plan, places: Indices, order: Tensor) -> Indices:
@@ -185,15 +218,3 @@ def _taken(state: State, sources: Indices) -> State:
         for dim, positions in dims.items():
             taken[name] = taken[name].index_select(dim, positions)
     return taken
-
-
-def _silenced(state: State, sources: Indices) -> State:
-    """Return the same tensors, whole, with zeros at the positions not named."""
-    silenced: State = {}
-    for name, dims in sources.items():
-        silenced[name] = state[name].clone()
-        for dim, positions in dims.items():
-            dropped = torch.ones(state[name].shape[dim], dtype=torch.bool)
-            dropped[positions] = False
-            silenced[name].index_fill_(dim, dropped.nonzero().squeeze(1), 0)
-    return silenced

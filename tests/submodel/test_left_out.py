@@ -119,7 +119,9 @@ def test_attribute_that_goes_stale_without_an_error():
     assert "differs from the full one with units silenced" in plan.left_out["first"]
 
 
-def test_nothing_is_dropped_after_the_data_chose_the_path():
+def test_what_a_module_hands_on_where_the_data_chose_the_path_stays_whole():
+    """What a module makes and uses up itself is the same on every path."""
+
     class Branches(nn.Module):
         def __init__(self):
             super().__init__()
@@ -132,9 +134,9 @@ def test_nothing_is_dropped_after_the_data_chose_the_path():
 
     plan = plan_submodels(Branches(), vectors())
 
-    assert [group.name for group in plan.groups] == ["safe.0"]
-    assert "other inputs may take another path" in plan.left_out["chain.first"]
-    assert "other inputs may take another path" in plan.left_out["chain.second"]
+    inside = ["safe.0", "chain.first", "chain.second"]
+    assert [group.name for group in plan.groups] == inside
+    assert "reduced over by aten.sum" in plan.left_out["safe.2"]
 
 
 def test_residual_stream_under_layer_norm_stays_whole():

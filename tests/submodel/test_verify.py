@@ -34,7 +34,7 @@ def faults_with(**changes):
             axes[tensor][int(dim)] = torch.tensor(units)
     plan = Plan(right.groups, right.shapes, axes, right.parameters)
     with plain_kernels():
-        return find_faults(make_probe(model, Example((vectors(),))), plan)
+        return find_faults(make_probe(model, [Example((vectors(),))]), plan)
 
 
 def test_right_plan():
@@ -76,6 +76,6 @@ def test_units_that_are_not_the_models():
     )
 
     with plain_kernels():
-        faults = find_faults(make_probe(model, Example((vectors(),))), plan)
+        faults = find_faults(make_probe(model, [Example((vectors(),))]), plan)
 
     assert list(faults) == [0]

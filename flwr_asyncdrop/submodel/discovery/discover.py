@@ -1,52 +1,106 @@
-"""From a module and example inputs to a plan that is still to be verified."""
+"""From a module and the ways in which it runs to a plan, still to be verified."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.discovery.grouping import group_units
-from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, along
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
+from flwr_asyncdrop.submodel.draws import FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.nested import tensors_within
+from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.types import Example, tensors_of
+from flwr_asyncdrop.submodel.probe import Probe, kept_buffers
+from flwr_asyncdrop.submodel.types import tensors_of
+
+_MOST_PATHS = 16
 
 
-def discover(model: nn.Module, example: Example) -> Plan:
-    """Trace `model`, in eval mode on the CPU; return the plan that follows.
+def discover(probe: Probe) -> tuple[Plan, tuple[Pass, ...]]:
+    """Trace the probe on all its passes; return what follows, and the passes.
 
-    It is unverified: rules do not see sizes that the model's code hides.
+    Where the model reads a truth value from its data, both paths are traced: there are
+    more passes then. The plan is unverified: rules do not see sizes that the model's
+    code hides.
     """
-    space = LabelSpace()
-    tracer = UnitTracer(space)
-    ids = _label_tensors(model, space, tracer)
-    for tensor in tensors_within([example.args, example.kwargs]):
-        tracer.label(tensor, [], from_input=True)
-    with tracer.watching_cells(model), tracer:
-        outputs = example.run(model)
-    for tensor in tensors_within(outputs):
-        tracer.close(tensor)
-    space.settle_splits()
-    return group_units(model, ids, space.units)
+    discovery = _Discovery(probe.model, LabelSpace(), {}, {})
+    discovery.label_tensors()
+    passes = [path for way in probe.passes for path in discovery.explore(way)]
+    discovery.space.settle_splits()
+    plan = group_units(probe.model, discovery.ids, discovery.space.units)
+    return plan, tuple(passes)
 
 
-def _label_tensors(
-    model: nn.Module, space: LabelSpace, tracer: UnitTracer
-) -> dict[str, list[Ids]]:
-    """Give every position of every dim an id; tied tensors share theirs."""
-    ids: dict[str, list[Ids]] = {}
-    seen: dict[int, list[Ids]] = {}
-    for name, tensor in tensors_of(model).items():
-        if id(tensor) not in seen:
-            seen[id(tensor)] = _label_tensor(tensor, space, tracer)
-        ids[name] = seen[id(tensor)]
-    return ids
+@dataclass(frozen=True)
+class _Discovery:
+    model: nn.Module
+    space: LabelSpace
+    ids: dict[str, list[Ids]]  # per tensor and dim the unit of every position
+    layers: dict[int, list[Layer]]  # id() of a tensor -> its labels
 
+    def label_tensors(self) -> None:
+        """Give every position of every dim an id; tied tensors share theirs."""
+        first: dict[int, str] = {}
+        for name, tensor in tensors_of(self.model).items():
+            other = first.setdefault(id(tensor), name)
+            self.ids[name] = self.ids.get(other) or self._label(tensor)
 
-def _label_tensor(tensor: Tensor, space: LabelSpace, tracer: UnitTracer) -> list[Ids]:
-    if not tensor.is_floating_point():
-        return [np.zeros(size, np.int64) for size in tensor.shape]
-    vectors = [space.fresh(size) for size in tensor.shape]
-    layers = [along(v, tensor.shape, dim) for dim, v in enumerate(vectors)]
-    tracer.label(tensor, space.tidy(layers), from_input=False)
-    return [vector.numpy() for vector in vectors]
+    def _label(self, tensor: Tensor) -> list[Ids]:
+        if not tensor.is_floating_point() and not tensor.is_complex():
+            return [np.zeros(size, np.int64) for size in tensor.shape]
+        vectors = [self.space.fresh(size) for size in tensor.shape]
+        layers = [along(v, tensor.shape, dim) for dim, v in enumerate(vectors)]
+        self.layers[id(tensor)] = self.space.tidy(layers)
+        return [vector.numpy() for vector in vectors]
+
+    def explore(self, way: Pass) -> Sequence[Pass]:
+        """Trace a pass on every path that truth values read from the data lead to.
+
+        If they are too many, only on its own, and what they may concern stays whole.
+        """
+        waiting, done = [way], list[Pass]()
+        while waiting:
+            path = waiting.pop()
+            try:
+                turns = self._trace(path, explores=True)
+            except Exception:
+                if path is way:
+                    raise
+                continue  # the model does not run on this path
+            done.append(path)
+            decided = max(path.outcomes, default=-1)
+            waiting += [
+                replace(path, outcomes={**path.outcomes, number: not value})
+                for number, value in turns.items()
+                if number > decided
+            ]
+            if len(done) + len(waiting) > _MOST_PATHS:
+                self._trace(way, explores=False)
+                return [way]
+        return done
+
+    def _trace(self, way: Pass, *, explores: bool) -> Mapping[int, bool]:
+        """Return the truth values that the pass read from its data, by number."""
+        tracer = UnitTracer(self.space, explores=explores)
+        for tensor in tensors_of(self.model).values():
+            tracer.label(tensor, self.layers.get(id(tensor), []), from_input=False)
+        example = way.cast(Tensor.clone).example
+        for tensor in tensors_within([example.args, example.kwargs]):
+            tracer.label(tensor, [], from_input=True)
+        draws = FixedDraws(way.level, way.outcomes)
+        self.model.train(way.training)
+        with (
+            kept_buffers(self.model),
+            same_random_state(),
+            tracer.watching(self.model),
+            tracer,
+            draws,
+        ):
+            outputs = example.run(self.model)
+        for tensor in tensors_within(outputs):
+            tracer.close(tensor)
+        return {number: draws.truths[number] for number in tracer.branches}

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flwr_asyncdrop.submodel.discovery.labels import TOGETHER
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
@@ -69,7 +70,7 @@ def group_units(
 def _why_not_grouped(axes: Mapping[Axis, Ids], axis: Axis) -> str:
     unit = axes[axis][0]
     if sum(bool((vector == unit).any()) for vector in axes.values()) > 1:
-        return "its units stand or fall together: none of them can go alone"
+        return TOGETHER
     return "its units meet no other tensor in the traced forward pass"
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
 
+TOGETHER = "its units stand or fall together: none of them can go alone"
+
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
 
@@ -82,7 +84,7 @@ class LabelSpace:
         tidied = [self.canonical(layer) for layer in layers]
         for layer in tidied:
             if not _varying(compact(layer)):
-                self.freeze(layer, "its units cannot be told apart after {op}")
+                self.freeze(layer, TOGETHER)
         return [layer for layer in tidied if _varying(compact(layer))]
 
     def freeze(self, layer: Layer, reason: str) -> None:

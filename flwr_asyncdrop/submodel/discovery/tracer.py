@@ -1,13 +1,15 @@
 """Follow unit labels through every operation of one forward pass."""
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -17,14 +19,27 @@ from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Laye
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
+from flwr_asyncdrop.submodel.nested import tensors_within
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
 
 _NO_RULE = "used by {op}, for which there is no rule"
 _DATA_DEPENDENT = (
-    "used after a Python value was read from the data: other inputs may take another "
+    "used where a Python value was read from the data: other inputs may take another "
     "path through the model"
 )
+
+
+@dataclass
+class _Frame:
+    """A module that is running: the units seen in its own code.
+
+    A module that has ended does the same whenever it is called, so what is made and
+    used up inside it is safe. Code that goes on after a value was read is not.
+    """
+
+    seen: dict[int, Layer] = field(default_factory=dict)
+    has_read: bool = False
 
 
 # The ignores here: torch leaves these methods of its modes untyped.
@@ -32,6 +47,20 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
     """A dispatch mode: operations run as usual, and their outputs get labels.
 
     An operation without a rule freezes the units that go into it.
+
+    Parameters
+    ----------
+    space : LabelSpace
+        The units; passes that share it add up.
+    explores : bool
+        Whether each truth value read from the data is tried both ways. If not, it
+        freezes what it may concern, as other values do.
+
+    Attributes
+    ----------
+    branches : list of int
+        The numbers of the truth values, among all that are read in the pass, that
+        depend on inputs or weights.
     """
 
     @classmethod
@@ -39,19 +68,27 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         # Else torch imports its compiler, for a second, only to keep it out of here.
         return False
 
-    def __init__(self, space: LabelSpace) -> None:
+    def __init__(self, space: LabelSpace, *, explores: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
         self._space = space
+        self._explores = explores
         self._labels: MutableMapping[Tensor, tuple[list[Layer], bool]]
         self._labels = WeakTensorKeyDictionary()
         self._conditions: MutableMapping[Tensor, list[Condition]]
         self._conditions = WeakTensorKeyDictionary()
+        self._variable: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+        self._modules: list[nn.Module] = []
+        self._frames = [_Frame()]
         self._cell_depth = 0
-        self._data_was_read = False
+        self._truths = 0
+        self._trusts = False
+        self.branches: list[int] = []
 
     def label(self, tensor: Tensor, layers: list[Layer], *, from_input: bool) -> None:
         """Give `tensor` its labels."""
         self._labels[tensor] = (layers, from_input)
+        if from_input or isinstance(tensor, nn.Parameter):
+            self._variable[tensor] = True
 
     def operand(self, tensor: Tensor) -> Operand:
         """Return `tensor` with the labels that it has now."""
@@ -68,22 +105,69 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             self._space.freeze(layer, reason)
 
     @contextmanager
-    def watching_cells(self, model: nn.Module) -> Iterator[None]:
-        """Note, by hooks on `model`, when recurrent cells are running."""
-        cells = [module for module in model.modules() if isinstance(module, _CELLS)]
-        hooks = [cell.register_forward_pre_hook(self._enter_cell) for cell in cells]
-        hooks += [cell.register_forward_hook(self._leave_cell) for cell in cells]
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Note, by hooks on `model`, which modules are running."""
+        hooks = []
+        self._modules = list(model.modules())
+        for module in self._modules:
+            hooks += [
+                module.register_forward_pre_hook(self._enter, with_kwargs=True),
+                module.register_forward_hook(self._leave),
+            ]
         try:
-            yield
+            with _Readers(self):
+                yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _enter_cell(self, *_: Any) -> None:
-        self._cell_depth += 1
+    def _enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._cell_depth += isinstance(module, _CELLS)
+        caller = self._frames[-1]
+        # What a caller that has read the data tells a module in plain values may
+        # follow from what it read.
+        plain = (bool, int, float, str)
+        told = any(isinstance(value, plain) for value in tree_leaves([args, kwargs]))
+        self._frames.append(_Frame(has_read=caller.has_read and told))
 
-    def _leave_cell(self, *_: Any) -> None:
-        self._cell_depth -= 1
+    def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
+        self._cell_depth -= isinstance(module, _CELLS)
+        self._frames.pop()
+        for tensor in tensors_within(outputs):
+            self._see(self._labels.get(tensor, ([], False))[0])
+
+    def note_read(self, tensors: Sequence[Tensor]) -> None:
+        """Note that Python sees values of `tensors`, on which its path may depend."""
+        if self._trusts or not any(tensor in self._variable for tensor in tensors):
+            return
+        for frame in self._frames:
+            frame.has_read = True
+            for layer in frame.seen.values():
+                self._space.freeze(layer, _DATA_DEPENDENT)
+            frame.seen.clear()
+        for kept in tensors_within([_own_attributes(m) for m in self._modules]):
+            for layer in self._labels.get(kept, ([], False))[0]:
+                self._space.freeze(layer, _DATA_DEPENDENT)
+
+    @contextmanager
+    def trusting(self) -> Iterator[None]:
+        """Take values to be read for checks only."""
+        self._trusts = True
+        try:
+            yield
+        finally:
+            self._trusts = False
+
+    def _see(self, layers: Sequence[Layer]) -> None:
+        """Note that the module that is running now handles these units itself."""
+        frame = self._frames[-1]
+        for layer in layers:
+            if frame.has_read:
+                self._space.freeze(layer, _DATA_DEPENDENT)
+            else:
+                frame.seen[id(layer)] = layer
 
     def __torch_dispatch__(
         self,
@@ -103,7 +187,9 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         self._space.operation = str(func.overloadpacket)
         in_cell = self._cell_depth > 0
-        self._follow(Call(func, arguments, outputs, self._space, known, in_cell))
+        call = Call(func, arguments, outputs, self._space, known, in_cell)
+        self._follow(call)
+        self._note_reads(call)
         return result
 
     def _follow(self, call: Call) -> None:
@@ -113,16 +199,33 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         labelled = rule is expand or any(operand.layers for operand in operands)
         layers = self._apply(rule, call) if labelled else call.unlabelled()
         conditions = self._conditions_of(call)
-        if call.func.overloadpacket is torch.ops.aten._local_scalar_dense:
-            self._data_was_read |= any(k.from_input for k in operands)
+        if _reads_values(call):
             for layer, reason in conditions:  # where it goes nobody sees
                 self._space.freeze(layer, reason)
         from_input = any(k.from_input for k in operands) and rule is not constant
+        variable = any(k.value in self._variable for k in operands)
         for output, labels in zip(call.outputs, layers, strict=True):
             if isinstance(output, Tensor):
-                self.label(output, self._space.tidy(labels), from_input=from_input)
+                tidied = self._space.tidy(labels)
+                self.label(output, tidied, from_input=from_input)
+                self._see(tidied)
+                if variable and rule is not constant:
+                    self._variable[output] = True
                 if conditions:
                     self._conditions[output] = conditions
+
+    def _note_reads(self, call: Call) -> None:
+        """Note values, or sizes that depend on values, that Python gets to see."""
+        if call.outputs and isinstance(call.outputs[0], bool):
+            number, self._truths = self._truths, self._truths + 1
+            if self._explores:
+                if any(k.value in self._variable for k in call.known.values()):
+                    self.branches.append(number)
+                return
+        if _reads_values(call):
+            self.note_read([operand.value for operand in call.known.values()])
+        elif torch.Tag.dynamic_output_shape in call.func.tags:
+            self.note_read(_deciding_sizes(call))
 
     def _conditions_of(self, call: Call) -> list[Condition]:
         """Return what freezes if the outputs are used: old conditions and new ones."""
@@ -137,9 +240,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
     def _apply(self, rule: Rule | None, call: Call) -> Labels:
         """Return what the rule says, or freeze the operands if it cannot say."""
         reason = _NO_RULE
-        if self._data_was_read:
-            reason = _DATA_DEPENDENT
-        elif rule is not None:
+        if rule is not None:
             try:
                 return rule(call)
             except Exception as error:  # a rule that does not fit costs units only
@@ -148,6 +249,56 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             for layer in operand.layers:
                 self._space.freeze(layer, reason)
         return call.unlabelled()
+
+
+def _own_attributes(module: nn.Module) -> list[Any]:
+    """Return what a module keeps beside its state, for its next call perhaps."""
+    state = ("_parameters", "_buffers")
+    return [value for name, value in vars(module).items() if name not in state]
+
+
+def _reads_values(call: Call) -> bool:
+    return torch.Tag.data_dependent_output in call.func.tags
+
+
+def _deciding_sizes(call: Call) -> list[Tensor]:
+    """Return the tensors whose values decide on the size of the output."""
+    if call.func.overloadpacket is not torch.ops.aten.index:
+        return [operand.value for operand in call.known.values()]
+    masks = (torch.bool, torch.uint8)
+    indices = call.arguments["indices"]
+    return [index for index in indices if index is not None and index.dtype in masks]
+
+
+class _Readers(TorchFunctionMode):
+    """Sees the methods that give Python the values of a tensor, unseen by dispatch."""
+
+    def __init__(self, tracer: UnitTracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        keywords = dict(kwargs or {})
+        if func in _READERS:
+            self._tracer.note_read([args[0]])
+        elif func is nn.functional.one_hot and _has_classes(*args, **keywords):
+            with self._tracer.trusting():
+                return func(*args, **keywords)
+        return func(*args, **keywords)
+
+
+_READERS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+
+
+def _has_classes(_: Tensor, num_classes: int = -1) -> bool:
+    """Whether torch reads the values only to check them."""
+    return num_classes > 0
 
 
 @cache

@@ -1,0 +1,80 @@
+"""Tell rounding from a difference, element by element."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# How much the weights are shifted to see how much an output follows, relative to each:
+# far more than they are rounded, and far less than a fault changes anything.
+_SHIFTS = {torch.float64: 1e-12, torch.float32: 2e-6}
+_MARGIN = 8.0
+_QUANTILE = 0.1
+
+
+def shift_(tensors: Iterable[Tensor], dtype: torch.dtype) -> None:
+    """Change real and complex tensors in place, by a little more than rounding does."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in tensors:
+        if tensor.is_floating_point() or tensor.is_complex():
+            noise = torch.empty_like(tensor).normal_(generator=generator)
+            tensor.addcmul_(tensor, noise, value=_SHIFTS[dtype])
+
+
+def agree(
+    found: Sequence[Any],
+    expected: Sequence[Any],
+    shifted: Sequence[Any],
+    dtype: torch.dtype,
+) -> bool:
+    """Tell whether the leaves of two outputs are equal, but for rounding.
+
+    Elements are compared one by one: large ones, infinities and ones that are always
+    the same hide nothing in others.
+
+    Parameters
+    ----------
+    found, expected : sequence
+        The leaves to compare.
+    shifted : sequence
+        Those of `found` after `shift_` of the weights: an element may differ by a few
+        times as much as it moved, or as the elements that moved least did.
+    dtype : torch.dtype
+        float64 or float32, in which they were computed.
+    """
+    if not len(found) == len(expected) == len(shifted):
+        return False
+    leaves = zip(found, expected, shifted, strict=True)
+    return all(_close(*leaf, _SHIFTS[dtype]) for leaf in leaves)
+
+
+def _close(found: Any, expected: Any, shifted: Any, shift: float) -> bool:
+    if not isinstance(found, Tensor) or not isinstance(expected, Tensor):
+        return type(found) is type(expected) and bool(found == expected)
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        return False
+    if found.layout is not torch.strided:
+        found, expected, shifted = (t.to_dense() for t in (found, expected, shifted))
+    if not found.is_floating_point() and not found.is_complex():
+        return torch.equal(found, expected)
+    finite = expected.isfinite() & found.isfinite()
+    if not torch.equal(found[~finite], expected[~finite]):
+        same = found[~finite].isnan() & expected[~finite].isnan()
+        if not bool((same | (found[~finite] == expected[~finite])).all()):
+            return False
+    found, expected = found[finite], expected[finite]
+    moved = torch.zeros_like(expected.abs())
+    if shifted.shape == finite.shape:
+        moved = (shifted[finite] - found).abs().nan_to_num(0.0, posinf=0.0)
+    allowed = moved.clamp(min=_least(moved)) + shift * expected.abs()
+    return bool(((found - expected).abs() <= _MARGIN * allowed).all())
+
+
+def _least(moved: Tensor) -> float:
+    """Return how much the elements that moved least did, without those that did not."""
+    some = moved[moved > 0]
+    if not len(some):
+        return 0.0
+    rank = max(int(len(some) * _QUANTILE), 1)
+    return float(some.kthvalue(rank).values)

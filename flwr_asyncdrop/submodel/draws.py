@@ -1,0 +1,141 @@
+"""Run a model with fixed random draws, and along a path that its data did not take."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Outcomes: TypeAlias = Mapping[int, bool]
+"""Number of a truth value read from a tensor, in the order of the pass -> its value."""
+
+MIDDLE, EXTREMES = 0.3, (0.001, 0.999)
+"""Levels of random numbers: an ordinary one, and those that take rare branches."""
+
+_Draw: TypeAlias = Callable[[Mapping[str, Any], Tensor, float], Any]
+
+
+# The ignore here: torch leaves the methods of its modes untyped.
+class FixedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
+    """Random numbers that are all equal, whatever their shape; dropout drops nothing.
+
+    So a narrower model computes what the full one does in training mode as well.
+
+    Parameters
+    ----------
+    level : float
+        Where in their range, in (0, 1), the numbers lie: a branch on a random number
+        takes one path at a low level and the other at a high one.
+    outcomes : mapping of int to bool
+        What truth values read from tensors (``if x.mean() > 0``) shall be.
+
+    Attributes
+    ----------
+    truths : list of bool
+        The truth values read so far.
+    uses_level : bool
+        Whether a random number that depends on the level was drawn.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler, for a second
+
+    def __init__(self, level: float = MIDDLE, outcomes: Outcomes | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        self._level = level
+        self._outcomes = outcomes or {}
+        self.truths: list[bool] = []
+        self.uses_level = False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, bool):
+            number = len(self.truths)
+            result = self._outcomes.get(number, result)
+            self.truths.append(result)
+        elif torch.Tag.nondeterministic_seeded in func.tags:
+            draw = _DRAWS.get(func.overloadpacket.__name__)
+            if draw is not None:
+                self.uses_level |= draw in (_uniform, _normal, _exponential)
+                names = (entry.name for entry in func._schema.arguments)
+                arguments = dict(zip(names, args, strict=False)) | dict(kwargs or {})
+                result = draw(arguments, result, self._level)
+        return result
+
+
+def _uniform(arguments: Mapping[str, Any], drawn: Tensor, level: float) -> Tensor:
+    low, high = arguments.get("from", 0.0), arguments.get("to", 1.0)
+    return drawn.fill_(low + (high - low) * level)
+
+
+def _normal(_: Mapping[str, Any], drawn: Tensor, level: float) -> Tensor:
+    return drawn.fill_(4 * level - 2)  # two standard deviations to either side
+
+
+def _bernoulli(_: Mapping[str, Any], drawn: Tensor, __: float) -> Tensor:
+    return drawn.fill_(1)
+
+
+def _exponential(_: Mapping[str, Any], drawn: Tensor, level: float) -> Tensor:
+    return drawn.fill_(2 * level)
+
+
+def _integers(arguments: Mapping[str, Any], drawn: Tensor, _: float) -> Tensor:
+    return drawn.fill_(arguments.get("low", 0))
+
+
+def _dropout(arguments: Mapping[str, Any], drawn: Any, _: float) -> Any:
+    return arguments["input"].clone(), drawn[1].fill_(True)
+
+
+def _permutation(_: Mapping[str, Any], drawn: Tensor, __: float) -> Tensor:
+    return drawn.copy_(torch.arange(len(drawn)))
+
+
+_DRAWS: dict[str, _Draw] = {
+    "rand": _uniform,
+    "rand_like": _uniform,
+    "uniform": _uniform,
+    "uniform_": _uniform,
+    "randn": _normal,
+    "randn_like": _normal,
+    "normal": _normal,
+    "normal_": _normal,
+    "normal_functional": _normal,
+    "bernoulli": _bernoulli,
+    "bernoulli_": _bernoulli,
+    "exponential": _exponential,
+    "exponential_": _exponential,
+    "randint": _integers,
+    "randint_like": _integers,
+    "randperm": _permutation,
+    "native_dropout": _dropout,
+}
+
+
+@contextmanager
+def same_random_state() -> Iterator[None]:
+    """Seed Python's, NumPy's and torch's generators; put their states back."""
+    # Models draw from NumPy's global generator too.
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        torch.manual_seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002

@@ -1,0 +1,138 @@
+"""The forward passes that a plan is traced and tried on: inputs, modes and paths."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.submodel.draws import MIDDLE, Outcomes
+from flwr_asyncdrop.submodel.nested import map_tensors, tensors_within
+from flwr_asyncdrop.submodel.types import Example
+
+_MOST_LENGTHS = 2  # different sizes of dims beside the batch that are varied
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One way to run a model.
+
+    Attributes
+    ----------
+    example : Example
+        The arguments.
+    training : bool
+        Whether the model is in training mode.
+    level : float
+        Where in their range random numbers lie.
+    outcomes : mapping of int to bool
+        Truth values read from tensors that are set, by their number in the pass.
+    watched : bool
+        Whether a dispatch mode fixes random numbers and truth values. Some models do
+        not run under one.
+    """
+
+    example: Example
+    training: bool
+    level: float = MIDDLE
+    outcomes: Outcomes = field(default_factory=dict)
+    watched: bool = True
+
+    def cast(self, change: Callable[[Tensor], Tensor]) -> "Pass":
+        """Return the pass with `change` applied to its tensors."""
+        return replace(self, example=mapped(self.example, change))
+
+
+def mapped(example: Example, change: Callable[[Tensor], Tensor]) -> Example:
+    """Return the example with `change` applied to its tensors."""
+    return Example(
+        map_tensors(change, example.args), map_tensors(change, example.kwargs)
+    )
+
+
+def variations(
+    example: Example, vocabulary: int, *, thorough: bool
+) -> list[list[Example]]:
+    """Return other inputs of the kind of `example`: lists of alternatives.
+
+    Of each list the first that the model takes is of use. They have other batch
+    sizes, lengths and values. `vocabulary` is the number of rows of the smallest
+    embedding, 0 without one. Without `thorough` one other size of each kind will do.
+    """
+    generator = torch.Generator().manual_seed(0)
+    tensors = tensors_within([example.args, example.kwargs])
+    sized = [tensor for tensor in tensors if tensor.dim()]
+    if not sized:
+        return []
+    first = max(sized, key=Tensor.dim)
+    batches = [_resized(example, {0: {len(first): n}}) for n in _others(len(first))]
+    lengths = [
+        _resized(example, {dim: {length: other} for dim in range(1, first.dim())})
+        for length in _lengths(first)
+        for other in _others(length)
+    ]
+    masked = sum(map(_is_whole, tensors)) > 1
+    draws = [_new_values(generator, most, masked) for most in (vocabulary, 0)]
+
+    def valued(kinds: Sequence[Example]) -> list[Example]:
+        return [mapped(kind, draw) for kind in kinds for draw in draws]
+
+    if thorough:
+        return [valued([kind]) for kind in [*batches, *lengths, example]]
+    return [valued(batches), valued(lengths)]
+
+
+def _lengths(tensor: Tensor) -> Sequence[int]:
+    """Return the sizes of dims beside the batch, last ones first."""
+    sizes = dict.fromkeys(size for size in reversed(tensor.shape[1:]) if size > 1)
+    return list(sizes)[:_MOST_LENGTHS]
+
+
+def _others(size: int) -> Sequence[int]:
+    """Return other sizes of a dim: more, less, and one."""
+    return [new for new in dict.fromkeys((size + 2, size // 2, 1)) if 0 < new != size]
+
+
+def _resized(example: Example, sizes: Mapping[int, Mapping[int, int]]) -> Example:
+    """Cut or repeat tensors along the dims of the sizes that change."""
+
+    def resize(tensor: Tensor) -> Tensor:
+        for dim in range(tensor.dim()):
+            new = sizes.get(dim, {}).get(tensor.shape[dim])
+            if new is not None and tensor.layout is torch.strided:
+                positions = torch.arange(new) % tensor.shape[dim]
+                tensor = tensor.index_select(dim, positions)
+        return tensor
+
+    return mapped(example, resize)
+
+
+def _new_values(
+    generator: torch.Generator, vocabulary: int, masked: bool
+) -> Callable[[Tensor], Tensor]:
+    """Return what draws other values: noise as large as they are, other numbers.
+
+    Whole numbers are drawn up to the largest in the tensor, or below `vocabulary`.
+    Zeros and ones are a mask where there are other whole numbers (`masked`): they stay.
+    """
+
+    def change(tensor: Tensor) -> Tensor:
+        if tensor.layout is not torch.strided or not tensor.numel():
+            return tensor
+        if tensor.is_floating_point() or tensor.is_complex():
+            noise = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+            return tensor + (tensor.abs().mean() + 0.1) * noise
+        high = int(tensor.max())
+        if tensor.dtype is torch.bool or (masked and high <= 1):
+            return tensor
+        top = max(high + 1, vocabulary)
+        low = min(int(tensor.min()), 1, top - 1)
+        drawn = torch.randint(low, top, tensor.shape, generator=generator)
+        return drawn.to(tensor.dtype)
+
+    return change
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    real = tensor.is_floating_point() or tensor.is_complex()
+    return not real and tensor.dtype is not torch.bool

@@ -1,0 +1,97 @@
+"""Load a submodel as a client does, and train it for a step."""
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel.draws import same_random_state
+from flwr_asyncdrop.submodel.narrow import load_submodel
+from flwr_asyncdrop.submodel.nested import tensors_within
+from flwr_asyncdrop.submodel.passes import mapped
+from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.probe import Probe, first_line
+from flwr_asyncdrop.submodel.transfer import extract
+from flwr_asyncdrop.submodel.types import Example, Keep, tensors_of
+from flwr_asyncdrop.submodel.verify import bisect
+
+
+def find_untrainable(model: nn.Module, probe: Probe, plan: Plan) -> dict[int, str]:
+    """Return which groups of `plan` cannot be dropped in training, and why.
+
+    A submodel is extracted from `model` itself, loaded, and run forward and backward
+    with the kernels that training uses. What lies on the device meta is taken from the
+    probe.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the full model does not run backward.
+    """
+    source = probe.model if any(t.is_meta for t in model.parameters()) else model
+    training = [way.example for way in probe.passes if way.training]
+    example = _as_given([*training, probe.passes[0].example][0], source)
+
+    def fault(groups: Sequence[int]) -> str | None:
+        return _why_untrainable(source, example, plan, _few(plan, groups))
+
+    faults = bisect(range(len(plan.groups)), fault)
+    if len(faults) == len(plan.groups):
+        why = _why_untrainable(source, example, plan, plan.full_keep())
+        if why is not None:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} does not train on the example inputs ({why}): "
+                "pass inputs as training does"
+            )
+    return faults
+
+
+def _why_untrainable(
+    model: nn.Module, example: Example, plan: Plan, keep: Keep
+) -> str | None:
+    state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
+    with (
+        same_random_state(),
+        warnings.catch_warnings(action="ignore"),
+        torch.enable_grad(),
+    ):
+        try:
+            small = load_submodel(model, extract(state, plan.indices(keep))).train()
+            losses = [
+                output.abs().square().mean()
+                for output in tensors_within(mapped(example, Tensor.clone).run(small))
+                if output.requires_grad
+            ]
+            if losses:
+                torch.autograd.backward(losses)
+        except Exception as error:  # whatever the model's own code raises
+            kind, line = type(error).__name__, first_line(error)
+            return f"a submodel does not train ({kind}: {line})"
+    return None
+
+
+def _few(plan: Plan, groups: Sequence[int]) -> Keep:
+    """Keep about a quarter of the units of `groups`, spread over each."""
+    keep = list(plan.full_keep())
+    for group in groups:
+        size = plan.groups[group].size
+        count = max(size // 4 | 1, plan.groups[group].least)
+        keep[group] = torch.arange(min(count, size)) * size // min(count, size)
+    return tuple(keep)
+
+
+def _as_given(example: Example, model: nn.Module) -> Example:
+    """Return the example on the device of `model`, in its precision."""
+    parameters = list(model.parameters())
+    device = parameters[0].device if parameters else torch.device("cpu")
+    real = (p.dtype for p in parameters if p.is_floating_point())
+    kind = next(real, torch.float32)
+
+    def convert(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(device, kind.to_complex())
+        return tensor.to(device, kind if tensor.is_floating_point() else tensor.dtype)
+
+    return mapped(example, convert)
