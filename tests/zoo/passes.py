@@ -40,6 +40,7 @@ def _doubled(value: Any) -> Any:
 def steady(model: nn.Module) -> nn.Module:
     """Return a copy in double precision that draws no random numbers."""
     copied = copy.deepcopy(model).double()
+    copied._apply(lambda t: t.to(torch.complex128) if t.is_complex() else t)
     for module in copied.modules():
         for holder in (module, getattr(module, "config", None)):
             for name, value in list(getattr(holder, "__dict__", {}).items()):

@@ -5,7 +5,6 @@ A piece takes ``(batch, ..., width)`` and returns another last dim, its `width`.
 
 import math
 import random
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +23,10 @@ class Piece(nn.Module):
     width : int
         The last dim of what it returns.
     plain : bool
-        Whether the units that pass it may be dropped in any order.
+        Whether nearly all of its units may be dropped, in any order.
     """
 
-    plain: ClassVar[bool] = True
+    plain: bool = True
 
     def __init__(self, rng: random.Random, width: int) -> None:
         super().__init__()
@@ -61,6 +60,7 @@ class Residual(Piece):
         hidden = self.other_width()
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.norm = self.rng.choice([nn.Identity, nn.LayerNorm, nn.RMSNorm])(width)
+        self.plain = isinstance(self.norm, nn.Identity)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(F.relu(self.up(self.norm(x))))
@@ -132,6 +132,7 @@ class Heads(Piece):
         self.width, self.heads = 12, self.rng.choice([2, 3, 4])
         self.scale = nn.Parameter(torch.randn(self.heads, 1))
         self.by_count = self.rng.random() < 0.5
+        self.plain = not self.by_count
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer(x)
@@ -153,6 +154,8 @@ class Shuffle(Piece):
 
 class Slices(Piece):
     """The first part goes through a layer, the rest past it."""
+
+    plain = False
 
     def __init__(self, rng: random.Random, width: int) -> None:
         super().__init__(rng, width)
@@ -185,7 +188,9 @@ class Tied(Piece):
 
 
 class Unused(Piece):
-    """A layer with a neighbour that is never used, of which one scale is."""
+    """A layer with a neighbour that is never used, and a scale."""
+
+    plain = False
 
     def __init__(self, rng: random.Random, width: int) -> None:
         super().__init__(rng, width)
@@ -224,7 +229,18 @@ class StaleWidth(Piece):
     def __init__(self, rng: random.Random, width: int) -> None:
         super().__init__(rng, width)
         self.layer = nn.Linear(width, width)
-        self.use = self.rng.choice(["divide", "view", "split", "compare"])
+        self.use = self.rng.choice(
+            [
+                "divide",
+                "view",
+                "split",
+                "compare",
+                "features",
+                "root",
+                "norm",
+                "forgive",
+            ]
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer(x)
@@ -235,7 +251,92 @@ class StaleWidth(Piece):
         if self.use == "split":
             sizes = [2, self.width - 2]
             return torch.cat(x.split(sizes, -1)[::-1], -1)
+        if self.use == "features":
+            return x / self.layer.out_features
+        if self.use == "root":
+            return x * x.shape[-1] ** -0.5
+        if self.use == "norm":
+            return F.layer_norm(x, x.shape[-1:])
+        if self.use == "forgive":
+            try:
+                return x + torch.ones(self.width)
+            except RuntimeError:
+                return x
         return x * 2 if x.shape[-1] == self.width else x
+
+
+class Cached(Piece):
+    """Positions that are made at the first pass, and again for longer sequences."""
+
+    plain = False
+
+    def __init__(self, rng: random.Random, width: int) -> None:
+        super().__init__(rng, width)
+        self.layer = nn.Linear(width, width)
+        self.cache = torch.zeros(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, length = self.layer(x), x.shape[1] if x.dim() == 3 else 1
+        if len(self.cache) < length:
+            steps = torch.arange(length)[:, None] + torch.arange(x.shape[-1])
+            self.cache = steps.sin()
+        return x + self.cache[:length].to(x.dtype)
+
+
+class Alike(Piece):
+    """A shape that is read from another tensor, whose units are others."""
+
+    plain = False
+
+    def __init__(self, rng: random.Random, width: int) -> None:
+        super().__init__(rng, width)
+        self.one, self.other = nn.Linear(width, width), nn.Linear(width, width)
+        self.last = nn.Linear(width, width)
+        self.use = self.rng.choice(["view", "reshape", "zeros", "narrow", "new"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.one(x))
+        other = F.relu(self.other(x))
+        if self.use == "view":
+            other = other.view_as(x)
+        elif self.use == "reshape":
+            other = other.reshape(x.shape)
+        elif self.use == "zeros":
+            other = other + torch.zeros_like(x)
+        elif self.use == "narrow":
+            other = other[..., : x.shape[-1]]
+        else:
+            other = other + x.new_ones(x.shape[-1])
+        return x + self.last(other)
+
+
+class Noise(Piece):
+    """Random numbers in training: noise, or a depth that varies."""
+
+    def __init__(self, rng: random.Random, width: int) -> None:
+        super().__init__(rng, width)
+        self.layer, self.deep = nn.Linear(width, width), self.rng.random() < 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x + self.layer(x)
+        if self.deep:
+            there = torch.rand(len(x), *[1] * (x.dim() - 1)) < 0.8
+            return x + self.layer(x) * there
+        return x + self.layer(x) + 0.1 * torch.randn_like(x)
+
+
+class Token(Piece):
+    """A learnt vector before all steps, expanded to the batch."""
+
+    def __init__(self, rng: random.Random, width: int) -> None:
+        super().__init__(rng, width)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        return F.relu(self.layer(x))
 
 
 class Across(Piece):
@@ -382,6 +483,7 @@ class Attention(Piece):
         self.stock = self.rng.random() < 0.4
         self.fill = self.rng.choice([None, -1e9, -math.inf])
         self.stale = self.rng.random() < 0.3
+        self.plain = self.stock or not self.stale
         if self.stock:
             self.attention = nn.MultiheadAttention(12, 3, batch_first=True)
         else:
@@ -494,8 +596,19 @@ READINGS = {
     "argmax": lambda x, bar: x.flatten().argmax().item() % 2 == 1,
     "format": lambda x, bar: f"{x.mean():.3f}".startswith("-"),
     "index": lambda x, bar: [False, True][(x.mean() > bar).long()],
+    "where": lambda x, bar: len(torch.where(x > bar + 1)[0]) > 0,
+    "argwhere": lambda x, bar: x.argwhere().shape[0] % 2 == 1,
+    "contains": lambda x, bar: bool(x.sign().eq(1).all()),
+    "norm": lambda x, bar: x.norm() > 2 * bar,
     "isnan": lambda x, bar: not bool(torch.isfinite(1 / (x > bar + 1).sum())),
 }
+
+
+class WeightBranch(Branch):
+    """The path depends on the weights, which differ in a submodel."""
+
+    def other_path(self, x: Tensor) -> bool:
+        return bool(self.layer.weight.mean() > 0)
 
 
 class ShapeBranch(Branch):
@@ -522,8 +635,10 @@ class ModeBranch(Branch):
 
 ANYWHERE: list[type[Piece]] = [
     Across,
+    Alike,
     Average,
     Bilinear,
+    Cached,
     ChannelNorm,
     Chosen,
     Constant,
@@ -534,6 +649,7 @@ ANYWHERE: list[type[Piece]] = [
     Heads,
     LastNorm,
     Masked,
+    Noise,
     Repeat,
     Residual,
     Residual,
@@ -546,5 +662,18 @@ ANYWHERE: list[type[Piece]] = [
     TinyLayer,
     Unused,
 ]
-SEQUENCE: list[type[Piece]] = [Attention, Attention, Convolution, Excite, Recurrent]
-BRANCHING: list[type[Piece]] = [ModeBranch, ShapeBranch, ValueBranch, ValueBranch]
+SEQUENCE: list[type[Piece]] = [
+    Attention,
+    Attention,
+    Convolution,
+    Excite,
+    Recurrent,
+    Token,
+]
+BRANCHING: list[type[Piece]] = [
+    ModeBranch,
+    ShapeBranch,
+    ValueBranch,
+    ValueBranch,
+    WeightBranch,
+]
