@@ -29,14 +29,15 @@ EXPECTED: dict[str, float | list[str]] = json.loads(_FILE.read_text(encoding="ut
 # Which module it is differs from reason to reason, what is wrong with it does not.
 _REASON = re.compile(
     "used by [\\w.:]+, for which there is no rule"
-    "|used after a Python value was read from the data"
+    "|(?:combined with|meets) positions (?:that are )?always kept"
+    "|a Python value was read from the data"
     "|normalised together"
+    "|reduced over"
     "|a narrower model does not run"
     "|cannot be copied"
     "|does not run on the example inputs"
     "|cannot be traced"
     "|not interchangeable"
-    "|reduced over by aten.\\w+"
 )
 
 

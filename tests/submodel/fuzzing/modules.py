@@ -134,6 +134,12 @@ class Figures:
         plain = [verdict for verdict in self.verdicts if verdict.plain]
         return sum(verdict.share > NEARLY for verdict in plain) / max(len(plain), 1)
 
+    @property
+    def refused_share(self) -> float:
+        """The share of modules of which nothing can be dropped."""
+        refused = sum(verdict.outcome == "refused" for verdict in self.verdicts)
+        return refused / max(len(self.verdicts), 1)
+
     def __str__(self) -> str:
         counts = Counter(verdict.outcome for verdict in self.verdicts)
         return (
