@@ -15,24 +15,18 @@ from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
 
 
 def narrow(
-    model: nn.Module, shapes: Mapping[str, Sequence[int]], *, scale: bool = False
+    model: nn.Module,
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    make: Callable[..., Tensor] = torch.zeros,
+    scale: bool = False,
 ) -> nn.Module:
-    """Return a copy of `model` whose tensors are zero and have these narrower shapes.
+    """Return a copy of `model` whose tensors, from `make`, have these narrower shapes.
 
     Tied tensors stay tied; hooks and other attributes are copied. A block all of whose
     tensors have no rows is left out: it returns its first argument. `scale` is that of
     `load_submodel`. Raises ShapeError if `shapes` are not those of a submodel.
     """
-    return _narrowed(model, shapes, torch.zeros, scale=scale)
-
-
-def _narrowed(
-    model: nn.Module,
-    shapes: Mapping[str, Sequence[int]],
-    make: Callable[..., Tensor],
-    *,
-    scale: bool,
-) -> nn.Module:
     tensors = tensors_of(model)
     skipped = emptied_blocks(model, shapes)
     _check_shapes(type(model).__name__, tensors, shapes, skipped)
@@ -79,7 +73,7 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         If the arrays are not a submodel of `model`.
     """
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
-    small = _narrowed(model, shapes_of(sent), torch.empty, scale=scale)
+    small = narrow(model, shapes_of(sent), make=torch.empty, scale=scale)
     # What is no tensor is not sent: the versions of modules, and their extra state.
     complete = model.state_dict()
     complete.update(sent)

@@ -78,7 +78,9 @@ def plan_submodels(
             residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
             plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
         plan = leave_out(plan, find_faults(probe, plan))
-    plan = leave_out(plan, find_untrainable(model, probe, plan))
+    source, example = _to_train(model, probe), probe.training_example
+    del probe  # its memory
+    plan = leave_out(plan, find_untrainable(source, example, plan))
     if not plan.groups:
         why = "; ".join(f"{name}: {reason}" for name, reason in plan.left_out.items())
         raise UnsupportedModelError(
@@ -128,7 +130,9 @@ def verify_plan(
     with plain_kernels():
         probe = make_probe(model, examples_of(example_inputs, example_kwargs))
         faults = find_faults(probe, plan)
-    faults = faults or find_untrainable(model, probe, plan)
+    source, example = _to_train(model, probe), probe.training_example
+    del probe  # its memory
+    faults = faults or find_untrainable(source, example, plan)
     if faults:
         why = "; ".join(f"{plan.groups[n].name}: {why}" for n, why in faults.items())
         raise UnsupportedModelError(
@@ -147,6 +151,12 @@ def _check_arrays(model: str, tensors: Mapping[str, Tensor], plan: Plan) -> None
                 f"the plan is not of {model}: {name} is {declared} in the plan and "
                 f"{actual} in the module; take the shapes from its state_dict"
             )
+
+
+def _to_train(model: nn.Module, probe: Probe) -> nn.Module:
+    """Return the model, or its copy that has values if it lies on the device meta."""
+    on_meta = any(tensor.is_meta for tensor in tensors_of(model).values())
+    return probe.model if on_meta else model
 
 
 def _discover(probe: Probe) -> tuple[Probe, Plan]:

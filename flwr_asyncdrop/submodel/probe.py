@@ -45,6 +45,12 @@ class Probe:
     passes: tuple[Pass, ...]
     dtype: torch.dtype
 
+    @property
+    def training_example(self) -> Example:
+        """The inputs of the first pass in training mode, if there is one."""
+        ways = sorted(self.passes, key=lambda way: not way.training)
+        return ways[0].example
+
     def run(self, model: nn.Module | None = None) -> list[Any]:
         """Return what `model`, by default the probe's own, gives on the first pass."""
         return run(model or self.model, self.passes[0])

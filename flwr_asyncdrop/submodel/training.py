@@ -12,34 +12,33 @@ from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import Probe, first_line
+from flwr_asyncdrop.submodel.probe import first_line
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Example, Keep, tensors_of
 from flwr_asyncdrop.submodel.verify import bisect
 
 
-def find_untrainable(model: nn.Module, probe: Probe, plan: Plan) -> dict[int, str]:
+def find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[int, str]:
     """Return which groups of `plan` cannot be dropped in training, and why.
 
     A submodel is extracted from `model` itself, loaded, and run forward and backward
-    with the kernels that training uses. What lies on the device meta is taken from the
-    probe.
+    with the kernels that training uses.
 
     Raises
     ------
     UnsupportedModelError
         If the full model does not run backward.
     """
-    source = probe.model if any(t.is_meta for t in model.parameters()) else model
-    training = [way.example for way in probe.passes if way.training]
-    example = _as_given([*training, probe.passes[0].example][0], source)
+    if not plan.groups:
+        return {}
+    example = _as_given(example, model)
 
     def fault(groups: Sequence[int]) -> str | None:
-        return _why_untrainable(source, example, plan, _few(plan, groups))
+        return _why_untrainable(model, example, plan, _few(plan, groups))
 
     faults = bisect(range(len(plan.groups)), fault)
     if len(faults) == len(plan.groups):
-        why = _why_untrainable(source, example, plan, plan.full_keep())
+        why = _why_untrainable(model, example, plan, plan.full_keep())
         if why is not None:
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not train on the example inputs ({why}): "
@@ -58,7 +57,9 @@ def _why_untrainable(
         torch.enable_grad(),
     ):
         try:
-            small = load_submodel(model, extract(state, plan.indices(keep))).train()
+            sub = extract(state, plan.indices(keep))
+            small = load_submodel(model, sub).train()
+            del sub
             losses = [
                 output.abs().square().mean()
                 for output in tensors_within(mapped(example, Tensor.clone).run(small))

@@ -1,8 +1,9 @@
 """Try a plan on the model itself: what does not hold is left out."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -11,13 +12,11 @@ from torch import Tensor, nn
 from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.passes import Pass
-from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.probe import Probe, first_line, is_large, kept_buffers, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")
-
-_ROUNDS = 4  # of a small model
 
 
 def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
@@ -25,20 +24,58 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
 
     A narrower model, its units reordered, must run on every pass and give what the
     full model gives with the other units zeroed. It is tried on all groups, and on
-    halves of those that fail. It keeps about half of the units, an odd number, so that
-    no head or width fits by coincidence. In a small model silent units may hide a
-    fault: other units are tried too, and dropping only one.
+    halves of those that fail. Of each group an odd number of units is kept, and in
+    one round at least another number than in any other group, so that no head or width
+    fits by coincidence. In a small model silent units may hide a fault: it is tried
+    twice, and dropping only one unit of each group.
     """
-    rounds = 1 if is_large(probe.model) else _ROUNDS
     generator = torch.Generator().manual_seed(0)
     tensors = tensors_of(probe.model)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
+    large = is_large(probe.model)
+    rounds = counts_to_keep(plan.groups)
+    one_less = [max(group.size - 1, group.least) for group in plan.groups]
     faults: dict[int, str] = {}
-    for number in range(rounds):
-        trial = _Trial(probe, plan, state, generator, drops_one=number % 2 == 1)
+    for number, counts in enumerate(rounds if large else [*rounds * 2, one_less]):
+        passes = probe.passes[-1:] if large and number else probe.passes
+        tried = replace(probe, passes=passes)
+        trial = _Trial(tried, plan, state, generator, counts, counts is one_less)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
         faults |= bisect(sound, trial.fault)
     return faults
+
+
+def counts_to_keep(groups: Sequence[UnitGroup]) -> list[list[int]]:
+    """Return rounds of counts, one a group, that tell groups of one size apart.
+
+    The counts of a group, in all rounds, are the digits of its number among those of
+    its size. The last digit, whole, is not its only one.
+    """
+    levels = [_levels(group) for group in groups]
+    codes: list[int] = []
+    numbers = Counter[int]()
+    for group in groups:
+        codes.append(numbers[group.size])
+        numbers[group.size] += 1
+    rounds = 1
+    while any(
+        numbers[group.size] >= len(mine) ** rounds and len(mine) > 1
+        for group, mine in zip(groups, levels, strict=True)
+    ):
+        rounds += 1
+    return [
+        [
+            mine[code // len(mine) ** number % len(mine)]
+            for code, mine in zip(codes, levels, strict=True)
+        ]
+        for number in range(rounds)
+    ]
+
+
+def _levels(group: UnitGroup) -> list[int]:
+    """Return odd counts from a quarter of the units on, and all of them."""
+    smallest = max(group.size // 4, group.least) | 1
+    return [*range(smallest, group.size, 2), group.size]
 
 
 def bisect(
@@ -66,7 +103,8 @@ class _Trial:
     plan: Plan
     state: State
     generator: torch.Generator
-    drops_one: bool
+    counts: Sequence[int]  # of the units to keep of each group
+    reorders: bool  # whether it is tried to reorder the units without dropping any
 
     def fault(self, groups: Sequence[int]) -> str | None:
         """Return what is wrong with dropping units of all `groups`, if anything."""
@@ -74,7 +112,9 @@ class _Trial:
         places = self.plan.indices(self._keep(groups))
         sources = _sources(self.plan, places, order)
         try:
-            small = narrow(self.probe.model, self.plan.shapes_of(places))
+            small = narrow(
+                self.probe.model, self.plan.shapes_of(places), make=torch.empty
+            )
             found, shifted = self._run_narrowed(small, _taken(self.state, sources))
         except Exception as error:  # whatever the model's own code raises
             kind, line = type(error).__name__, first_line(error)
@@ -83,7 +123,7 @@ class _Trial:
         with _silenced(self.probe.model, sources):
             expected = [self._run(way) for way in self.probe.passes]
         same = self._agree(found, expected, shifted)
-        if (self.drops_one or not same) and not self._is_reorderable(order):
+        if (self.reorders or not same) and not self._is_reorderable(order):
             return "its units are not interchangeable: reordering changes the output"
         if not same:
             return "a narrower model differs from the full one with units silenced"
@@ -125,11 +165,8 @@ class _Trial:
     def _keep(self, groups: Sequence[int]) -> Keep:
         keep = list(self.plan.full_keep())
         for group in groups:
-            size = len(keep[group])
-            shuffled = torch.randperm(size, generator=self.generator)
-            count = size - 1 if self.drops_one else size // 2 | 1
-            count = max(count, self.plan.groups[group].least)
-            keep[group] = shuffled[:count].sort().values
+            shuffled = torch.randperm(len(keep[group]), generator=self.generator)
+            keep[group] = shuffled[: self.counts[group]].sort().values
         return tuple(keep)
 
     def _order(self, groups: Sequence[int]) -> Tensor:
