@@ -94,6 +94,7 @@ _FIRST: Mapping[str, Entry] = {
     "cifar_resnet18": Entry(
         partial(build_model, "resnet18", _IMAGE, models.CLASSES, seed=0),
         reals(*_IMAGE),
+        large=True,
     ),
     "mlp": Entry(models.Mlp, reals(*_GREY)),
     "lstm": Entry(partial(models.Recurrent, nn.LSTM), text),

@@ -55,7 +55,8 @@ class Entry:
     draw : callable
         Draws the arguments of a forward pass.
     large : bool
-        Whether only the nightly command has time for it.
+        Whether only the nightly command has time for it: a large one, or one much
+        like another.
     """
 
     build: Callable[[], nn.Module]

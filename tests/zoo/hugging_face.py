@@ -5,6 +5,7 @@ takes seconds.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -303,6 +304,32 @@ _SEEING = {
     "hf_resnet": _images(
         "ResNet", {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [2, 2]}
     ),
+    "hf_detr": _of(
+        "DetrForObjectDetection",
+        "DetrConfig",
+        {
+            "use_timm_backbone": False,
+            "use_pretrained_backbone": False,
+            "backbone": None,
+            "backbone_config": {
+                "model_type": "resnet",
+                "embedding_size": 16,
+                "hidden_sizes": [16, 32],
+                "depths": [1, 1],
+                "out_features": ["stage2"],
+            },
+            "d_model": HIDDEN,
+            "encoder_layers": 1,
+            "decoder_layers": LAYERS,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "encoder_attention_heads": HEADS,
+            "decoder_attention_heads": HEADS,
+            "num_queries": 6,
+            "num_labels": 5,
+        },
+        pixels(64),
+    ),
     "hf_segformer": _of(
         "SegformerForSemanticSegmentation",
         "SegformerConfig",
@@ -321,4 +348,14 @@ _SEEING = {
     ),
 }
 
-HUGGING_FACE: Mapping[str, Entry] = _DECODERS | _ENCODERS | _SEQ2SEQ | _SEEING
+# Not much like any of the others; the rest has its turn in the nightly command.
+_OWN_KINDS = (
+    "llama qwen3 gemma2 phi3 gpt2 gpt_neox bloom falcon mixtral qwen2_moe mamba bert "
+    "distilbert albert deberta modernbert t5 bart whisper wav2vec2 clip vit swin "
+    "convnext_v2 segformer detr"
+)
+
+HUGGING_FACE: Mapping[str, Entry] = {
+    name: replace(entry, large=name.removeprefix("hf_") not in _OWN_KINDS.split())
+    for name, entry in (_DECODERS | _ENCODERS | _SEQ2SEQ | _SEEING).items()
+}

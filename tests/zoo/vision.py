@@ -200,13 +200,13 @@ VISION: Mapping[str, Entry] = {
     "resnet50": _named("resnet50", large=True),
     "vgg16_bn": _named("vgg16_bn", 32, large=True),
     "mobilenet_v2": _named("mobilenet_v2"),
-    "mobilenet_v3_small": _named("mobilenet_v3_small"),
-    "efficientnet_b0": _named("efficientnet_b0"),
-    "densenet121": _named("densenet121"),
+    "mobilenet_v3_small": _named("mobilenet_v3_small", large=True),
+    "efficientnet_b0": _named("efficientnet_b0", large=True),
+    "densenet121": _named("densenet121", large=True),
     "convnext_tiny": _named("convnext_tiny", large=True),
-    "regnet_y_400mf": _named("regnet_y_400mf"),
+    "regnet_y_400mf": _named("regnet_y_400mf", large=True),
     "shufflenet_v2_x1_0": _named("shufflenet_v2_x1_0"),
-    "googlenet": _named("googlenet", aux_logits=False, init_weights=False),
+    "googlenet": _named("googlenet", aux_logits=False, init_weights=False, large=True),
     "googlenet_auxiliary": _named("googlenet", init_weights=False),
     "inception_v3_auxiliary": _named(
         "inception_v3", 299, init_weights=False, large=True
@@ -216,7 +216,7 @@ VISION: Mapping[str, Entry] = {
     "swin_t": _named("swin_t", large=True),
     "swin_v2_t": _named("swin_v2_t", large=True),
     "maxvit_t": _named("maxvit_t", 224, large=True),
-    "mnasnet0_5": _named("mnasnet0_5"),
+    "mnasnet0_5": _named("mnasnet0_5", large=True),
     "alexnet": _named("alexnet", large=True),
     "small_bottlenecks": _own(small_resnet, images(32)),
     "small_resnext": _own(
@@ -232,7 +232,7 @@ VISION: Mapping[str, Entry] = {
     "small_mvit": _own(small_mvit, video(4, 32)),
     "lraspp_mobilenet_v3": _segmentation("lraspp_mobilenet_v3_large"),
     "deeplabv3_mobilenet_v3": _segmentation(
-        "deeplabv3_mobilenet_v3_large", aux_loss=True
+        "deeplabv3_mobilenet_v3_large", aux_loss=True, large=True
     ),
     "fcn_resnet50": _segmentation("fcn_resnet50", aux_loss=True, large=True),
     "r3d_18": _video("r3d_18", 8, 32, large=True),

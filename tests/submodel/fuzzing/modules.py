@@ -26,7 +26,7 @@ from tests.zoo.passes import Arguments
 __all__ = ["Figures", "RandomModule", "judge", "judge_all"]
 
 VOCABULARY = 20
-TRIES = 6
+TRIES = 4
 NEARLY = 0.85
 
 Outcome = Literal["narrowed", "refused", "wrong"]

@@ -316,6 +316,7 @@ class Noise(Piece):
     def __init__(self, rng: random.Random, width: int) -> None:
         super().__init__(rng, width)
         self.layer, self.deep = nn.Linear(width, width), self.rng.random() < 0.5
+        self.plain = self.deep
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
