@@ -212,21 +212,18 @@ def _passes(
 
 
 def _varied(model: nn.Module, example: Example) -> Iterator[Pass]:
-    """Yield variations that run, in each mode that they run in.
-
-    A large model gets another batch size in training mode, and another length in eval
-    mode.
-    """
+    """Yield variations that run, in training mode and in eval mode by turns."""
     rows = [len(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)]
-    large = is_large(model)
-    kinds = variations(example, min(rows, default=0), thorough=not large)
-    for number, alternatives in enumerate(kinds):
-        modes = (number == 0,) if large else (False, True)
+    thorough = not is_large(model)
+    kinds = variations(example, min(rows, default=0), thorough=thorough)
+    training = True
+    for alternatives in kinds:
         for varied in alternatives:
-            ways = [Pass(varied, training) for training in modes]
-            running = [way for way in ways if _failure(model, way) is None]
-            if running:
-                yield from running
+            ways = (Pass(varied, mode) for mode in (training, not training))
+            running = next((w for w in ways if _failure(model, w) is None), None)
+            if running is not None:
+                yield running
+                training = not running.training
                 break
 
 

@@ -37,7 +37,9 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     one_less = [max(group.size - 1, group.least) for group in plan.groups]
     faults: dict[int, str] = {}
     for number, counts in enumerate(rounds if large else [*rounds * 2, one_less]):
-        passes = probe.passes[-1:] if large and number else probe.passes
+        passes = probe.passes
+        if number:
+            passes = passes[:1] if large else (*passes[:4], passes[-1])
         tried = replace(probe, passes=passes)
         trial = _Trial(tried, plan, state, generator, counts, counts is one_less)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
