@@ -31,13 +31,15 @@ def _batch_norm(narrow: nn.BatchNorm2d, full: nn.BatchNorm2d) -> None:
         narrow.num_features = len(kept)
 
 
-def _layer_norm(narrow: nn.LayerNorm, _: nn.LayerNorm) -> None:
+def _layer_norm(narrow: nn.LayerNorm | nn.RMSNorm, _: nn.Module) -> None:
     narrow.normalized_shape = tuple(narrow.weight.shape)
 
 
 def _group_norm(narrow: nn.GroupNorm, full: nn.GroupNorm) -> None:
     narrow.num_channels = len(narrow.weight)
-    narrow.num_groups = narrow.num_channels // (full.num_channels // full.num_groups)
+    if full.num_groups > 1:
+        per_group = full.num_channels // full.num_groups
+        narrow.num_groups = narrow.num_channels // per_group
 
 
 def _embedding(narrow: nn.Embedding | nn.EmbeddingBag, _: nn.Module) -> None:
@@ -73,6 +75,7 @@ PATCHES: dict[type[nn.Module], Patch] = {
     nn.modules.conv._ConvNd: _convolution,
     nn.modules.batchnorm._NormBase: _batch_norm,
     nn.LayerNorm: _layer_norm,
+    nn.RMSNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
     nn.Embedding: _embedding,
     nn.EmbeddingBag: _embedding,

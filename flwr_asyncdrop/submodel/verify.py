@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -28,6 +29,9 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     one round at least another number than in any other group, so that no head or width
     fits by coincidence. In a small model silent units may hide a fault: it is tried
     twice, and dropping only one unit of each group.
+
+    A narrower stream is another model: it must run, beside what else holds, and be the
+    same in any order of its units.
     """
     generator = torch.Generator().manual_seed(0)
     tensors = tensors_of(probe.model)
@@ -43,7 +47,11 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         tried = replace(probe, passes=passes)
         trial = _Trial(tried, plan, state, generator, counts, counts is one_less)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
-        faults |= bisect(sound, trial.fault)
+        streams = [group for group in sound if plan.groups[group].kind == "stream"]
+        exact = [group for group in sound if group not in streams]
+        faults |= bisect(exact, trial.fault)
+        beside = [group for group in exact if group not in faults]
+        faults |= bisect(streams, partial(trial.fault, beside=beside))
     return faults
 
 
@@ -108,8 +116,12 @@ class _Trial:
     counts: Sequence[int]  # of the units to keep of each group
     reorders: bool  # whether it is tried to reorder the units without dropping any
 
-    def fault(self, groups: Sequence[int]) -> str | None:
-        """Return what is wrong with dropping units of all `groups`, if anything."""
+    def fault(self, groups: Sequence[int], beside: Sequence[int] = ()) -> str | None:
+        """Return what is wrong with dropping units of all `groups`, if anything.
+
+        Of those `beside` them units are dropped too.
+        """
+        groups = [*beside, *groups]
         order = self._order(groups)
         places = self.plan.indices(self._keep(groups))
         sources = _sources(self.plan, places, order)
@@ -122,6 +134,8 @@ class _Trial:
             kind, line = type(error).__name__, first_line(error)
             return f"a narrower model does not run ({kind}: {line})"
         del small
+        if any(self.plan.groups[group].kind == "stream" for group in groups):
+            return self._fault_of_stream(order, found)
         with _silenced(self.probe.model, sources):
             expected = [self._run(way) for way in self.probe.passes]
         same = self._agree(found, expected, shifted)
@@ -129,6 +143,17 @@ class _Trial:
             return "its units are not interchangeable: reordering changes the output"
         if not same:
             return "a narrower model differs from the full one with units silenced"
+        return None
+
+    def _fault_of_stream(
+        self, order: Tensor, found: Sequence[Sequence[Any]]
+    ) -> str | None:
+        """Return what is wrong with a narrower stream, whose outputs are its own."""
+        if not self._is_reorderable(order):
+            return "its units are not interchangeable: reordering changes the output"
+        for way, narrowed in zip(self.probe.passes, found, strict=True):
+            if [_form(n) for n in narrowed] != [_form(n) for n in self._run(way)]:
+                return "a narrower model has outputs of another shape, or not finite"
         return None
 
     def _is_reorderable(self, order: Tensor) -> bool:
@@ -179,6 +204,14 @@ class _Trial:
             cycle = offset + torch.randperm(size, generator=self.generator)
             order[cycle] = cycle.roll(1)  # so that none stays in its place
         return order
+
+
+def _form(leaf: Any) -> Any:
+    """Return the shape of a tensor, and where its values are finite if not all are."""
+    if not isinstance(leaf, Tensor):
+        return type(leaf)
+    finite = leaf.isfinite()
+    return leaf.shape, leaf.dtype, None if bool(finite.all()) else finite.tolist()
 
 
 @contextmanager

@@ -20,15 +20,23 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def same_machine(one_thread):
-    if machine() != RECORDED["machine"]:
+def recorded(one_thread):
+    """Return what was recorded on a machine that computes the same bits as this."""
+    if (here := machine()) not in RECORDED:
         pytest.skip("this processor or PyTorch computes other bits than the recorded")
+    return RECORDED[here]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_history_and_model_as_recorded(case, same_machine):
-    assert CASES[case]() == RECORDED["runs"][case]
+def test_the_same_history_and_model_as_recorded(case, recorded):
+    if case not in recorded:
+        pytest.skip("recorded on another kind of machine only")
+    assert CASES[case]() == recorded[case]
 
 
 def test_every_case_is_recorded():
-    assert CASES.keys() == RECORDED["runs"].keys()
+    assert any(CASES.keys() == runs.keys() for runs in RECORDED.values())
+
+
+def test_nothing_else_is_recorded():
+    assert all(runs.keys() <= CASES.keys() for runs in RECORDED.values())

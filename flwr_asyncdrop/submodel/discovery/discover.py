@@ -20,18 +20,18 @@ from flwr_asyncdrop.submodel.types import tensors_of
 _MOST_PATHS = 16
 
 
-def discover(probe: Probe) -> tuple[Plan, tuple[Pass, ...]]:
+def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, ...]]:
     """Trace the probe on all its passes; return what follows, and the passes.
 
     Where the model reads a truth value from its data, both paths are traced: there are
     more passes then. The plan is unverified: rules do not see sizes that the model's
-    code hides.
+    code hides. With `streams` it has groups of kind "stream", too.
     """
-    discovery = _Discovery(probe.model, LabelSpace(), {}, {})
+    discovery = _Discovery(probe.model, LabelSpace(streams=streams), {}, {})
     discovery.label_tensors()
     passes = [path for way in probe.passes for path in discovery.explore(way)]
     discovery.space.settle_splits()
-    plan = group_units(probe.model, discovery.ids, discovery.space.units)
+    plan = group_units(probe.model, discovery.ids, discovery.space)
     return plan, tuple(passes)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
+from flwr_asyncdrop.submodel.discovery.uses import Uses
 
 TOGETHER = "its units stand or fall together: none of them can go alone"
 
@@ -35,15 +36,25 @@ def along(vector: Tensor, shape: Sequence[int], dim: int) -> Layer:
 
 
 class LabelSpace:
-    """The units of one model and the classes that tracing joins them into."""
+    """The units of one model and the classes that tracing joins them into.
 
-    def __init__(self) -> None:
+    With `streams` units that are normalised together may be dropped.
+    """
+
+    def __init__(self, *, streams: bool = False) -> None:
         self.units = UnionFind()
+        self.streams = streams
         self.operation = "the model"  # what is being traced, for the reasons
         # What freezes if the operation's result reaches the model's output, and why.
         self.conditions: list[Condition] = []
+        self.uses = Uses()
         self._splits: list[Layer] = []
         self._first_copy: int | None = None
+
+    def note_uses(self, layers: Iterable[Layer]) -> None:
+        """Note that the operation takes these units."""
+        for layer in layers:
+            self.uses.note(compact(layer).numpy(), self.operation)
 
     def fresh(self, count: int) -> Tensor:
         """Return a vector of `count` new unit ids."""
@@ -94,6 +105,10 @@ class LabelSpace:
     def freeze_if_used(self, layer: Layer, reason: str) -> None:
         """Freeze `layer` once the operation's result reaches the model's output."""
         self.conditions.append((layer, self._filled(reason)))
+
+    def normalise(self, layer: Layer) -> None:
+        """Mark the units of `layer` as normalised together."""
+        self.units.mark_normalised(self.droppable(layer).numpy())
 
     def _filled(self, reason: str) -> str:
         return reason.replace("{op}", self.operation)

@@ -188,6 +188,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         self._space.operation = str(func.overloadpacket)
         in_cell = self._cell_depth > 0
         call = Call(func, arguments, outputs, self._space, known, in_cell)
+        self._space.note_uses(layer for k in known.values() for layer in k.layers)
         self._follow(call)
         self._note_reads(call)
         return result

@@ -12,13 +12,14 @@ class UnionFind:
     """Classes of unit ids that are dropped together; id 0 is what is always kept.
 
     A class may be frozen, with its first reason, and marked as carried by a residual
-    stream. Joining two classes joins these marks too.
+    stream, or as normalised together. Joining two classes joins these marks too.
     """
 
     def __init__(self) -> None:
         self._parent: Ids = np.zeros(1, np.int64)
         self._reason: Ids = np.array([_NO_REASON], np.int64)
         self._residual = np.zeros(1, np.bool_)
+        self._normalised = np.zeros(1, np.bool_)
         self._reasons: list[str] = []
 
     def __len__(self) -> int:
@@ -31,6 +32,7 @@ class UnionFind:
         self._parent = np.concatenate([self._parent, ids])
         self._reason = np.concatenate([self._reason, np.full(count, _NO_REASON)])
         self._residual = np.concatenate([self._residual, np.zeros(count, np.bool_)])
+        self._normalised = np.concatenate([self._normalised, np.zeros(count, np.bool_)])
         return ids
 
     def roots(self, ids: Ids) -> Ids:
@@ -67,6 +69,7 @@ class UnionFind:
         merged = self.roots(touched)
         np.minimum.at(self._reason, merged, self._reason[touched])
         np.logical_or.at(self._residual, merged, self._residual[touched])
+        np.logical_or.at(self._normalised, merged, self._normalised[touched])
 
     def _join(self, left: Ids, right: Ids) -> None:
         while True:
@@ -98,3 +101,11 @@ class UnionFind:
     def residual(self, ids: Ids) -> NDArray[np.bool_]:
         """Return which of `ids` are so marked."""
         return self._residual[self.roots(ids)]
+
+    def mark_normalised(self, ids: Ids) -> None:
+        """Mark the classes of `ids` as normalised together with others."""
+        self._normalised[self.roots(ids.ravel())] = True
+
+    def normalised(self, ids: Ids) -> NDArray[np.bool_]:
+        """Return which of `ids` are so marked."""
+        return self._normalised[self.roots(ids)]

@@ -2,11 +2,15 @@
 
 from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
 
+_STATISTICS = ("mean", "var", "std", "var_mean")
+
 
 def reduce(call: Call) -> Labels:
     """Sum, average or search over dims; units that would all be reduced freeze.
 
-    They do not if nobody uses the result, like the average of attention's heads.
+    They do not if nobody uses the result, like the average of attention's heads. A
+    statistic that keeps its dims, to be applied to the units again, makes a stream of
+    them: a normalisation written by hand.
     """
     source = call.operand("self")
     rank = source.value.dim()
@@ -17,6 +21,9 @@ def reduce(call: Call) -> Labels:
     layers = []
     for layer in source.layers:
         varying = call.space.varying(layer)
+        if varying <= reduced and call.space.streams and _is_statistic(call):
+            call.space.normalise(layer)
+            continue
         if varying <= reduced:
             reason = "reduced over by {op}: the result would change"
             call.space.freeze_if_used(layer, reason)
@@ -26,6 +33,12 @@ def reduce(call: Call) -> Labels:
         )
         layers.append(joined.reshape(call.outputs[0].shape))
     return [layers for _ in call.outputs]
+
+
+def _is_statistic(call: Call) -> bool:
+    """Whether the call yields a mean or a spread, to be broadcast over the units."""
+    name = call.func.overloadpacket.__name__
+    return name in _STATISTICS and bool(call.arguments.get("keepdim"))
 
 
 def pool(spatial: int) -> Rule:
