@@ -9,7 +9,7 @@ FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker w
     fuzz test_app_imports.py app/test_client_app.py flower_internals fleet strategy)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types unit e2e grpc-unit grpc-e2e bench edge-bench chaos soak edge-test setup clean
+.PHONY: run test lint types unit e2e grpc-unit grpc-e2e nightly bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -41,6 +41,12 @@ grpc-unit: $(VENV_GRPC)/ready
 
 grpc-e2e: $(VENV_GRPC)/ready
 	$(VENV_GRPC)/bin/python -m pytest -m e2e $(FLOWER_FACING)
+
+# Submodels of every model of the zoo, large ones too, and of 2,000 random modules: more
+# than half an hour.
+nightly: setup
+	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo
+	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 
 bench: setup
 	$(BIN)/python -m benchmarks

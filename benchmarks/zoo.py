@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.figures import Figure
 from benchmarks.timing import interleaved
 from benchmarks.vision import vision_models
 from flwr_asyncdrop.app.models import build_model
+from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.masks import MaskContext, RandomMask
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import (
@@ -29,7 +30,10 @@ from flwr_asyncdrop.submodel import (
     plan_submodels,
     savings,
 )
-from tests.zoo.catalogue import HAND_WRITTEN, VISION, Entry, vision_entry
+from tests.zoo.catalogue import ZOO
+from tests.zoo.entries import Entry
+from tests.zoo.expected import plan_of, reasons
+from tests.zoo.passes import Arguments, leaves, loss_of
 
 __all__ = ["Row", "markdown", "measure", "zoo_figures"]
 
@@ -74,22 +78,27 @@ class Row:
 def measure(name: str, entry: Entry) -> Row:
     """Plan a model, and time steps of it and of its submodels in turn."""
     model = entry.model()
-    inputs = entry.inputs(BATCH)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     started = time.perf_counter()
-    plan = plan_submodels(model, inputs[:1])
+    try:
+        plan = plan_of(entry, model)
+    except UnsupportedModelError as error:
+        seconds = time.perf_counter() - started
+        whole, why = (1.0,) * len(RATES), "; ".join(reasons(error))
+        return Row(name, parameters, 0.0, whole, whole, seconds, f"all: {why}")
     seconds = time.perf_counter() - started
-    actions = {0.0: _step(model, inputs)}
+    given, example = entry.example(BATCH), entry.example(1)
+    actions = {0.0: _step(model, given)}
     for rate in RATES:
         sub = _extract(plan, model.state_dict(), rate)
-        actions[rate] = _step(load_submodel(model, sub), inputs)
+        actions[rate] = _step(load_submodel(model, sub), given)
     times = interleaved(actions, REPEATS)
+    costs = savings(plan, model, example.args or dict(example.kwargs), RATES)
     return Row(
         name=name,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=parameters,
         share=droppable_share(plan),
-        bytes_ratios=tuple(
-            saving.bytes_ratio for saving in savings(plan, model, inputs[:1], RATES)
-        ),
+        bytes_ratios=tuple(cost.bytes_ratio for cost in costs),
         step_ratios=tuple(times[rate] / times[0.0] for rate in RATES),
         plan_seconds=seconds,
         whole=_whole(plan),
@@ -136,14 +145,14 @@ def _extract(plan: Plan, state: State, rate: float) -> State:
     return extract(state, plan.indices(keep))
 
 
-def _step(model: nn.Module, inputs: Tensor) -> Callable[[], None]:
+def _step(model: nn.Module, given: Arguments) -> Callable[[], None]:
     """Return one step: forward, backward, SGD with momentum."""
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     model.train()
 
     def step() -> None:
         optimiser.zero_grad()
-        model(inputs).square().mean().backward()
+        loss_of(list(leaves(model(*given.args, **given.kwargs)))).backward()
         optimiser.step()
 
     return step
@@ -173,14 +182,11 @@ def _line(row: Row) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure the models that are named, or all; print each line as it comes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [*VISION, *HAND_WRITTEN]
-    parser.add_argument("models", nargs="*", metavar="model", help=", ".join(names))
+    parser.add_argument("models", nargs="*", metavar="model", help=", ".join(ZOO))
     torch.set_num_threads(1)
-    vision = vision_models()
     print(_HEADER)
-    for name in parser.parse_args(argv).models or names:
-        entry = HAND_WRITTEN.get(name) or vision_entry(vision, name)
-        print(_line(measure(name, entry)), flush=True)
+    for name in parser.parse_args(argv).models or ZOO:
+        print(_line(measure(name, ZOO[name])), flush=True)
 
 
 if __name__ == "__main__":
