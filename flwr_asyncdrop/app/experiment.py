@@ -1,5 +1,6 @@
 """What server and clients of the ready app agree on: data, partition, model."""
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -22,9 +23,11 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
+from flwr_asyncdrop.submodel.batchnorm import batch_norms
 
-_RECALIBRATION_BATCHES = 8
-_RECALIBRATION_BATCH = 256
+_CALIBRATION_SAMPLES = 2048
+_CALIBRATION_SHARE = 10  # at most one training sample in so many
+_CALIBRATION_BATCH = 256
 
 
 def best_device() -> torch.device:
@@ -67,38 +70,70 @@ def initial_model(config: RunConfig) -> nn.Module:
     )
 
 
+@lru_cache(maxsize=2)
+def calibration_samples(config: RunConfig) -> NDArray[np.int64]:
+    """Return the positions of the training samples that no device holds.
+
+    Of their inputs alone a model with batch normalisation gets its running statistics
+    before it is tested: at most 2,048, and at most a tenth of the samples. There are
+    none for a model without it, nor where one sample is all that a tenth comes to.
+    """
+    if not batch_norms(initial_model(config)):
+        return np.arange(0)
+    total = len(load_data(config).train_y)
+    count = min(_CALIBRATION_SAMPLES, total // _CALIBRATION_SHARE)
+    # Unsorted: each batch is to be like the whole, however the data set is ordered.
+    order = numpy_generator(config.seed, "calibration").permutation(total)
+    return order[: count if count > 1 else 0]  # one alone has no variance
+
+
 def trained_model(config: RunConfig, arrays: State) -> nn.Module:
     """Return the run's model with trained weights, ready to be used.
 
     Running statistics of batch normalisation that submodels learnt are biased for the
-    full model, so it gets its own from test inputs, as in the paper's script.
+    full model, so it gets its own from inputs that are held out of training and are
+    not tested with: `calibration_samples`.
     """
     data, device = load_data(config), best_device()
     model = load_submodel(initial_model(config), arrays).to(device)
-    starts = range(0, len(data.test_y), _RECALIBRATION_BATCH)
+    samples = calibration_samples(config)
+    # As equal as can be, since every batch counts the same.
+    batches = np.array_split(samples, math.ceil(len(samples) / _CALIBRATION_BATCH) or 1)
     recalibrate_bn(
         in_precision(model, config.precision),
-        (
-            data.batch("test", slice(start, start + _RECALIBRATION_BATCH), device)[0]
-            for start in starts[:_RECALIBRATION_BATCHES]
-        ),
+        (data.batch("train", batch, device)[0] for batch in batches if len(batch)),
     )
     return model
 
 
 @lru_cache(maxsize=2)
+def _held_by_devices(config: RunConfig) -> NDArray[np.int64]:
+    """Return the positions of the training samples that are dealt out, ascending."""
+    samples = np.arange(len(load_data(config).train_y))
+    return np.setdiff1d(samples, calibration_samples(config), assume_unique=True)
+
+
+@lru_cache(maxsize=2)
 def partitions(config: RunConfig, num_devices: int) -> list[NDArray[np.int64]]:
     """Return the positions of the training samples that each device holds."""
-    data = load_data(config)
+    held = _held_by_devices(config)
+    return [held[part] for part in _dealt(config, held, num_devices)]
+
+
+def _dealt(
+    config: RunConfig, held: NDArray[np.int64], num_devices: int
+) -> list[NDArray[np.int64]]:
+    """Deal samples out to devices; return where in `held` each device's are."""
     generator = numpy_generator(config.seed, "partition")
     if config.partition == "iid":
-        return iid(len(data.train_y), num_devices, generator=generator)
+        return iid(len(held), num_devices, generator=generator)
+    labels = load_data(config).train_y[held]
     if config.partition == "dirichlet":
         return dirichlet(
-            data.train_y, num_devices, config.dirichlet_alpha, generator=generator
+            labels, num_devices, config.dirichlet_alpha, generator=generator
         )
     return by_speed_level(
-        data.train_y,
+        labels,
         num_devices,
         config.levels,
         generator=generator,
@@ -113,13 +148,13 @@ def level_mixes(config: RunConfig, num_devices: int) -> NDArray[np.float64]:
     For ``partition='speed-level'``; of shape ``(levels, num_classes)``.
     """
     data = load_data(config)
+    labels = data.train_y[_held_by_devices(config)].numpy()
     pools = level_pools(
-        data.train_y,
+        labels,
         min(config.levels, num_devices),
         # As in `partitions`, where it deals the pools out before anything else.
         generator=numpy_generator(config.seed, "partition"),
         shards_per_level=config.shards_per_level,
     )
-    labels = data.train_y.numpy()
     counts = [np.bincount(labels[p], minlength=data.num_classes) for p in pools]
     return np.array([count / count.sum() for count in counts])

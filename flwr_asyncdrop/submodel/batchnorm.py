@@ -9,6 +9,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flwr_asyncdrop.submodel.kernels import eval_mode
 
 
+def batch_norms(model: nn.Module) -> list[_BatchNorm]:
+    """Return the layers of a model that keep running statistics of batches."""
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, _BatchNorm) and module.running_mean is not None
+    ]
+
+
 def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """Learn the running statistics of batch normalisation anew, in place.
 
@@ -17,11 +26,7 @@ def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
     inputs, on its device; without batches the old ones stay. So do the modes (train or
     eval), parameters and momenta.
     """
-    layers = [
-        module
-        for module in model.modules()
-        if isinstance(module, _BatchNorm) and module.running_mean is not None
-    ]
+    layers = batch_norms(model)
     if not layers:
         return
     momenta = {layer: layer.momentum for layer in layers}

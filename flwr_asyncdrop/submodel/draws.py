@@ -128,14 +128,16 @@ _DRAWS: dict[str, _Draw] = {
 @contextmanager
 def same_random_state() -> Iterator[None]:
     """Seed Python's, NumPy's and torch's generators; put their states back."""
+    own = torch.default_generator  # torch.manual_seed asks for GPUs, which takes longer
     # Models draw from NumPy's global generator too.
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        random.seed(0)
-        np.random.seed(0)  # noqa: NPY002
-        torch.manual_seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+    state = own.get_state()
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    own.manual_seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        own.set_state(state)

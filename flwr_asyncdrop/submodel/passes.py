@@ -69,7 +69,7 @@ def variations(
     lengths = [
         _resized(example, {dim: {length: other} for dim in range(1, first.dim())})
         for length in _lengths(first)
-        for other in _others(length)
+        for other in _others(length, areas=first.dim() > 3)
     ]
     masked = sum(map(_is_whole, tensors)) > 1
     draws = [_new_values(generator, most, masked) for most in (vocabulary, 0)]
@@ -88,9 +88,14 @@ def _lengths(tensor: Tensor) -> Sequence[int]:
     return list(sizes)[:_MOST_LENGTHS]
 
 
-def _others(size: int) -> Sequence[int]:
-    """Return other sizes of a dim: more, less, and one."""
-    return [new for new in dict.fromkeys((size + 2, size // 2, 1)) if 0 < new != size]
+def _others(size: int, *, areas: bool = False) -> Sequence[int]:
+    """Return other sizes of a dim: odd and even ones, more, less, and one.
+
+    None is twice as large where `areas` grow with its square.
+    """
+    sizes = [size + 1, 2 * size + 1, size // 2, 1]
+    del sizes[1 : 1 + areas]
+    return [new for new in dict.fromkeys(sizes) if 0 < new != size]
 
 
 def _resized(example: Example, sizes: Mapping[int, Mapping[int, int]]) -> Example:

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from flwr_asyncdrop.submodel.attention import NarrowMultiheadAttention
+from flwr_asyncdrop.submodel.derived import refresh
+from flwr_asyncdrop.submodel.recurrent import PaddedLSTM
 
 Patch: TypeAlias = Callable[[Any, Any], None]
 """Sets the attributes of a narrowed module; the second argument is the full one."""
@@ -13,6 +15,10 @@ Patch: TypeAlias = Callable[[Any, Any], None]
 
 def _linear(narrow: nn.Linear, _: nn.Linear) -> None:
     narrow.out_features, narrow.in_features = narrow.weight.shape
+
+
+def _transposed_linear(narrow: Any, _: Any) -> None:
+    narrow.nx, narrow.nf = narrow.weight.shape
 
 
 def _convolution(narrow: nn.Conv2d, full: nn.Conv2d) -> None:
@@ -46,10 +52,19 @@ def _embedding(narrow: nn.Embedding | nn.EmbeddingBag, _: nn.Module) -> None:
     narrow.embedding_dim = narrow.weight.shape[1]
 
 
-def _recurrent(narrow: nn.RNNBase, _: nn.RNNBase) -> None:
-    weights = dict(narrow.named_parameters(recurse=False))
-    narrow.hidden_size = weights["weight_hh_l0"].shape[1]
-    narrow.input_size = weights["weight_ih_l0"].shape[1]
+def _bilinear(narrow: nn.Bilinear, _: nn.Bilinear) -> None:
+    sizes = narrow.weight.shape
+    narrow.out_features, narrow.in1_features, narrow.in2_features = sizes
+
+
+def _recurrent(narrow: Any, full: Any) -> None:
+    gates = len(full.weight_ih_l0) // full.hidden_size
+    narrow.hidden_size = len(narrow.weight_ih_l0) // gates
+    narrow.input_size = narrow.weight_ih_l0.shape[1]
+    if full.proj_size:
+        narrow.proj_size = len(narrow.weight_hr_l0)
+        if narrow.proj_size == narrow.hidden_size:
+            narrow.__class__ = PaddedLSTM
 
 
 def _recurrent_cell(narrow: nn.LSTMCell, _: nn.LSTMCell) -> None:
@@ -61,16 +76,21 @@ def _prelu(narrow: nn.PReLU, _: nn.PReLU) -> None:
     narrow.num_parameters = len(narrow.weight)
 
 
-def _attention(narrow: nn.MultiheadAttention, full: nn.MultiheadAttention) -> None:
-    if not full._qkv_same_embed_dim:
-        return  # separate projections keep their heads: verification will tell
+def _attention(narrow: Any, full: nn.MultiheadAttention) -> None:
     narrow.__class__ = NarrowMultiheadAttention
-    narrow.num_heads = narrow.in_proj_weight.shape[0] // (3 * full.head_dim)
-    narrow.embed_dim = narrow.kdim = narrow.vdim = narrow.in_proj_weight.shape[1]
+    narrow.num_heads = narrow.out_proj.weight.shape[1] // full.head_dim
+    query = key = value = narrow.in_proj_weight
+    if query is None:
+        query, key = narrow.q_proj_weight, narrow.k_proj_weight
+        value = narrow.v_proj_weight
+    narrow.embed_dim, narrow.kdim, narrow.vdim = (
+        weight.shape[1] for weight in (query, key, value)
+    )
     narrow._qkv_same_embed_dim = False  # keeps the encoder layers' fused path away
 
 
 PATCHES: dict[type[nn.Module], Patch] = {
+    nn.Bilinear: _bilinear,
     nn.Linear: _linear,
     nn.modules.conv._ConvNd: _convolution,
     nn.modules.batchnorm._NormBase: _batch_norm,
@@ -87,10 +107,36 @@ PATCHES: dict[type[nn.Module], Patch] = {
 """Module class -> patch, for subclasses too. Add a class of your own here, wherever
 submodels are built, if its forward reads widths from attributes."""
 
+_PATCHES_BY_NAME: dict[str, Patch] = {
+    "transformers.pytorch_utils.Conv1D": _transposed_linear,
+}
+"""The same for classes of packages that may not be installed."""
+
 
 def patch(narrow: nn.Module, full: nn.Module) -> None:
     """Set the size attributes of `narrow`, a copy of `full` with narrower tensors."""
-    for base in type(full).__mro__:
-        if base in PATCHES:
-            PATCHES[base](narrow, full)
-            return
+    refresh(narrow)
+    found = _patch_of(full)
+    if found is not None:
+        found(narrow, full)
+
+
+def has_patch(module: nn.Module) -> bool:
+    """Whether `patch` knows the module's class."""
+    return _patch_of(module) is not None
+
+
+def makes_last_dim(module: nn.Module) -> bool:
+    """Whether the weight is (inputs, outputs), unlike that of `torch.nn.Linear`."""
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        return True
+    return _patch_of(module) is _transposed_linear
+
+
+def _patch_of(module: nn.Module) -> Patch | None:
+    for base in type(module).__mro__:
+        name = f"{base.__module__}.{base.__qualname__}"
+        found = PATCHES.get(base) or _PATCHES_BY_NAME.get(name)
+        if found is not None:
+            return found
+    return None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel.derived import derived_tensors
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.nested import leaves
 from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
@@ -117,6 +118,13 @@ def _check_kind(model: nn.Module) -> None:
             f"{type(model).__name__} is compiled by TorchScript, whose modules cannot "
             "be made narrower: pass the module that it was made from"
         )
+    for name, tensor in tensors_of(model).items():
+        if tensor.layout is not torch.strided:
+            raise UnsupportedModelError(
+                f"{name} of {type(model).__name__} is sparse, and sparse tensors are "
+                "not sent: pass it as an input, or register it as a buffer with "
+                "persistent=False"
+            )
 
 
 def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -127,7 +135,7 @@ def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
             for tensor in itertools.chain(model.parameters(), model.buffers())
             if type(tensor) in (Tensor, nn.Parameter)
         }
-        copied = copy.deepcopy(model, memo)
+        copied = copy.deepcopy(model, memo | derived_tensors(model))
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
@@ -212,21 +220,18 @@ def _passes(
 
 
 def _varied(model: nn.Module, example: Example) -> Iterator[Pass]:
-    """Yield variations that run, in each mode that they run in.
-
-    A large model gets another batch size in training mode, and another length in eval
-    mode.
-    """
+    """Yield variations that run, in training mode and in eval mode by turns."""
     rows = [len(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)]
-    large = is_large(model)
-    kinds = variations(example, min(rows, default=0), thorough=not large)
-    for number, alternatives in enumerate(kinds):
-        modes = (number == 0,) if large else (False, True)
+    thorough = not is_large(model)
+    kinds = variations(example, min(rows, default=0), thorough=thorough)
+    training = True
+    for alternatives in kinds:
         for varied in alternatives:
-            ways = [Pass(varied, training) for training in modes]
-            running = [way for way in ways if _failure(model, way) is None]
-            if running:
-                yield from running
+            ways = (Pass(varied, mode) for mode in (training, not training))
+            running = next((w for w in ways if _failure(model, w) is None), None)
+            if running is not None:
+                yield running
+                training = not running.training
                 break
 
 

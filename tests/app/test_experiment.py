@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import (
+    calibration_samples,
     initial_model,
     level_mixes,
     load_data,
@@ -72,7 +75,7 @@ def test_label_mixes_are_those_that_the_devices_of_a_level_hold():
 
 
 def test_iid_devices_see_all_labels_and_share_no_sample():
-    config = RunConfig(partition="iid")
+    config = RunConfig(model="mlp", partition="iid")
     labels = load_data(config).train_y.numpy()
     parts = partitions(config, 8)
     assert all(len(set(labels[part].tolist())) == 10 for part in parts)
@@ -83,7 +86,7 @@ def test_dirichlet_devices_share_no_sample_and_differ_by_alpha():
     labels = load_data(RunConfig()).train_y.numpy()
 
     def commonest(alpha):
-        config = RunConfig(partition="dirichlet", dirichlet_alpha=alpha)
+        config = RunConfig(model="mlp", partition="dirichlet", dirichlet_alpha=alpha)
         parts = partitions(config, 8)
         assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
         return [np.bincount(labels[part]).max() / len(part) for part in parts]
@@ -102,6 +105,94 @@ def test_a_text_model_is_used_as_trained(reviews_root):
     model = initial_model(config)
     assert model(load_data(config).example_inputs()).shape == (1, 2)
     assert same(trained_model(config, model.state_dict()), model)
+
+
+def poisoned(config, monkeypatch, **inputs):
+    """Let the app see other inputs than the data set has."""
+    changed = replace(load_data(config), **inputs)
+    monkeypatch.setattr("flwr_asyncdrop.app.experiment.load_data", lambda _: changed)
+
+
+def test_test_inputs_do_not_touch_the_model_that_is_tested(monkeypatch):
+    config = RunConfig()
+    arrays = initial_model(config).state_dict()
+    before = trained_model(config, arrays)
+    test_x = load_data(config).test_x
+    poisoned(config, monkeypatch, test_x=torch.full_like(test_x, 255))
+    assert same(trained_model(config, arrays), before)
+
+
+def test_inputs_of_devices_do_not_touch_the_model_that_is_tested(monkeypatch):
+    config = RunConfig()
+    arrays = initial_model(config).state_dict()
+    before = trained_model(config, arrays)
+    train_x = load_data(config).train_x.clone()
+    train_x[np.concatenate(partitions(config, 16))] = 255
+    poisoned(config, monkeypatch, train_x=train_x)
+    assert same(trained_model(config, arrays), before)
+
+
+def test_the_tested_model_has_the_statistics_of_the_samples_held_out(monkeypatch):
+    config = RunConfig()
+    model = initial_model(config)
+    held_out = calibration_samples(config)
+    inputs, _ = load_data(config).batch("train", held_out)
+    means = model.conv1(inputs).mean((0, 2, 3))
+    found = trained_model(config, model.state_dict())
+    torch.testing.assert_close(found.bn1.running_mean, means)
+
+    train_x = load_data(config).train_x.clone()
+    train_x[held_out] = 0
+    poisoned(config, monkeypatch, train_x=train_x)
+    assert not same(trained_model(config, model.state_dict()), found)
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "speed-level"])
+def test_no_device_holds_what_is_held_out(partition):
+    config = RunConfig(partition=partition, levels=4)
+    held_out = calibration_samples(config)
+    count = len(load_data(config).train_y)
+    assert len(set(held_out.tolist())) == count // 10
+    held = np.concatenate(partitions(config, 400))
+    assert not set(held.tolist()) & set(held_out.tolist())
+    if partition != "speed-level":  # of whose devices each has but a random half
+        assert len(held) == count - count // 10
+        assert len(set(held.tolist())) == len(held)
+    calibration_samples.cache_clear()
+    assert np.array_equal(calibration_samples(config), held_out)
+    other = calibration_samples(replace(config, seed=1))
+    assert not np.array_equal(other, held_out)
+
+
+def test_of_a_large_data_set_2048_samples_are_held_out(monkeypatch):
+    config = RunConfig(seed=17)
+    initial_model(config)
+    data = load_data(config)
+    many = torch.zeros(30_000, *data.input_shape, dtype=data.train_x.dtype)
+    poisoned(
+        config,
+        monkeypatch,
+        train_x=many,
+        train_y=torch.zeros(30_000, dtype=data.train_y.dtype),
+    )
+    assert len(calibration_samples(config)) == 2048
+    calibration_samples.cache_clear()
+
+
+def test_devices_hold_all_samples_of_a_model_without_batch_normalisation():
+    config = RunConfig(model="mlp", partition="iid")
+    assert len(calibration_samples(config)) == 0
+    assert len(np.concatenate(partitions(config, 8))) == 1438
+
+
+def test_too_few_samples_to_hold_out_leave_the_merged_statistics(monkeypatch):
+    config = RunConfig(seed=18)
+    model = initial_model(config)
+    data = load_data(config)
+    poisoned(config, monkeypatch, train_x=data.train_x[:19], train_y=data.train_y[:19])
+    assert len(calibration_samples(config)) == 0
+    assert same(trained_model(config, model.state_dict()), model)
+    calibration_samples.cache_clear()
 
 
 def test_batch_statistics_are_learnt_in_the_runs_precision():

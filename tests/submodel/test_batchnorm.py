@@ -72,3 +72,19 @@ def test_modes_come_back_after_an_error():
 
     assert all(module.training for module in model.modules())
     assert model[0].momentum == 0.1
+
+
+def test_statistics_of_devices_average_to_those_of_all_their_batches():
+    """So a server without data can ask its devices (docs/batchnorm.md)."""
+    together, states = Net(), []
+    for batch in BATCHES:
+        device = Net()
+        recalibrate_bn(device, [batch])
+        states.append(device.state_dict())
+
+    recalibrate_bn(together, BATCHES)
+
+    expected = together.state_dict()
+    for name in (name for name in expected if "running_" in name):
+        average = torch.stack([state[name] for state in states]).mean(0)
+        torch.testing.assert_close(average, expected[name])

@@ -1,12 +1,14 @@
 """What cannot be dropped stays whole, with a reason; so does what fails on trial."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
-from flwr_asyncdrop.submodel import plan_submodels
+from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
 
 
@@ -136,7 +138,7 @@ def test_what_a_module_hands_on_where_the_data_chose_the_path_stays_whole():
 
     inside = ["safe.0", "chain.first", "chain.second"]
     assert [group.name for group in plan.groups] == inside
-    assert "reduced over by aten.sum" in plan.left_out["safe.2"]
+    assert "Python value was read" in plan.left_out["safe.2"]
 
 
 def test_residual_stream_under_layer_norm_stays_whole():
@@ -253,10 +255,21 @@ def test_inputs_that_the_model_does_not_take():
 
 def test_model_that_cannot_be_copied():
     model = Chain()
-    model.cache = model.first(torch.ones(1, 5))
+    model.lock = threading.Lock()
 
     with pytest.raises(UnsupportedModelError, match="Chain cannot be copied"):
         plan_submodels(model, vectors())
+
+
+def test_model_that_keeps_an_activation_can_be_copied():
+    model = seeded(Chain)
+    model.kept = model.first(vectors())
+
+    plan = plan_submodels(model, vectors())
+
+    small = load_submodel(model, extract(model.state_dict(), {}))
+    assert len(plan.groups) == 2
+    assert torch.equal(small(vectors()), model(vectors()))
 
 
 def test_unknown_scope():

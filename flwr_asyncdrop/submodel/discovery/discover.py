@@ -30,6 +30,7 @@ def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, 
     discovery = _Discovery(probe.model, LabelSpace(streams=streams), {}, {})
     discovery.label_tensors()
     passes = [path for way in probe.passes for path in discovery.explore(way)]
+    discovery.space.settle_cuts()
     discovery.space.settle_splits()
     plan = group_units(probe.model, discovery.ids, discovery.space)
     return plan, tuple(passes)
@@ -87,7 +88,8 @@ class _Discovery:
         """Return the truth values that the pass read from its data, by number."""
         tracer = UnitTracer(self.space, explores=explores)
         for tensor in tensors_of(self.model).values():
-            tracer.label(tensor, self.layers.get(id(tensor), []), from_input=False)
+            layers = self.layers.get(id(tensor), [])
+            tracer.label(tensor, layers, from_input=False, silent=True)
         example = way.cast(Tensor.clone).example
         for tensor in tensors_within([example.args, example.kwargs]):
             tracer.label(tensor, [], from_input=True)

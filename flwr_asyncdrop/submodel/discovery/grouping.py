@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.discovery.labels import TOGETHER, LabelSpace
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
+from flwr_asyncdrop.submodel.patches import makes_last_dim
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
     UnitKind,
@@ -21,8 +22,6 @@ from flwr_asyncdrop.submodel.types import (
 
 Axis: TypeAlias = tuple[str, int]
 Use: TypeAlias = tuple[Axis, int]
-
-_MAKES_DIM_1 = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
 
 
 def group_units(
@@ -102,7 +101,9 @@ def _making_axes(model: nn.Module) -> dict[Axis, str]:
     for name, tensor in tensors_of(model).items():
         if isinstance(tensor, nn.Parameter) and tensor.dim() > 1:
             owner = owner_of(name)
-            makes_dim_1 = isinstance(model.get_submodule(owner), _MAKES_DIM_1)
+            maker = model.get_submodule(owner)
+            transposed = isinstance(maker, nn.modules.conv._ConvTransposeNd)
+            makes_dim_1 = transposed or makes_last_dim(maker)
             several = [dim for dim, size in enumerate(tensor.shape) if size > 1]
             dim = 1 if makes_dim_1 else min(several, default=0)
             makers[name, dim] = owner or name

@@ -7,19 +7,34 @@ own view operations apply to it. A weight has one layer per dim; an activation h
 one for its channels, and rarely more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from flwr_asyncdrop.submodel.discovery.unionfind import UnionFind
+from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 from flwr_asyncdrop.submodel.discovery.uses import Uses
 
 TOGETHER = "its units stand or fall together: none of them can go alone"
 
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
+
+UNEQUAL = "cut into unequal parts by {op}"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An axis of units and the pieces, (start, end), that slices take of it."""
+
+    layer: Layer
+    dim: int
+    operation: str
+    pieces: set[tuple[int, int]] = field(default_factory=set)
 
 
 def compact(layer: Layer) -> Tensor:
@@ -49,6 +64,10 @@ class LabelSpace:
         self.conditions: list[Condition] = []
         self.uses = Uses()
         self._splits: list[Layer] = []
+        self._cuts: list[Cut] = []
+        self._assemblies: list[Tensor] = []
+        self._cuts_of: MutableMapping[Tensor, dict[int, Cut]]
+        self._cuts_of = WeakTensorKeyDictionary()
         self._first_copy: int | None = None
 
     def note_uses(self, layers: Iterable[Layer]) -> None:
@@ -118,6 +137,48 @@ class LabelSpace:
         reason = f"combined with positions that are always kept in {self.operation}"
         self.units.union(compact(left).numpy(), compact(right).numpy(), reason)
 
+    def pair(self, left: Sequence[Layer], right: Sequence[Layer]) -> None:
+        """Join the layers of two tensors that meet: those that tell alike, first.
+
+        A position of a merged axis, such as one of a head, belongs to the head and to
+        its place within it. Where the other side only knows one of the two, the other
+        freezes, and so does what is left over without a partner.
+        """
+        if len(left) == len(right) == 1:
+            self.join(left[0], right[0])
+            return
+        waiting, alone = list(right), []
+        for layer in left:
+            number = next(
+                (n for n, other in enumerate(waiting) if self._alike(layer, other)),
+                None,
+            )
+            if number is None:
+                alone.append(layer)
+            else:
+                self.join(layer, waiting.pop(number))
+        if alone and waiting:
+            self.join(*(self._pop_coarsest(layers) for layers in (alone, waiting)))
+        for layer in alone + waiting:
+            self.freeze(layer, "meets positions with other units in {op}")
+
+    def _alike(self, left: Layer, right: Layer) -> bool:
+        """Whether two layers tell the same positions apart."""
+        one, other = np.broadcast_arrays(self._ids(left), self._ids(right))
+        pairs = np.stack([one.ravel(), other.ravel()])
+        counts = {np.unique(row).size for row in pairs}
+        return counts == {np.unique(pairs, axis=1).shape[1]}
+
+    def _ids(self, layer: Layer) -> Ids:
+        ids: Ids = compact(self.canonical(layer)).numpy()
+        return ids
+
+    def _pop_coarsest(self, layers: list[Layer]) -> Layer:
+        """Take out the layer whose units have the longest runs of neighbours."""
+        ids = np.broadcast_arrays(*map(self._ids, layers))
+        changes = [np.count_nonzero(np.diff(layer.ravel())) for layer in ids]
+        return layers.pop(int(np.argmin(changes)))
+
     def collapse(self, layer: Layer, dims: Iterable[int]) -> Tensor:
         """Join the units of `layer` along `dims`; return it with size 1 there."""
         ids = self.droppable(layer)
@@ -137,6 +198,59 @@ class LabelSpace:
         """Note a view that splits an axis of units: what is kept must stay a grid."""
         if len(self.varying(layer)) > 1:
             self._splits.append(layer)
+
+    def note_cut(
+        self,
+        source: Tensor,
+        layer: Layer,
+        dim: int,
+        pieces: Iterable[tuple[int, int]],
+    ) -> None:
+        """Note slices of `source` along an axis of units that `layer` tells apart."""
+        cuts = self._cuts_of.setdefault(source, {})
+        if dim in cuts:
+            self.join(cuts[dim].layer, layer)
+        else:
+            cuts[dim] = Cut(layer, dim, self.operation)
+            self._cuts.append(cuts[dim])
+        cuts[dim].pieces.update(pieces)
+
+    def settle_cuts(self) -> None:
+        """Tie equal pieces, leave those that are the whole axis, freeze the rest.
+
+        Called at the end, when all the slices of an axis are known. Unequal pieces that
+        are put together again freeze too: wrong bounds would not show in any shape.
+        """
+        for cut in self._cuts:
+            length = cut.layer.shape[cut.dim]
+            starts, ends = zip(*sorted(cut.pieces), strict=True)
+            sizes = {end - start for start, end in cut.pieces}
+            size = max(sizes)
+            if sizes == {size} and not any(k % size for k in (length, *starts)):
+                first, *others = torch.split(cut.layer, size, cut.dim)
+                for piece in others:
+                    self.join(first, piece)
+            elif (0, *ends) != (*starts, length) or self._is_reassembled(cut):
+                self.operation = cut.operation
+                self.freeze(cut.layer, UNEQUAL)
+
+    def note_assembly(self, vector: Tensor) -> None:
+        """Note an axis that was put together from parts: the unit of each place."""
+        if self._cuts:
+            self._assemblies.append(vector)
+
+    def _is_reassembled(self, cut: Cut) -> bool:
+        """Whether units of several of the cut's pieces are on one assembled axis."""
+        pieces = [
+            self.droppable(cut.layer.narrow(cut.dim, start, end - start))
+            for start, end in cut.pieces
+        ]
+        for vector in self._assemblies:
+            there = self.droppable(vector)
+            there = there[there > 0]
+            if sum(bool(torch.isin(piece, there).any()) for piece in pieces) > 1:
+                return True
+        return False
 
     def settle_splits(self) -> None:
         """Let units vary along the longest axis only of every noted view.

@@ -7,10 +7,13 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.discovery.call import Rule
 from flwr_asyncdrop.submodel.discovery.rules import (
     contraction,
+    frequency,
     joining,
     normalisation,
+    packing,
     pointwise,
     reduction,
+    scatter,
     selection,
     views,
 )
@@ -19,7 +22,18 @@ __all__ = ["RULES", "add_rule", "channels", "elementwise", "match", "rule_for"]
 from flwr_asyncdrop.submodel.discovery.rules.contraction import channels, match
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import elementwise
 
-_KINDS = (contraction, joining, normalisation, pointwise, reduction, selection, views)
+_KINDS = (
+    contraction,
+    frequency,
+    joining,
+    normalisation,
+    packing,
+    pointwise,
+    reduction,
+    scatter,
+    selection,
+    views,
+)
 RULES: dict[str, Rule] = {
     name: rule
     for kind in _KINDS

@@ -12,6 +12,8 @@ def concatenate(call: Call) -> Labels:
     shape = call.outputs[0].shape
     dim = call.arguments["dim"] % len(shape)
     parts = [part for part in call.tensors() if part.value.numel()]
+    for part in parts:
+        _settle_inner(call.space, part, dim)
     labels = [_labels_along(call.space, part, dim) for part in parts]
     others = [
         part.narrow(dim, [k.narrow(dim, 0, 1) for k in _across(call.space, part, dim)])
@@ -19,20 +21,35 @@ def concatenate(call: Call) -> Labels:
     ]
     first = [1 if k == dim else size for k, size in enumerate(shape)]
     joined = unify(call.space, others, first)
+    call.space.note_assembly(torch.cat(labels))
     side_by_side = along(torch.cat(labels), shape, dim)
     return [[side_by_side, *(layer.expand(shape) for layer in joined)]]
 
 
+def _settle_inner(space: LabelSpace, part: Operand, dim: int) -> None:
+    """Join units along the dim that vary along one before it too, like heads."""
+    for layer in part.layers:
+        varying = space.varying(layer)
+        if dim in varying and min(varying) < dim:
+            space.collapse(layer, [dim])
+
+
 def _labels_along(space: LabelSpace, part: Operand, dim: int) -> torch.Tensor:
     """Return the unit of each position along `dim`, 0 where there is none."""
-    for layer in part.layers:
-        if dim in space.varying(layer):
-            return space.vector(layer, dim)
+    found = [layer for layer in part.layers if dim in space.varying(layer)]
+    for layer in found[1:]:
+        space.freeze(layer, "side by side with other units in {op}")
+    if found:
+        return space.vector(found[0], dim)
     return torch.zeros(part.value.shape[dim], dtype=torch.int64)
 
 
 def _across(space: LabelSpace, part: Operand, dim: int) -> list[Layer]:
-    return [layer for layer in part.layers if dim not in space.varying(layer)]
+    return [
+        space.canonical(layer)
+        for layer in part.layers
+        if dim not in space.varying(layer)
+    ]
 
 
 def stack(call: Call) -> Labels:

@@ -40,7 +40,7 @@ def _by_channel(call: Call, inputs: list[Tensor], names: str) -> Labels:
     freeze_other_dims(call.space, call.operand("input"), {1}, _TOGETHER)
     tensors = call.operands(*names.split())
     match(call.space, inputs, *(channels(call.space, t, 0) for t in tensors))
-    layers = [along(v, call.outputs[0].shape, 1) for v in inputs[:1]]
+    layers = [along(vector, call.outputs[0].shape, 1) for vector in inputs]
     return [layers, *call.unlabelled(1)]
 
 
@@ -58,6 +58,18 @@ def layer_norm(call: Call) -> Labels:
     _normalise_dims(call.space, source, range(first, len(shape)))
     layers = unify(call.space, [source, *tensors], shape)
     return [layers, *call.unlabelled(1)]
+
+
+def weight_norm(call: Call) -> Labels:
+    """Give each row a length: rows are units, and columns can go from all of them."""
+    direction, length = call.operands("v", "g")
+    shape = call.outputs[0].shape
+    dim = call.arguments["dim"] % len(shape)
+    rows = channels(call.space, direction, dim)
+    match(call.space, rows, channels(call.space, length, dim))
+    freeze_other_dims(call.space, length, {dim}, _TOGETHER)
+    others = [k for k in direction.layers if dim not in call.space.varying(k)]
+    return [[*(along(k, shape, dim) for k in rows), *others], *call.unlabelled(1)]
 
 
 def _normalise_dims(space: LabelSpace, operand: Operand, dims: Iterable[int]) -> None:
@@ -80,4 +92,5 @@ RULES: dict[str, Rule] = {
     "_batch_norm_with_update _batch_norm_no_update": batch_norm,
     "native_group_norm": group_norm,
     "native_layer_norm": layer_norm,
+    "_weight_norm_interface": weight_norm,
 }

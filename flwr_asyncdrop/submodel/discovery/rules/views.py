@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Rule
-from flwr_asyncdrop.submodel.discovery.labels import Layer, along
+from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along, compact
 
 
 def move(call: Call) -> Labels:
@@ -21,13 +21,15 @@ def move(call: Call) -> Labels:
 
 
 def expand(call: Call) -> Labels:
-    """Move the labels; an activation without any gets new ones where it is repeated.
+    """Move the labels; copies of an activation along a new dim get units of their own.
 
-    Its copies are interchangeable, like a padding mask's for each head of attention.
+    Copies are interchangeable, like a padding mask's or a single key's for each head
+    of attention.
     """
     source = call.operand("self")
-    if source.layers or not source.from_input:
-        return move(call)
+    moved = move(call)
+    if not source.from_input:
+        return moved
     shape = call.outputs[0].shape
     missing = len(shape) - source.value.dim()
     repeated = [
@@ -35,7 +37,8 @@ def expand(call: Call) -> Labels:
         for dim, size in enumerate(shape)
         if size > 1 and (dim < missing or source.value.shape[dim - missing] == 1)
     ]
-    return [[along(call.space.copies(shape[dim]), shape, dim) for dim in repeated]]
+    copies = [along(call.space.copies(shape[dim]), shape, dim) for dim in repeated]
+    return [[*moved[0], *copies]]
 
 
 def shuffle(call: Call) -> Labels:
@@ -50,12 +53,32 @@ def shuffle(call: Call) -> Labels:
 
 
 def reshape(call: Call) -> Labels:
-    """Reshape the labels; a split of their axis must keep a grid."""
+    """Reshape the labels; a split of their axis must keep a grid.
+
+    Where two axes of units become one, only one of them can be followed: rather that of
+    weights than of copies, then the outer one, or the first of a weight's own.
+    """
     shape = call.outputs[0].shape
-    layers = [layer.reshape(shape) for layer in call.operand("self").layers]
-    for layer in layers:
+    layers: list[Layer] = []
+    for before in _by_rank(call.space, call.operand("self")):
+        layer = before.reshape(shape)
+        axes = call.space.varying(layer)
+        if any(axes & call.space.varying(other) for other in layers):
+            call.space.freeze(before, "repeated for each of other units in {op}")
+            continue
         call.space.note_split(layer)
+        layers.append(layer)
     return [layers]
+
+
+def _by_rank(space: LabelSpace, operand: Operand) -> list[Layer]:
+    def rank(layer: Layer) -> tuple[bool, int]:
+        if not operand.from_input:
+            return False, int(compact(layer).max())
+        outermost = min(space.varying(layer), default=0)
+        return not space.has_weights(layer), outermost
+
+    return sorted(operand.layers, key=rank)
 
 
 def copy(call: Call) -> Labels:
@@ -82,9 +105,10 @@ def restride(call: Call) -> Labels:
 RULES: dict[str, Rule] = {
     "view _unsafe_view reshape _reshape_alias": reshape,
     "permute transpose transpose_ t t_ squeeze squeeze_ unsqueeze unsqueeze_": move,
-    "roll flip repeat unfold pixel_shuffle": move,
-    "expand": expand,
+    "roll flip unfold pixel_shuffle pixel_unshuffle": move,
+    "expand repeat": expand,
     "channel_shuffle native_channel_shuffle": shuffle,
     "as_strided as_strided_": restride,
     "clone detach alias contiguous lift_fresh _to_copy": copy,
+    "_conj conj_physical resolve_conj resolve_neg": copy,
 }

@@ -1,0 +1,232 @@
+"""A plan that is handed out loads and trains, whatever the module is like."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flwr_asyncdrop import HeteroAsyncDrop
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel import (
+    extract,
+    load_submodel,
+    merge_,
+    plan_submodels,
+    savings,
+    silenced,
+    step_flops,
+)
+from tests.submodel.networks import seeded, vectors
+from tests.submodel.silencing import random_keep
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def train_a_submodel(model, inputs):
+    """Plan, load as a client does, train a step, merge; return the plan."""
+    plan = plan_submodels(model, inputs)
+    indices = plan.indices(random_keep(plan, seed=0, rate=0.5))
+    full = model.state_dict()
+    small = load_submodel(model, extract(full, indices)).train()
+    output = small(inputs)
+    if dataclasses.is_dataclass(output):
+        output = output.logits
+    elif isinstance(output, tuple):
+        output = output[0]
+    output.abs().square().mean().backward()
+    tensors = {n: v.clone() for n, v in full.items() if isinstance(v, Tensor)}
+    trained = {n: v for n, v in small.state_dict().items() if isinstance(v, Tensor)}
+    merge_(tensors, trained, indices, 0.5)
+    assert savings(plan, model, inputs)[0].bytes_ratio < 1
+    return plan
+
+
+class ViewOfParameter(nn.Module):
+    """Gives a submodule a view of a parameter, as learnt queries are."""
+
+    def __init__(self):
+        super().__init__()
+        self.queries = nn.Parameter(torch.randn(1, 4, 6))
+        self.a, self.b = nn.Linear(6, 12), nn.Linear(12, 5)
+        self.mix = nn.Linear(5, 5)
+
+    def forward(self, x):
+        h = F.relu(self.a(self.queries.expand(x.shape[0], -1, -1)))
+        return self.b(h).sum(1) + self.mix(x)
+
+
+@dataclasses.dataclass
+class Output:
+    logits: Tensor
+    loss: Tensor | None = None
+
+
+class ReturnsDataclass(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = mlp()
+
+    def forward(self, x):
+        return Output(self.layers(x))
+
+
+class ExtraState(nn.Module):
+    def __init__(self, step=0):
+        super().__init__()
+        self.layers = mlp()
+        self.step = step
+
+    def get_extra_state(self):
+        return {"step": self.step}
+
+    def set_extra_state(self, state):
+        self.step = state["step"]
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class ComplexWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(5, 8, dtype=torch.complex64)
+        self.b = nn.Linear(8, 3, dtype=torch.complex64)
+
+    def forward(self, x):
+        h = self.a(x.to(self.a.weight.dtype))
+        return self.b(h * h.abs()).abs()
+
+
+@pytest.mark.parametrize(
+    "model", [ViewOfParameter, ReturnsDataclass, ExtraState, ComplexWeights]
+)
+def test_module(model):
+    plan = train_a_submodel(seeded(model).float(), vectors().float())
+
+    assert {group.size for group in plan.groups} <= {8, 12, 4, 5, 6}
+
+
+def test_strategy_of_a_model_with_a_view_of_a_parameter():
+    strategy = HeteroAsyncDrop(ViewOfParameter(), torch.randn(2, 5))
+
+    assert strategy.plan.num_units > 0
+
+
+def test_flops_by_hand():
+    """Two multiplications and additions a weight and row."""
+    assert step_flops(mlp(), torch.ones(2, 5)) == 2 * 2 * (5 * 8 + 8 * 3)
+
+
+def test_extra_state_stays_the_clients_own():
+    indices = {"layers.0.weight": {0: torch.tensor([1])}}
+    indices["layers.0.bias"], indices["layers.2.weight"] = ({0: torch.tensor([1])},) * 2
+    indices["layers.2.weight"] = {1: torch.tensor([1])}
+    sub = extract(ExtraState(step=3).state_dict(), indices)
+
+    assert all(isinstance(tensor, Tensor) for tensor in sub.values())
+    assert load_submodel(ExtraState(step=7), sub).step == 7
+    assert silenced(ExtraState().state_dict(), indices).keys() == sub.keys()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_compiled_modules_are_planned_as_what_they_compile():
+    model = nn.Sequential(torch.compile(mlp()), nn.ReLU())
+    plan = plan_submodels(model, vectors().float())
+
+    assert [(g.name, g.size) for g in plan.groups] == [("0._orig_mod.0", 8)]
+    indices = plan.indices((torch.arange(3),))
+    small = load_submodel(model, extract(model.state_dict(), indices))
+    assert small[0]._orig_mod[0].out_features == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_torchscript_is_refused():
+    with pytest.raises(UnsupportedModelError, match="pass the module that it was made"):
+        plan_submodels(torch.jit.script(mlp()), vectors())
+
+
+def test_model_that_does_not_train():
+    class EvalOnly(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = mlp()
+
+        def forward(self, x):
+            if self.training:
+                raise RuntimeError("needs targets")
+            return self.layers(x)
+
+    with pytest.raises(UnsupportedModelError, match=r"training mode \(needs targets\)"):
+        plan_submodels(EvalOnly(), vectors())
+
+
+def test_group_that_can_be_dropped_in_the_forward_pass_only():
+    class Doubles(torch.autograd.Function):
+        @staticmethod
+        def forward(_, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(_, gradient):
+            return 2 * gradient.view(-1, 8)
+
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.head = (
+                nn.Linear(5, 8),
+                nn.Linear(8, 6),
+                nn.Linear(6, 3),
+            )
+
+        def forward(self, x):
+            return self.head(F.relu(self.b(Doubles.apply(self.a(x)))))
+
+    plan = plan_submodels(Fixed(), vectors().float())
+
+    assert [group.name for group in plan.groups] == ["b"]
+    assert "does not train (RuntimeError: shape '[-1, 8]'" in plan.left_out["a"]
+
+
+def test_model_whose_dropout_and_noise_are_not_the_same_twice():
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.head = (
+                nn.Linear(5, 8),
+                nn.Linear(8, 8),
+                nn.Linear(8, 3),
+            )
+
+        def forward(self, x):
+            h = F.dropout(self.a(x), 0.5, self.training)
+            h = h + torch.randn_like(h) * 0.1
+            return self.head(F.gumbel_softmax(h, dim=0) + self.b(h))
+
+    plan = plan_submodels(Noisy(), vectors().float())
+
+    assert {group.name for group in plan.groups} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("googlenet", 64), ("inception_v3", 299), ("mnasnet0_5", 32)]
+)
+def test_torchvision(vision_models, name, side):
+    options = {} if name == "mnasnet0_5" else {"init_weights": False}
+    model = getattr(vision_models, name)(num_classes=10, **options)
+
+    train_a_submodel(model, torch.randn(2, 3, side, side))
+
+
+def test_meta_modules():
+    with torch.device("meta"):
+        model = mlp()
+    on_meta = plan_submodels(model, torch.zeros(2, 5))
+
+    real = plan_submodels(mlp(), torch.zeros(2, 5))
+    assert on_meta.groups == real.groups
+    assert plan_submodels(model, torch.zeros(2, 5, device="meta")).groups == real.groups

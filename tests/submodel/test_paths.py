@@ -1,0 +1,240 @@
+"""Paths that the example inputs do not take: traced, or what they use is kept."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels, silenced
+from tests.submodel.networks import seeded, vectors
+from tests.submodel.silencing import run
+
+OTHER_PATH = "other inputs may take another path"
+
+
+class Fork(nn.Module):
+    """Two ways from `a` to the head; the second knows the full width of `a`."""
+
+    def __init__(self, turn):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 3)
+        self.turn = turn
+
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        if self.turn(self, x):
+            return self.head(torch.relu(self.b(h)))
+        return self.head(torch.relu(self.c(h)) * (8 / h.shape[1]))
+
+
+def forked(turn):
+    return seeded(lambda: Fork(turn))
+
+
+READS = {
+    "tolist": lambda _, x: x.sum().tolist() > 0,
+    "numpy": lambda _, x: x.sum().numpy() > 0,
+    "item": lambda _, x: x.sum().item() > 0,
+    "float": lambda _, x: float(x.sum()) > 0,
+    "nonzero": lambda _, x: (x > 0).nonzero().numel() > 3,
+    "masked": lambda _, x: x[x > 0].shape[0] > 3,
+    "masked_select": lambda _, x: len(x.masked_select(x > 0)) > 3,
+    "unique": lambda _, x: len(x.unique()) > 3,
+    "a weight": lambda self, _: self.c.bias[0].item() > 0,
+}
+
+
+@pytest.mark.parametrize("turn", READS.values(), ids=READS)
+def test_what_code_handles_that_reads_values_stays_whole(turn):
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(forked(turn), vectors().abs())
+
+
+TURNS = {
+    "a truth value": lambda _, x: x.sum() > 0,
+    "equal": lambda _, x: torch.equal(x, x.abs()),
+    "allclose": lambda _, x: torch.allclose(x, x.abs()),
+    "any": lambda _, x: (x > 0).any(),
+    "the batch size": lambda _, x: x.shape[0] < 2,
+    "an even batch": lambda _, x: len(x) % 2 == 1,
+    "the mode": lambda self, _: not self.training,
+    "a random number": lambda _, __: torch.rand(()) < 0.9,
+    "numbers of the last axis": lambda _, x: x.sum(-1).min() < 0,
+}
+
+
+@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
+def test_every_path_is_tried(turn):
+    plan = plan_submodels(forked(turn), vectors().abs()[:1])
+
+    assert "a" not in {group.name for group in plan.groups}
+    assert "differs from the full one" in plan.left_out["a"]
+
+
+class Sound(Fork):
+    def forward(self, x):
+        h = torch.relu(self.a(x))
+        side = self.b if self.turn(self, x) else self.c
+        return self.head(torch.relu(side(h)))
+
+
+@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
+def test_units_that_are_right_on_every_path(turn):
+    plan = plan_submodels(seeded(lambda: Sound(turn)), vectors().abs()[:1])
+
+    assert {"a", "b"} <= {group.name for group in plan.groups}
+
+
+def test_a_path_that_raises_is_no_path():
+    def turn(_, x):
+        if x.isnan().any():
+            raise ValueError("not a number")
+        return True
+
+    plan = plan_submodels(forked(turn), vectors())
+
+    assert [group.name for group in plan.groups] == ["a", "b"]
+
+
+def test_too_many_paths():
+    def turn(_, x):
+        return sum(bool(x.sum() > bound) for bound in range(9)) > 3
+
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(forked(turn), vectors())
+
+
+class Experts(nn.Module):
+    """Chooses a module for each row by its number."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(3)
+        )
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        chosen = x.argmax(-1).remainder(3).tolist()
+        rows = [self.experts[n](row) for n, row in zip(chosen, x, strict=True)]
+        return self.head(torch.stack(rows))
+
+
+def test_experts_that_the_inputs_did_not_choose():
+    model = seeded(Experts)
+    plan = plan_submodels(model, torch.eye(5, dtype=torch.float64)[:1])
+
+    for row in torch.eye(5, dtype=torch.float64):
+        keep = tuple(units[: len(units) // 2] for units in plan.full_keep())
+        indices = plan.indices(keep)
+        small = load_submodel(model, extract(model.state_dict(), indices), scale=False)
+        expected = run(model, silenced(model.state_dict(), indices), row[None])
+        assert torch.allclose(small(row[None]), expected, atol=1e-6)
+
+
+class Told(nn.Module):
+    """Tells a block by a plain value what it read."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x, float(x.sum()) > 0)
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(5, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x, flag):
+        h = torch.relu(self.a(x))
+        return self.b(h) if flag else self.c(h * (8 / h.shape[1]))
+
+
+def test_a_block_that_is_told_what_was_read():
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(seeded(Told), vectors().abs())
+
+
+class Remembers(Fork):
+    """Keeps an activation for the code behind the branch."""
+
+    def forward(self, x):
+        self.kept = Keeper.apply_to(self, x)
+        out = self.b(self.kept) if x.sum().item() > 0 else self.c(self.kept)
+        del self.kept
+        return self.head(out)
+
+
+class Keeper:
+    @staticmethod
+    def apply_to(module, x):
+        return torch.relu(module.a(x))
+
+
+def test_an_activation_in_an_attribute():
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(seeded(lambda: Remembers(None)), vectors())
+
+
+class Length(nn.Module):
+    """Means over positions, weighted in short sequences by what the width is."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        h = self.embedding(tokens)
+        if tokens.shape[1] < 4:
+            h = h * (8 / h.shape[-1])
+        return self.head(h.mean(1))
+
+
+def test_other_lengths():
+    with pytest.raises(UnsupportedModelError, match="differs from the full one"):
+        plan_submodels(seeded(Length), torch.ones(2, 6, dtype=torch.int64))
+
+
+class Tokens(Length):
+    def forward(self, tokens):
+        h = self.embedding(tokens)
+        rare = (tokens == 13).any(1, keepdim=True).unsqueeze(-1)
+        return self.head(torch.where(rare, h * (8 / h.shape[-1]), h).mean(1))
+
+
+def test_other_token_values():
+    with pytest.raises(UnsupportedModelError, match="differs from the full one"):
+        plan_submodels(seeded(Tokens), torch.ones(2, 40, dtype=torch.int64))
+
+
+def test_several_examples():
+    class Wide(Fork):
+        def forward(self, x, wide=False):
+            h = torch.relu(self.a(x))
+            return self.head(self.c(h) * (8 / h.shape[1]) if wide else self.b(h))
+
+    model = seeded(lambda: Wide(None))
+    assert "a" in {group.name for group in plan_submodels(model, vectors()).groups}
+    wide = {"x": vectors(), "wide": True}
+
+    plan = plan_submodels(model, [vectors(), wide])
+    assert "a" not in {group.name for group in plan.groups}
+
+    with pytest.raises(UnsupportedModelError, match="unexpected keyword"):
+        plan_submodels(model, [vectors(), {"y": vectors()}])
+
+
+def test_keyword_arguments_of_every_pass():
+    class Masked(Fork):
+        def forward(self, x, *, mask):
+            return self.head(F.relu(self.a(x)) * mask)
+
+    model = seeded(lambda: Masked(None))
+    plan = plan_submodels(model, vectors(), example_kwargs={"mask": torch.ones(2, 1)})
+
+    assert [group.name for group in plan.groups] == ["a"]
