@@ -11,6 +11,7 @@ from flwr_asyncdrop.submodel.discovery.rules import elementwise, rule_for
 @pytest.fixture(autouse=True)
 def restored():
     before = RULES.copy()
+    RULES.pop("tril", None)
     yield
     RULES.clear()
     RULES.update(before)

@@ -224,18 +224,18 @@ def test_what_is_averaged_but_not_normalised_stays_whole():
 
 
 class WidthInAttribute(nn.Module):
-    """Gives its query a shape that an attribute has."""
+    """Gives its query a shape that an attribute has, which no convention knows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.width = 8
+        self.shape = (-1, 6, 8)
         self.embedding, self.norm = nn.Embedding(20, 8), nn.LayerNorm(8)
         self.query, self.hidden = nn.Linear(8, 8), nn.Linear(8, 6)
         self.head = nn.Linear(6, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.norm(self.embedding(tokens))
-        x = x + self.query(x).view(*tokens.shape, self.width)
+        x = x + self.query(x).view(self.shape)
         return self.head(torch.relu(self.hidden(x)).mean(1))
 
 
