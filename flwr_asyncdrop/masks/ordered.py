@@ -9,7 +9,8 @@ from flwr_asyncdrop.submodel import Keep
 class OrderedMask(MaskPolicy):
     """Keep the first ``n - int(n * r_i)`` units of a group: nested submodels (FjORD).
 
-    The rates ``r_i`` are those of `GradedRate`.
+    The rates ``r_i`` are those of `GradedRate`. Widths are not rounded by chance: a
+    rank has one submodel, within that of every faster rank, by definition.
 
     Parameters
     ----------
@@ -31,6 +32,6 @@ class OrderedMask(MaskPolicy):
         """Keep the first units of every group, as many as the rank is to train."""
         drop = self._drop_rate.of(context.rank, context.num_ranks)
         return tuple(
-            torch.arange(group.size - drop.dropped(group.size))
+            torch.arange(group.size - drop.dropped(group.size, group.least))
             for group in context.groups
         )

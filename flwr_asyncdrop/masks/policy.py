@@ -1,5 +1,6 @@
 """The base class of mask policies, which choose the units of a device's submodel."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.state_dict import Stateless
-from flwr_asyncdrop.submodel import Keep, UnitGroup
+from flwr_asyncdrop.submodel import DropCounts, Keep, UnitGroup
+from flwr_asyncdrop.submodel.counts import share_of
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,9 @@ class FullMask(MaskPolicy):
 class DropRate:
     """How many units of a group are left out.
 
-    `rate`, in [0, 1), is the share to drop. With `round_to`, the units kept are the
-    nearest multiple of it, in groups that have as many: widths that suit the hardware.
-    With 1, ``n - int(n * rate)`` are kept.
+    `rate`, in [0, 1), is the share to drop. With `round_to`, the units kept are a
+    multiple of it, in groups that have as many: widths that suit the hardware. A group
+    always keeps its `least` units.
     """
 
     rate: float
@@ -109,12 +111,30 @@ class DropRate:
                 "multiples of 16"
             )
 
-    def dropped(self, size: int) -> int:
-        """Return how many of `size` units to drop; at least one is kept."""
-        kept = size - int(size * self.rate)
+    def draw(
+        self, groups: Sequence[UnitGroup], generator: torch.Generator
+    ) -> tuple[int, ...]:
+        """Return how many units of each group a task drops.
+
+        Where ``n * rate`` is no whole number, it is one of the two around it, and over
+        many tasks the rate: a quarter of two heads is one head every other task. See
+        `DropCounts`. `generator` advances only then.
+        """
+        counts = DropCounts(groups, self.rate, self.round_to)
+        if counts.are_whole:
+            return counts.of(0.0)
+        return counts.of(float(torch.rand((), generator=generator)))
+
+    def dropped(self, size: int, least: int = 1) -> int:
+        """Return a number of units to drop that is the same for every task.
+
+        It is ``int(n * rate)``, or what leaves the nearest multiple of `round_to`: for
+        policies whose widths are part of their definition.
+        """
+        kept = max(size - int(share_of(size, self.rate)), min(least, size))
         if self.rate == 0 or size < self.round_to:
             return size - kept
-        multiples = max(round(kept / self.round_to), 1)
+        multiples = max(round(kept / self.round_to), math.ceil(least / self.round_to))
         return size - min(multiples * self.round_to, size)
 
 

@@ -8,7 +8,9 @@ from flwr_asyncdrop.submodel import Keep
 
 
 class RandomMask(MaskPolicy):
-    """Of a group of ``n`` units, drop ``int(n * drop_rate)`` drawn uniformly.
+    """Of a group of ``n`` units, drop ``n * drop_rate`` drawn uniformly.
+
+    What is no whole number is rounded by chance, see `DropRate.draw`.
 
     Parameters
     ----------
@@ -32,10 +34,11 @@ class RandomMask(MaskPolicy):
 
     def choose(self, context: MaskContext) -> Keep:
         """Draw the units to keep, group by group."""
-        drop = self._drop_rate.of(context.rank, context.num_ranks)
+        rate = self._drop_rate.of(context.rank, context.num_ranks)
+        counts = rate.draw(context.groups, context.generator)
         return tuple(
-            _sample(group.size, drop.dropped(group.size), context.generator)
-            for group in context.groups
+            _sample(group.size, drop, context.generator)
+            for group, drop in zip(context.groups, counts, strict=True)
         )
 
 

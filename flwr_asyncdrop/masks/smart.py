@@ -12,7 +12,8 @@ class SmartPartition(MaskPolicy):
     So fast devices train what has moved least, slow devices what has moved most.
     Units are ordered by descending score, equal scores by unit number; of a group of
     ``n`` units the device of rank ``i`` among ``S`` drops those at
-    :func:`dropped_window`.
+    :func:`dropped_window`. How many, where ``n * drop_rate`` is no whole number, is
+    rounded by chance, see `DropRate.draw`; which ones is not.
 
     Parameters
     ----------
@@ -32,9 +33,11 @@ class SmartPartition(MaskPolicy):
 
     def choose(self, context: MaskContext) -> Keep:
         """Keep what lies outside the window of the rank."""
+        counts = self._drop_rate.draw(context.groups, context.generator)
         keep = []
-        for group, score in zip(context.groups, context.scores, strict=True):
-            drop = self._drop_rate.dropped(group.size)
+        for group, score, drop in zip(
+            context.groups, context.scores, counts, strict=True
+        ):
             window = dropped_window(group.size, drop, context.rank, context.num_ranks)
             order = torch.argsort(score.cpu(), descending=True, stable=True)
             kept = torch.ones(group.size, dtype=torch.bool)

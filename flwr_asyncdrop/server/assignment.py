@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import CapacityError, ConfigError
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.order import Part
@@ -115,6 +117,28 @@ class Assignment:
             names,
         )
 
+    def first_cost(self, state: RunState, rank: int, num_ranks: int) -> TaskCost:
+        """Return what the next task asks of a device while no unit has moved yet.
+
+        Nothing is cut out for it.
+        """
+        plan = self._plan
+        shapes = shapes_of(state.arrays)
+        compute = 1.0
+        if plan is not None and self.masks is not None and not self._masked:
+            context = MaskContext(
+                plan.groups,
+                rank,
+                num_ranks,
+                torch_generator(state.seed, "mask", state.dispatched),
+                compute_scores=lambda: [torch.zeros(g.size) for g in plan.groups],
+            )
+            keep = self.masks.choose(context)
+            shapes = plan.shapes_of(plan.indices(keep))
+            compute = self._share(keep, shapes)
+        size = _num_bytes(shapes, state)
+        return TaskCost(compute, size, size)
+
     def _share(self, keep: Keep, shapes: Mapping[str, tuple[int, ...]]) -> float:
         sizes = tuple(shapes.values())
         if sizes not in self._known:
@@ -149,14 +173,20 @@ def compute_share(
 
 
 def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
-    widths = {name: t.element_size() for name, t in state.arrays.items()}
-
     def num_bytes(keep: Keep) -> float:
-        shapes = plan.shapes_of(plan.indices(keep))
-        return sum(math.prod(shape) * widths[n] for n, shape in shapes.items())
+        return _num_bytes(plan.shapes_of(plan.indices(keep)), state)
 
     generator = torch_generator(state.seed, "fit", state.dispatched)
-    return fit(keep, num_bytes, most_bytes, generator)
+    least = [group.least for group in plan.groups]
+    return fit(keep, num_bytes, most_bytes, generator, least)
+
+
+def _num_bytes(shapes: Mapping[str, tuple[int, ...]], state: RunState) -> int:
+    """Return the size of tensors of these shapes and the state's types."""
+    return sum(
+        math.prod(shape) * state.arrays[name].element_size()
+        for name, shape in shapes.items()
+    )
 
 
 def _check_extra(extra: Mapping[str, State], arrays: State) -> None:

@@ -48,8 +48,8 @@ from flwr_asyncdrop.server.train_settings import TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
-from flwr_asyncdrop.strategy.units import discover, first_costs
-from flwr_asyncdrop.submodel import Plan, State
+from flwr_asyncdrop.strategy.units import check_maskable, discover, first_costs
+from flwr_asyncdrop.submodel import Plan, Scope, State
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -85,9 +85,10 @@ class AsyncStrategy(SynchronousRounds):
         Which units a device's submodel keeps. Every run begins with a copy of it.
     objective : LocalObjective, optional
         What clients minimise; what its `config` returns goes into the train config.
-    scope : {"all", "internal"}
+    scope : {"all", "internal", "stream"}
         ``"internal"`` drops only units that are made and consumed inside a block, as
-        the paper does; ``"all"`` also those of residual streams.
+        the paper does; ``"all"`` also those of residual streams; ``"stream"`` even of
+        those under LayerNorm or RMSNorm, see `plan_submodels`.
     mode : {"sliced", "masked"}
         ``"sliced"`` sends tensors that are really smaller; ``"masked"`` sends
         full-size ones with the dropped units zeroed, for clients of any framework
@@ -158,7 +159,7 @@ class AsyncStrategy(SynchronousRounds):
         aggregator: Aggregator | None = None,
         masks: MaskPolicy | None = None,
         objective: LocalObjective | None = None,
-        scope: Literal["internal", "all"] = "all",
+        scope: Scope = "all",
         mode: Literal["sliced", "masked"] = "sliced",
         plan: Plan | None = None,
         in_flight: int = 8,
@@ -208,6 +209,8 @@ class AsyncStrategy(SynchronousRounds):
             self.plan = plan or discover(name, units, model, example_inputs, scope)
             compute = compute_share(self.plan, model, example_inputs, duration)
             masked = mode == "masked"
+            if masked:
+                check_maskable(self.plan)
             self.assignment = Assignment(self.plan, masks, compute, masked=masked)
         self.in_flight = in_flight
         self.fleet = fleet

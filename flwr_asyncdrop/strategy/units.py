@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from statistics import fmean
 from typing import Literal
 
 from torch import nn
@@ -10,7 +11,25 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.assignment import Assignment, ExampleInputs
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.submodel import Plan, State, plan_blocks, plan_submodels
+from flwr_asyncdrop.submodel import (
+    Plan,
+    Scope,
+    State,
+    plan_blocks,
+    plan_submodels,
+)
+
+_TASKS_TRIED = 8
+
+
+def check_maskable(plan: Plan) -> None:
+    """Raise ConfigError if zeros do not stand for dropped units of `plan`."""
+    for group in plan.groups:
+        if group.kind == "stream":
+            raise ConfigError(
+                f"mode='masked' zeroes units, and those of {group.name} are normalised "
+                "together, zeros too: choose mode='sliced', or scope='all'"
+            )
 
 
 def discover(
@@ -18,7 +37,7 @@ def discover(
     units: Literal["channels", "blocks"],
     model: nn.Module | None,
     example_inputs: ExampleInputs | None,
-    scope: Literal["internal", "all"],
+    scope: Scope,
 ) -> Plan:
     """Return the units of a model, or its residual blocks; messages name `strategy`."""
     if model is None or example_inputs is None:
@@ -34,13 +53,22 @@ def discover(
 def first_costs(
     assignment: Assignment, initial: State, seed: int, num_ranks: int
 ) -> Sequence[TaskCost]:
-    """Return what the first task of each speed rank asks of its device."""
+    """Return what a task of each speed rank asks of its device at first.
+
+    The mean of a few tasks: where counts of units are rounded by chance, they differ.
+    """
     # A policy may change whenever it is asked, and the run has not begun.
     assignment = assignment.with_masks(deepcopy(assignment.masks))
     state = RunState.start_from(initial, seed)
     costs = []
     for rank in range(num_ranks):
-        part = assignment.part(state, rank, num_ranks)
-        size = sum(tensor.nbytes for tensor in (part.arrays or {}).values())
-        costs.append(TaskCost(part.compute, size, size))
+        drawn = []
+        for state.dispatched in range(_TASKS_TRIED):
+            drawn.append(assignment.first_cost(state, rank, num_ranks))
+        costs.append(_mean(drawn))
     return costs
+
+
+def _mean(costs: Sequence[TaskCost]) -> TaskCost:
+    size = round(fmean(cost.bytes_down for cost in costs))
+    return TaskCost(fmean(cost.compute for cost in costs), size, size)

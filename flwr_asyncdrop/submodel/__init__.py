@@ -9,9 +9,12 @@ writes them back. `load_submodel` builds the module that fits them.
 from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
 from flwr_asyncdrop.submodel.block_plan import BlockPlan
 from flwr_asyncdrop.submodel.blocks import plan_blocks
+from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.declare import declare_plan
+from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
 from flwr_asyncdrop.submodel.kernels import steady_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
+from flwr_asyncdrop.submodel.patches import PATCHES
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.planning import plan_submodels, verify_plan
 from flwr_asyncdrop.submodel.savings import (
@@ -22,18 +25,23 @@ from flwr_asyncdrop.submodel.savings import (
     step_flops,
 )
 from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, silenced
-from flwr_asyncdrop.submodel.types import Indices, Keep, State, UnitKind
+from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State, UnitKind
 
 __all__ = [
+    "PATCHES",
+    "RULES",
     "BlockPlan",
+    "DropCounts",
     "Indices",
     "Keep",
     "Plan",
+    "Scope",
     "State",
     "SubmodelCost",
     "UnitGroup",
     "UnitKind",
     "add_",
+    "add_rule",
     "check_fits",
     "declare_plan",
     "droppable_share",

@@ -38,6 +38,7 @@ def plain_kernels() -> Iterator[None]:
         torch.random.fork_rng(devices=[]),
         sdpa_kernel(SDPBackend.MATH),
         _uncompiled(),
+        _checked_indices(),
     ):
         was_enabled, was_fast = mkldnn.enabled, mha.get_fastpath_enabled()
         mkldnn.enabled = False  # type: ignore[assignment]  # a descriptor takes it
@@ -47,6 +48,13 @@ def plain_kernels() -> Iterator[None]:
         finally:
             mkldnn.enabled = was_enabled
             mha.set_fastpath_enabled(was_fast)
+
+
+def _checked_indices() -> AbstractContextManager[object]:
+    """Refuse sparse tensors with wrong indices, which end the process otherwise."""
+    checked: AbstractContextManager[object]
+    checked = torch.sparse.check_sparse_tensor_invariants()  # type: ignore[no-untyped-call]
+    return checked
 
 
 def _uncompiled() -> AbstractContextManager[object]:

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.derived import derived_tensors
 from flwr_asyncdrop.submodel.mixtures import follow_experts
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
@@ -36,7 +38,7 @@ def narrow(
         id(tensor): _blank(tensor, shapes[name], make)
         for name, tensor in tensors.items()
     }
-    copied = copy.deepcopy(model, memo)
+    copied = copy.deepcopy(model, memo | derived_tensors(model))
     for full, small in zip(model.modules(), copied.modules(), strict=True):
         if _has_narrowed(full, small):
             patch(small, full)
@@ -126,11 +128,16 @@ def _has_narrowed(full: nn.Module, small: nn.Module) -> bool:
         and after is not None
         and before.shape != after.shape
         and after.numel() > 0
-        for name in ("_parameters", "_buffers")
-        for before, after in zip(
-            getattr(full, name).values(), getattr(small, name).values(), strict=True
-        )
+        for before, after in zip(_own_tensors(full), _own_tensors(small), strict=True)
     )
+
+
+def _own_tensors(module: nn.Module) -> list[Tensor | None]:
+    """Return parameters and buffers of the module, and what those are computed from."""
+    own = [*module._parameters.values(), *module._buffers.values()]
+    if is_parametrized(module):
+        own += tensors_of(module.get_submodule("parametrizations")).values()
+    return own
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from flwr_asyncdrop.submodel.attention import NarrowMultiheadAttention
+from flwr_asyncdrop.submodel.derived import refresh
+from flwr_asyncdrop.submodel.recurrent import PaddedLSTM
 
 Patch: TypeAlias = Callable[[Any, Any], None]
 """Sets the attributes of a narrowed module; the second argument is the full one."""
@@ -31,23 +33,34 @@ def _batch_norm(narrow: nn.BatchNorm2d, full: nn.BatchNorm2d) -> None:
         narrow.num_features = len(kept)
 
 
-def _layer_norm(narrow: nn.LayerNorm, _: nn.LayerNorm) -> None:
+def _layer_norm(narrow: nn.LayerNorm | nn.RMSNorm, _: nn.Module) -> None:
     narrow.normalized_shape = tuple(narrow.weight.shape)
 
 
 def _group_norm(narrow: nn.GroupNorm, full: nn.GroupNorm) -> None:
     narrow.num_channels = len(narrow.weight)
-    narrow.num_groups = narrow.num_channels // (full.num_channels // full.num_groups)
+    if full.num_groups > 1:
+        per_group = full.num_channels // full.num_groups
+        narrow.num_groups = narrow.num_channels // per_group
 
 
 def _embedding(narrow: nn.Embedding | nn.EmbeddingBag, _: nn.Module) -> None:
     narrow.embedding_dim = narrow.weight.shape[1]
 
 
-def _recurrent(narrow: nn.RNNBase, _: nn.RNNBase) -> None:
-    weights = dict(narrow.named_parameters(recurse=False))
-    narrow.hidden_size = weights["weight_hh_l0"].shape[1]
-    narrow.input_size = weights["weight_ih_l0"].shape[1]
+def _bilinear(narrow: nn.Bilinear, _: nn.Bilinear) -> None:
+    sizes = narrow.weight.shape
+    narrow.out_features, narrow.in1_features, narrow.in2_features = sizes
+
+
+def _recurrent(narrow: Any, full: Any) -> None:
+    gates = len(full.weight_ih_l0) // full.hidden_size
+    narrow.hidden_size = len(narrow.weight_ih_l0) // gates
+    narrow.input_size = narrow.weight_ih_l0.shape[1]
+    if full.proj_size:
+        narrow.proj_size = len(narrow.weight_hr_l0)
+        if narrow.proj_size == narrow.hidden_size:
+            narrow.__class__ = PaddedLSTM
 
 
 def _recurrent_cell(narrow: nn.LSTMCell, _: nn.LSTMCell) -> None:
@@ -59,20 +72,26 @@ def _prelu(narrow: nn.PReLU, _: nn.PReLU) -> None:
     narrow.num_parameters = len(narrow.weight)
 
 
-def _attention(narrow: nn.MultiheadAttention, full: nn.MultiheadAttention) -> None:
-    if not full._qkv_same_embed_dim:
-        return  # separate projections keep their heads: verification will tell
+def _attention(narrow: Any, full: nn.MultiheadAttention) -> None:
     narrow.__class__ = NarrowMultiheadAttention
-    narrow.num_heads = narrow.in_proj_weight.shape[0] // (3 * full.head_dim)
-    narrow.embed_dim = narrow.kdim = narrow.vdim = narrow.in_proj_weight.shape[1]
+    narrow.num_heads = narrow.out_proj.weight.shape[1] // full.head_dim
+    query = key = value = narrow.in_proj_weight
+    if query is None:
+        query, key = narrow.q_proj_weight, narrow.k_proj_weight
+        value = narrow.v_proj_weight
+    narrow.embed_dim, narrow.kdim, narrow.vdim = (
+        weight.shape[1] for weight in (query, key, value)
+    )
     narrow._qkv_same_embed_dim = False  # keeps the encoder layers' fused path away
 
 
 PATCHES: dict[type[nn.Module], Patch] = {
+    nn.Bilinear: _bilinear,
     nn.Linear: _linear,
     nn.modules.conv._ConvNd: _convolution,
     nn.modules.batchnorm._NormBase: _batch_norm,
     nn.LayerNorm: _layer_norm,
+    nn.RMSNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
     nn.Embedding: _embedding,
     nn.EmbeddingBag: _embedding,
@@ -87,6 +106,7 @@ submodels are built, if its forward reads widths from attributes."""
 
 def patch(narrow: nn.Module, full: nn.Module) -> None:
     """Set the size attributes of `narrow`, a copy of `full` with narrower tensors."""
+    refresh(narrow)
     for base in type(full).__mro__:
         if base in PATCHES:
             PATCHES[base](narrow, full)

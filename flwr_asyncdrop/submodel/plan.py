@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.advice import advice_for
 from flwr_asyncdrop.submodel.types import Indices, Keep, Shapes, UnitKind, is_ascending
+
+_STREAM = (
+    "stream: without some of these units a submodel is a narrower model in its own "
+    "right, not the full one with units silenced"
+)
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,10 @@ class Plan:
         }
 
     def report(self) -> str:
-        """Return a table of the groups, their share of the model, what stays whole."""
+        """Return a table of the groups, their share of the model, what stays whole.
+
+        With the reasons, and what can be done about them.
+        """
         shares = self._shares()
         width = max([len("group"), *(len(group.name) for group in self.groups)])
         lines = [f"{'group':<{width}}  units  kind      elements"]
@@ -143,10 +152,14 @@ class Plan:
             f"{group.name:<{width}}  {group.size:>5}  {group.kind:<8}  {share:>8.1%}"
             for group, share in zip(self.groups, shares, strict=True)
         ]
+        if any(group.kind == "stream" for group in self.groups):
+            lines.append(_STREAM)
         reasons = dict.fromkeys(self.left_out.values())
         for reason in reasons:
             names = [name for name, why in self.left_out.items() if why == reason]
             lines.append(f"whole ({reason}): {', '.join(names)}")
+            if advice := advice_for(reason):
+                lines.append(f"  {advice}")
         return "\n".join(lines)
 
     __str__ = report

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe
 from flwr_asyncdrop.submodel.training import find_untrainable
 from flwr_asyncdrop.submodel.types import (
     Inputs,
+    Scope,
     examples_of,
     parameters_of,
     tensors_of,
@@ -29,7 +30,7 @@ def plan_submodels(
     example_inputs: Inputs,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
-    scope: Literal["internal", "all"] = "all",
+    scope: Scope = "all",
 ) -> Plan:
     """Find which units of `model` can be dropped, and all that hangs on each.
 
@@ -51,9 +52,14 @@ def plan_submodels(
         two is enough.
     example_kwargs : mapping, optional
         Keyword arguments of every pass.
-    scope : {"all", "internal"}
+    scope : {"all", "internal", "stream"}
         ``"internal"`` leaves whole what residual streams carry, and drops only units
-        that are made and consumed inside a block.
+        that are made and consumed inside a block. ``"stream"`` drops more than
+        ``"all"``: the units of streams that are normalised over them, by LayerNorm or
+        RMSNorm, in groups of kind ``"stream"``. Without such a unit the others are
+        normalised by statistics of their own, so that a submodel is a narrower model
+        in its own right. It is not what the full model is with units silenced, and
+        only verified to run, and to be the same in any order of its units.
 
     Returns
     -------
@@ -63,17 +69,17 @@ def plan_submodels(
     Raises
     ------
     ConfigError
-        If `scope` is neither.
+        If `scope` is none of these.
     UnsupportedModelError
         If the model cannot be copied, does not run or train on the inputs, cannot be
         traced, or has no units that can be dropped.
     """
-    if scope not in ("all", "internal"):
-        raise ConfigError(f"scope={scope!r} must be 'all' or 'internal'")
+    if scope not in get_args(Scope):
+        raise ConfigError(f"scope={scope!r} must be 'all', 'internal' or 'stream'")
     examples = examples_of(example_inputs, example_kwargs)
     with plain_kernels():
         probe = make_probe(model, examples)
-        probe, plan = _discover(probe)
+        probe, plan = _discover(probe, streams=scope == "stream")
         if scope == "internal":
             residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
             plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
@@ -159,9 +165,9 @@ def _to_train(model: nn.Module, probe: Probe) -> nn.Module:
     return probe.model if on_meta else model
 
 
-def _discover(probe: Probe) -> tuple[Probe, Plan]:
+def _discover(probe: Probe, *, streams: bool) -> tuple[Probe, Plan]:
     try:
-        plan, passes = discover(probe)
+        plan, passes = discover(probe, streams=streams)
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(probe.model).__name__} cannot be traced ({first_line(error)}): say "

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.submodel.derived import derived_tensors
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.experts import use_tensor_operations
 from flwr_asyncdrop.submodel.nested import leaves
@@ -121,6 +122,13 @@ def _check_kind(model: nn.Module) -> None:
             f"{type(model).__name__} is compiled by TorchScript, whose modules cannot "
             "be made narrower: pass the module that it was made from"
         )
+    for name, tensor in tensors_of(model).items():
+        if tensor.layout is not torch.strided:
+            raise UnsupportedModelError(
+                f"{name} of {type(model).__name__} is sparse, and sparse tensors are "
+                "not sent: pass it as an input, or register it as a buffer with "
+                "persistent=False"
+            )
 
 
 def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -131,7 +139,7 @@ def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
             for tensor in itertools.chain(model.parameters(), model.buffers())
             if type(tensor) in (Tensor, nn.Parameter)
         }
-        copied = copy.deepcopy(model, memo)
+        copied = copy.deepcopy(model, memo | derived_tensors(model))
         use_tensor_operations(copied)
     except Exception as error:
         raise UnsupportedModelError(

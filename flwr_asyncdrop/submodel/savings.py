@@ -1,8 +1,10 @@
 """What dropping units saves: bytes to send and floating-point operations."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from torch import nn
@@ -11,12 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.experts import tensor_operations
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Inputs, examples_of, tensors_of
+
+_NUM_DRAWS = 4
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,9 @@ def savings(
     """Return bytes and operations of submodels of `model`, one row a drop rate.
 
     All units of a group weigh the same, so it does not matter which ones are dropped.
-    The model and each submodel run once, on inputs that lie on the model's device. A
-    rate outside [0, 1) raises ConfigError.
+    Where a count of units is rounded by chance, a row is the mean of a few draws. The
+    model and each submodel run once, on inputs that lie on the model's device. A rate
+    outside [0, 1) raises ConfigError.
     """
     for rate in rates:
         if not 0 <= rate < 1:
@@ -52,13 +58,24 @@ def savings(
     all_bytes, all_flops = _num_bytes(model), step_flops(model, example_inputs)
     rows = []
     for rate in rates:
-        keep = tuple(u[: len(u) - int(len(u) * rate)] for u in plan.full_keep())
-        sub = extract(state, plan.indices(keep))
-        small = load_submodel(model, sub, scale=False)
-        size, flops = _num_bytes(small), step_flops(small, example_inputs)
+        sizes, operations = [], []
+        for counts, times in _draws(plan, rate).items():
+            kept = zip(plan.full_keep(), counts, strict=True)
+            keep = tuple(units[: len(units) - drop] for units, drop in kept)
+            sub = extract(state, plan.indices(keep))
+            small = load_submodel(model, sub, scale=False)
+            sizes += [_num_bytes(small)] * times
+            operations += [step_flops(small, example_inputs)] * times
+        size, flops = round(fmean(sizes)), round(fmean(operations))
         ratios = size / max(all_bytes, 1), flops / max(all_flops, 1)
         rows.append(SubmodelCost(rate, size, ratios[0], flops, ratios[1]))
     return tuple(rows)
+
+
+def _draws(plan: Plan, rate: float) -> Counter[tuple[int, ...]]:
+    """Return the counts of units to drop for evenly spaced draws, and how often."""
+    counts = DropCounts(plan.groups, rate)
+    return Counter(counts.of((k + 0.5) / _NUM_DRAWS) for k in range(_NUM_DRAWS))
 
 
 def savings_table(rows: Iterable[SubmodelCost]) -> str:

@@ -21,6 +21,9 @@ Keep: TypeAlias = tuple[Tensor, ...]
 Indices: TypeAlias = dict[str, dict[int, Tensor]]
 """Tensor name -> dim -> kept positions (int64, ascending); narrowed dims only."""
 
+Scope: TypeAlias = Literal["all", "internal", "stream"]
+"""Which units may be dropped; see `plan_submodels`."""
+
 UnitKind: TypeAlias = Literal["internal", "residual", "stream", "expert"]
 """Where units live: inside one block, along a residual stream, along one that is
 normalised (dropping is then not the same as silencing), or as experts to choose from

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -23,6 +24,8 @@ from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")
 
+_TINY = {torch.float64: 1e-100, torch.float32: 1e-15}  # its square is not zero
+
 
 def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     """Return which groups of `plan` do not hold, by their number, and why.
@@ -33,6 +36,9 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     one round at least another number than in any other group, so that no head or width
     fits by coincidence. In a small model silent units may hide a fault: it is tried
     twice, and dropping only one unit of each group.
+
+    A narrower stream is another model: it must run, beside what else holds, and be the
+    same in any order of its units.
     """
     generator = torch.Generator().manual_seed(0)
     tensors = tensors_of(probe.model)
@@ -48,7 +54,11 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         tried = replace(probe, passes=passes)
         trial = _Trial(tried, plan, state, generator, counts, counts is one_less)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
-        faults |= bisect(sound, trial.fault)
+        streams = [group for group in sound if plan.groups[group].kind == "stream"]
+        exact = [group for group in sound if group not in streams]
+        faults |= bisect(exact, trial.fault)
+        beside = [group for group in exact if group not in faults]
+        faults |= bisect(streams, partial(trial.fault, beside=beside))
     return faults
 
 
@@ -113,8 +123,12 @@ class _Trial:
     counts: Sequence[int]  # of the units to keep of each group
     reorders: bool  # whether it is tried to reorder the units without dropping any
 
-    def fault(self, groups: Sequence[int]) -> str | None:
-        """Return what is wrong with dropping units of all `groups`, if anything."""
+    def fault(self, groups: Sequence[int], beside: Sequence[int] = ()) -> str | None:
+        """Return what is wrong with dropping units of all `groups`, if anything.
+
+        Of those `beside` them units are dropped too.
+        """
+        groups = [*beside, *groups]
         order = self._order(groups)
         places = self.plan.indices(self._keep(groups))
         sources = _sources(self.plan, places, order)
@@ -127,27 +141,39 @@ class _Trial:
             kind, line = type(error).__name__, first_line(error)
             return f"a narrower model does not run ({kind}: {line})"
         del small
-        with self._dropped(sources):
-            expected = [self._run(way) for way in self.probe.passes]
-        same = self._agree(found, expected, shifted)
+        if any(self.plan.groups[group].kind == "stream" for group in groups):
+            return self._fault_of_stream(order, found)
+        zeroed = self._run_silenced(sources, 0.0)
+        same = self._agree(found, zeroed, shifted)
+        if not same and _any_nan(zeroed) and not _any_nan(found):
+            # A unit may be scaled by its own length, which must not be 0 / 0.
+            tiny = self._run_silenced(sources, _TINY[self.probe.dtype])
+            same = self._agree(found, tiny, shifted)
         if (self.reorders or not same) and not self._is_reorderable(order):
             return "its units are not interchangeable: reordering changes the output"
         if not same:
             return "a narrower model differs from the full one with units silenced"
         return None
 
-    @contextmanager
-    def _dropped(self, kept: Indices) -> Iterator[None]:
-        """Zero all other positions, of experts those of their own units only.
-
-        Experts without positions in `kept` cannot be chosen.
-        """
+    def _run_silenced(self, sources: Indices, value: float) -> list[list[Any]]:
+        """Run with other positions set to `value`, and no other experts to choose."""
         model, plan = self.probe.model, self.plan
         with (
-            _silenced(model, with_all_experts(plan, kept)),
-            without_experts(model, dropped_experts(plan, kept)),
+            _silenced(model, with_all_experts(plan, sources), value),
+            without_experts(model, dropped_experts(plan, sources)),
         ):
-            yield
+            return [self._run(way) for way in self.probe.passes]
+
+    def _fault_of_stream(
+        self, order: Tensor, found: Sequence[Sequence[Any]]
+    ) -> str | None:
+        """Return what is wrong with a narrower stream, whose outputs are its own."""
+        if not self._is_reorderable(order):
+            return "its units are not interchangeable: reordering changes the output"
+        for way, narrowed in zip(self.probe.passes, found, strict=True):
+            if [_form(n) for n in narrowed] != [_form(n) for n in self._run(way)]:
+                return "a narrower model has outputs of another shape, or not finite"
+        return None
 
     def _is_reorderable(self, order: Tensor) -> bool:
         reordered = _taken(self.state, _sources(self.plan, {}, order))
@@ -199,6 +225,14 @@ class _Trial:
         return order
 
 
+def _form(leaf: Any) -> Any:
+    """Return the shape of a tensor, and where its values are finite if not all are."""
+    if not isinstance(leaf, Tensor):
+        return type(leaf)
+    finite = leaf.isfinite()
+    return leaf.shape, leaf.dtype, None if bool(finite.all()) else finite.tolist()
+
+
 @contextmanager
 def _holding(model: nn.Module, state: State) -> Iterator[None]:
     """Let the model's tensors be those of `state`, which has no copy of them."""
@@ -214,8 +248,8 @@ def _holding(model: nn.Module, state: State) -> Iterator[None]:
 
 
 @contextmanager
-def _silenced(model: nn.Module, sources: Indices) -> Iterator[None]:
-    """Zero, in place, the positions that `sources` leaves out."""
+def _silenced(model: nn.Module, sources: Indices, value: float) -> Iterator[None]:
+    """Fill, in place, the positions that `sources` leaves out with zero, or almost."""
     tensors = {name: tensor.data for name, tensor in tensors_of(model).items()}
     saved: list[tuple[Tensor, int, Tensor, Tensor]] = []
     done: set[int] = set()  # tied tensors have several names
@@ -230,11 +264,22 @@ def _silenced(model: nn.Module, sources: Indices) -> Iterator[None]:
                 dropped[positions] = False
                 places = dropped.nonzero().squeeze(1)
                 saved.append((tensor, dim, places, tensor.index_select(dim, places)))
-                tensor.index_fill_(dim, places, 0)
+                tensor.index_fill_(dim, places, value if _is_real(tensor) else 0)
         yield
     finally:
         for tensor, dim, places, values in reversed(saved):
             tensor.index_copy_(dim, places, values)
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _any_nan(outputs: Sequence[Sequence[Any]]) -> bool:
+    tensors = [
+        leaf for leaves in outputs for leaf in leaves if isinstance(leaf, Tensor)
+    ]
+    return any(bool(tensor.isnan().any()) for tensor in tensors)
 
 
 def _sources(plan: Plan, places: Indices, order: Tensor) -> Indices:

@@ -40,6 +40,13 @@ def test_one_unit_of_each_group_is_the_least():
         fit(keep, count, 1, seeded())
 
 
+def test_a_group_that_needs_more_units_keeps_them():
+    keep = (torch.arange(9), torch.arange(4))
+    assert [len(u) for u in fit(keep, count, 4, seeded(), [1, 2])] == [2, 2]
+    with pytest.raises(CapacityError, match="smallest submodel has 3 bytes, and 2"):
+        fit(keep, count, 2, seeded(), [1, 2])
+
+
 def test_a_model_without_groups_fits_or_not():
     assert fit((), lambda _: 5, 5, seeded()) == ()
     with pytest.raises(CapacityError):

@@ -51,7 +51,9 @@ def test_a_spread_of_a_third_by_hand():
 def test_random_masks_can_have_the_same_widths():
     mask, generator = RandomMask(0.25, spread=1.0), torch.Generator().manual_seed(0)
     kept = [choose(mask, GROUPS, None, rank, 8, generator) for rank in range(8)]
-    assert [tuple(len(k) for k in keep) for keep in kept] == widths(OrderedMask(0.25))
+    for keep, fixed in zip(kept, widths(OrderedMask(0.25)), strict=True):
+        for units, width in zip(keep, fixed, strict=True):
+            assert width - len(units) in (0, 1)  # chance may round the rest away
     assert any(keep[0].tolist() != list(range(len(keep[0]))) for keep in kept)
 
 

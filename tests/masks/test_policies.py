@@ -57,7 +57,9 @@ class TestEveryDroppingPolicy:
     ):
         rank = data.draw(st.integers(0, ranks - 1))
         keep = assign(policy(rate), sizes, rank, ranks)
-        assert [len(units) for units in keep] == [n - int(n * rate) for n in sizes]
+        for size, units in zip(sizes, keep, strict=True):
+            dropped = size - len(units)
+            assert abs(dropped - min(size * rate, size - 1)) < 1
         for size, units in zip(sizes, keep, strict=True):
             assert units.dtype == torch.int64
             assert units.tolist() == sorted(set(units.tolist()) & set(range(size)))
@@ -69,6 +71,18 @@ class TestEveryDroppingPolicy:
     def test_a_lone_unit_stays(self, policy):
         [units] = assign(policy(0.99), [1])
         assert units.tolist() == [0]
+
+    def test_a_quarter_of_two_or_three_heads_over_tasks(self, policy):
+        dropped = torch.zeros(2)
+        for task in range(2000):
+            keep = assign(policy(0.25), [2, 3], seed=task)
+            dropped += torch.tensor([2, 3]) - torch.tensor([len(u) for u in keep])
+        # Half a head and three quarters; five standard errors of 2000 draws are 0.056.
+        assert dropped / 2000 == pytest.approx([0.5, 0.75], abs=0.056)
+
+    def test_the_same_task_drops_the_same(self, policy):
+        one, same = (assign(policy(0.3), [5, 2, 7], seed=4) for _ in range(2))
+        assert [u.tolist() for u in one] == [u.tolist() for u in same]
 
     def test_global_generator_is_left_alone(self, policy):
         before = torch.get_rng_state()
@@ -163,8 +177,7 @@ class TestSmartPartition:
     def test_windows_of_all_ranks_partition_the_units(self, window, ranks, seed):
         size = window * ranks
         scores = torch.rand(size, generator=seeded(seed)).tolist()
-        # Half a unit more, so that int(size * rate) is the window despite rounding.
-        policy = SmartPartition((window + 0.5) / size)
+        policy = SmartPartition(window / size)
         units = [dropped(policy, scores, rank, ranks) for rank in range(ranks)]
         assert sorted(itertools.chain(*units)) == list(range(size))
 
@@ -182,6 +195,12 @@ class TestSmartPartition:
             choose(SmartPartition(0.5), groups_of(4), None, 0, 1, seeded())
 
 
+def test_whole_counts_draw_nothing():
+    untouched, generator = seeded(), seeded()
+    assert DropRate(0.25).draw(groups_of(8, 4), generator) == (2, 1)
+    assert torch.equal(untouched.get_state(), generator.get_state())
+
+
 @pytest.mark.parametrize(
     ("rate", "round_to", "size", "kept"),
     [
@@ -197,10 +216,21 @@ class TestSmartPartition:
     ],
 )
 def test_widths_are_rounded_to_the_hardware(rate, round_to, size, kept):
+    """Where widths are fixed; `test_counts` has those that chance rounds."""
     assert size - DropRate(rate, round_to).dropped(size) == kept
-    for policy in (RandomMask, SmartPartition):
-        [units] = assign(policy(rate, round_to), [size])
-        assert len(units) == kept
+
+
+@pytest.mark.parametrize("policy", [RandomMask, SmartPartition])
+@pytest.mark.parametrize("size", [64, 100, 40, 12])
+def test_policies_draw_widths_that_suit_the_hardware(policy, size):
+    widths = {len(assign(policy(0.3, 16), [size], seed=s)[0]) for s in range(30)}
+    assert all(width % 16 == 0 or width == size or size < 16 for width in widths)
+    assert min(widths) < size
+
+
+def test_fixed_widths_keep_the_least_number_of_units():
+    assert DropRate(0.75).dropped(4, least=2) == 2
+    assert DropRate(0.75, 2).dropped(8, least=3) == 4  # the next multiple of 2
 
 
 @given(RATES, st.integers(1, 64), st.integers(1, 300))

@@ -2,9 +2,11 @@ import pytest
 import torch
 from torch import nn
 
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import RandomMask, SmartPartition
 from flwr_asyncdrop.server.assignment import Assignment, compute_share
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.strategy.units import first_costs
 from flwr_asyncdrop.submodel import extract, plan_blocks, plan_submodels
 from tests.runs import mlp, residual_mlp
 
@@ -39,7 +41,7 @@ def test_full_models_are_the_whole_global_model():
 
 
 def test_a_submodel_is_really_smaller_and_costs_less():
-    # 0.5 of 6 and of 5 units is 3 and 2: 3 and 3 are left.
+    # 0.5 of 6 is 3, of 5 it is 2 or 3 by chance: 3 and 3 are left here.
     state = run_state()
     part = submodels(RandomMask(0.5)).part(state, 0, 8)
     assert part.shapes == shapes_of(part.arrays)
@@ -101,7 +103,7 @@ def test_the_smart_partition_goes_by_what_has_moved():
     state = run_state()
     state.arrays["0.bias"][4] += 9
     state.arrays["0.bias"][1] += 5
-    assignment = submodels(SmartPartition(0.4))
+    assignment = submodels(SmartPartition(1 / 3))
     first = [kept(assignment, state, rank)[0] for rank in range(3)]
     assert first == [[0, 2, 3, 5], [1, 3, 4, 5], [0, 1, 2, 4]]
 
@@ -110,15 +112,34 @@ def test_flops_are_counted_once_per_width():
     counted = []
 
     def share(keep, shapes):
-        counted.append(shapes["0.weight"][0])
+        counted.append(shapes["2.weight"])
         return 0.5
 
     assignment = Assignment(PLAN, RandomMask(0.5), share)
     state = run_state()
-    for number in range(5):
+    for number in range(20):
         state.dispatched = number
         assert assignment.part(state, 0, 8).compute == 0.5
-    assert counted == [3]
+    assert sorted(counted) == [(2, 3), (3, 3)]  # chance rounds 2.5 of 5 units
+
+
+def test_the_first_cost_is_that_of_the_first_task():
+    for assignment in (submodels(RandomMask(0.5)), submodels(SmartPartition(0.3))):
+        state = run_state()
+        for state.dispatched in range(5):
+            part = assignment.part(state, 1, 3)
+            size = sum(tensor.nbytes for tensor in part.arrays.values())
+            cost = assignment.first_cost(state, 1, 3)
+            assert cost == TaskCost(part.compute, size, size)
+
+
+def test_first_costs_stand_for_many_tasks():
+    # 0.5 of 5 units: 2 or 3 are left of the second layer, as often.
+    costs = first_costs(submodels(RandomMask(0.5)), mlp().state_dict(), 3, 2)
+    each = [(4 * 3 + 3 * n + n * 3) / FULL for n in (2, 3)]
+    assert all(each[0] < cost.compute < each[1] for cost in costs)
+    whole = first_costs(submodels(RandomMask(0.0)), mlp().state_dict(), 3, 2)
+    assert whole == [TaskCost(1.0, 4 * (FULL + 14), 4 * (FULL + 14))] * 2
 
 
 def test_without_a_module_the_share_of_the_weights_stands_in():

@@ -502,7 +502,10 @@ class TestBadInput:
             ({"in_flight": 0}, "in_flight=0 must be at least 1"),
             ({"seed": -1}, "seed=-1 must be at least 0"),
             ({"mode": "mask"}, "mode='mask' must be 'sliced' or 'masked'"),
-            ({"scope": "inside"}, "scope='inside' must be 'all' or 'internal'"),
+            (
+                {"scope": "inside"},
+                "scope='inside' must be 'all', 'internal' or 'stream'",
+            ),
             ({"evaluate_every": 0}, "evaluate_every=0 must be at least 1"),
             ({"min_available_nodes": 0}, "min_available_nodes=0 must be at least 1"),
             ({"fraction_evaluate": 1.5}, r"fraction_evaluate=1.5 must be in \[0, 1\]"),

@@ -1,12 +1,14 @@
 """What cannot be dropped stays whole, with a reason; so does what fails on trial."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
-from flwr_asyncdrop.submodel import plan_submodels
+from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
 
 
@@ -136,7 +138,7 @@ def test_what_a_module_hands_on_where_the_data_chose_the_path_stays_whole():
 
     inside = ["safe.0", "chain.first", "chain.second"]
     assert [group.name for group in plan.groups] == inside
-    assert "reduced over by aten.sum" in plan.left_out["safe.2"]
+    assert "Python value was read" in plan.left_out["safe.2"]
 
 
 def test_residual_stream_under_layer_norm_stays_whole():
@@ -159,7 +161,68 @@ def test_layers_that_do_not_run_stay_whole():
     plan = plan_submodels(Spare(), vectors())
 
     assert [group.name for group in plan.groups] == ["first", "second"]
-    assert "meet no other tensor" in plan.left_out["spare"]
+    assert plan.left_out["spare"] == "not used in any traced forward pass"
+
+
+def test_layers_whose_output_nobody_uses_stay_whole():
+    class Forgets(Chain):
+        def __init__(self):
+            super().__init__()
+            self.spare = nn.Linear(8, 7, bias=False)
+
+        def between(self, x):
+            self.spare(x)
+            return x
+
+    plan = plan_submodels(Forgets(), vectors())
+
+    assert [group.name for group in plan.groups] == ["first", "second"]
+    reason = "its units meet no other tensor: used last by aten.mm"
+    assert plan.left_out["spare"] == reason
+
+
+def test_a_table_of_positions_is_not_left_out():
+    class Positions(Chain):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(1, 4, 8))
+            self.shown = nn.Parameter(torch.randn(1, 4, 1))
+
+        def forward(self, x):
+            x = self.first(x)[:, None] + self.table
+            return self.third(torch.relu(self.second(x))) + self.shown
+
+    plan = plan_submodels(Positions(), vectors())
+
+    assert [group.name for group in plan.groups] == ["first", "second"]
+    assert plan.axes["table"].keys() == {2}
+    assert plan.left_out.keys() == {"third", "shown"}
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        (UnknownOperation, "add one: docs/models.md#a-rule"),
+        (LayerNorm, "scope='stream' drops them, for a narrower model"),
+        (UnequalCut, "say with declare_plan what belongs together"),
+        (HardCodedView, "its class reads a width from an attribute: add a patch"),
+        (Shrinks, "an attribute that goes stale needs a patch"),
+    ],
+)
+def test_the_report_says_what_to_do(model, advice):
+    plan = plan_submodels(seeded(model), vectors())
+
+    lines = plan.report().splitlines()
+
+    reason = lines.index(f"whole ({plan.left_out['first']}): first")
+    assert advice in lines[reason + 1]
+    assert lines[reason + 1].startswith("  ")
+    assert sum(line.startswith("  ") for line in lines) == 1
+
+
+def test_the_report_has_no_advice_where_there_is_none():
+    lines = plan_submodels(seeded(Mean), vectors()).report().splitlines()
+    assert [line for line in lines if line.startswith("  ")] == []
 
 
 def test_faulty_groups_do_not_take_sound_ones_along():
@@ -192,14 +255,25 @@ def test_inputs_that_the_model_does_not_take():
 
 def test_model_that_cannot_be_copied():
     model = Chain()
-    model.cache = model.first(torch.ones(1, 5))
+    model.lock = threading.Lock()
 
     with pytest.raises(UnsupportedModelError, match="Chain cannot be copied"):
         plan_submodels(model, vectors())
 
 
+def test_model_that_keeps_an_activation_can_be_copied():
+    model = seeded(Chain)
+    model.kept = model.first(vectors())
+
+    plan = plan_submodels(model, vectors())
+
+    small = load_submodel(model, extract(model.state_dict(), {}))
+    assert len(plan.groups) == 2
+    assert torch.equal(small(vectors()), model(vectors()))
+
+
 def test_unknown_scope():
-    with pytest.raises(ConfigError, match="scope='outer' must be 'all'"):
+    with pytest.raises(ConfigError, match="scope='outer' must be 'all', 'internal' or"):
         plan_submodels(Chain(), vectors(), scope="outer")
 
 

@@ -36,6 +36,17 @@ def test_rows(model):
     )
 
 
+def test_counts_that_chance_rounds_are_a_mean():
+    """A quarter of two neurons: one is dropped in every other task."""
+    model = nn.Sequential(nn.Linear(5, 2), nn.ReLU(), nn.Linear(2, 3, bias=False))
+    inputs = torch.ones(1, 5)
+
+    (row,) = savings(plan_submodels(model, inputs), model, inputs, [0.25])
+
+    full = 4 * 2 * 9
+    assert row == SubmodelCost(0.25, full * 3 // 4, 0.75, 24, 0.75)
+
+
 def test_table(model):
     inputs = torch.ones(1, 5)
 

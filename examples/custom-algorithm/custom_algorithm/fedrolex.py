@@ -11,7 +11,10 @@ from flwr_asyncdrop.submodel import Keep
 
 
 class RollingMask(MaskPolicy):
-    """Keep a window of units that moves on every round, and wraps around."""
+    """Keep a window of units that moves on every round, and wraps around.
+
+    Its width is a device's capacity, the same in every round: no rounding by chance.
+    """
 
     def __init__(self, drop_rate: float, step: int) -> None:
         self._drop_rate = DropRate(drop_rate)
@@ -22,7 +25,7 @@ class RollingMask(MaskPolicy):
         start = (context.round - 1) * self._step
         kept = []
         for group in context.groups:
-            width = group.size - self._drop_rate.dropped(group.size)
+            width = group.size - self._drop_rate.dropped(group.size, group.least)
             window = (start + torch.arange(width)) % group.size
             kept.append(window.sort().values)
         return tuple(kept)

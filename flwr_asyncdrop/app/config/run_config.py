@@ -68,10 +68,10 @@ class RunConfig:
         affects="length",
     )
     in_flight: int = parameter(8, "devices that train at any moment", at_least(1))
-    scope: Literal["all", "internal"] = parameter(
+    scope: Literal["all", "internal", "stream"] = parameter(
         "all",
-        "all | internal (only units inside a block, as the paper)",
-        one_of("all", "internal"),
+        "all | internal (only inside a block, as the paper) | stream (more than all)",
+        one_of("all", "internal", "stream"),
     )
     seed: int = parameter(0, "random seed", at_least(0))
 

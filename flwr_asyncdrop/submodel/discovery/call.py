@@ -22,11 +22,12 @@ class Operand:
     from_input: bool = False  # False: it depends on the model's own tensors alone
     strides: tuple[int, ...] = ()  # before the operation, which may change them
     numbers: Layer | None = None  # its values number these units
+    silent: bool = False  # zero wherever it has a unit whose weights are zero
 
     def narrow(self, dim: int, layers: list[Layer]) -> "Operand":
         """Return the first position along `dim`, with other `layers`."""
         value = self.value.narrow(dim, 0, min(1, self.value.shape[dim]))
-        return Operand(value, layers, self.from_input)
+        return Operand(value, layers, self.from_input, silent=self.silent)
 
 
 @dataclass(frozen=True)

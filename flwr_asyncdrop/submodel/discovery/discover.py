@@ -22,19 +22,19 @@ from flwr_asyncdrop.submodel.types import owner_of, tensors_of
 _MOST_PATHS = 16
 
 
-def discover(probe: Probe) -> tuple[Plan, tuple[Pass, ...]]:
+def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, ...]]:
     """Trace the probe on all its passes; return what follows, and the passes.
 
     Where the model reads a truth value from its data, both paths are traced: there are
     more passes then. The plan is unverified: rules do not see sizes that the model's
-    code hides.
+    code hides. With `streams` it has groups of kind "stream", too.
     """
-    discovery = _Discovery(probe.model, LabelSpace(), {}, {})
+    discovery = _Discovery(probe.model, LabelSpace(streams=streams), {}, {})
     discovery.label_tensors()
     passes = [path for way in probe.passes for path in discovery.explore(way)]
     discovery.space.settle_competitions(discovery.stacks())
     discovery.space.settle_splits()
-    plan = group_units(probe.model, discovery.ids, discovery.space.units)
+    plan = group_units(probe.model, discovery.ids, discovery.space)
     return plan, tuple(passes)
 
 
@@ -101,7 +101,8 @@ class _Discovery:
         """Return the truth values that the pass read from its data, by number."""
         tracer = UnitTracer(self.space, explores=explores)
         for tensor in tensors_of(self.model).values():
-            tracer.label(tensor, self.layers.get(id(tensor), []), from_input=False)
+            layers = self.layers.get(id(tensor), [])
+            tracer.label(tensor, layers, from_input=False, silent=True)
         example = way.cast(Tensor.clone).example
         for tensor in tensors_within([example.args, example.kwargs]):
             tracer.label(tensor, [], from_input=True)

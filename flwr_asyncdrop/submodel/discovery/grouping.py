@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.submodel.discovery.labels import TOGETHER
+from flwr_asyncdrop.submodel.discovery.labels import TOGETHER, LabelSpace
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
@@ -26,13 +26,14 @@ _MAKES_DIM_1 = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
 
 
 def group_units(
-    model: nn.Module, ids: Mapping[str, Sequence[Ids]], units: UnionFind
+    model: nn.Module, ids: Mapping[str, Sequence[Ids]], space: LabelSpace
 ) -> Plan:
     """Group the units that occupy the same axes of the traced model equally often.
 
     `ids` has per tensor and dim the unit id of every position. The plan has a reason
     for every module whose own units all stay whole.
     """
+    units = space.units
     axes = {
         (name, dim): units.droppable(vector)
         for name, vectors in ids.items()
@@ -54,13 +55,13 @@ def group_units(
     if members:
         numbers[np.concatenate(members)] = np.arange(sum(map(len, members)))
     numbered = {axis: numbers[vector] for axis, vector in axes.items()}
+    tensors = tensors_of(model)
     left_out = {
         maker: units.reason(int(ids[axis[0]][axis[1]][0]))
-        or _why_not_grouped(axes, axis)
+        or _why_not_grouped(axes, axis, space)
         for axis, maker in reversed(makers.items())
-        if (numbered[axis] < 0).all()
+        if (numbered[axis] < 0).all() and not _follows(tensors, numbered, axis)
     }
-    tensors = tensors_of(model)
     return Plan(
         groups=tuple(groups),
         shapes=shapes_of(tensors),
@@ -73,14 +74,33 @@ def group_units(
 def _kind(units: UnionFind, group: Ids) -> UnitKind:
     if units.least(group).any():
         return "expert"
+    if units.normalised(group).any():
+        return "stream"
     return "residual" if units.residual(group).any() else "internal"
 
 
-def _why_not_grouped(axes: Mapping[Axis, Ids], axis: Axis) -> str:
+def _follows(
+    tensors: Mapping[str, Tensor], numbered: Mapping[Axis, Ids], axis: Axis
+) -> bool:
+    """Whether a tensor is broadcast over a first dim and narrowed along another one.
+
+    Such as a table of positions: what it has along `axis` are no units.
+    """
+    name, _ = axis
+    tensor = tensors[name]
+    others = (numbered[name, dim] for dim in range(tensor.dim()))
+    return tensor.shape[0] == 1 and any(bool((other >= 0).any()) for other in others)
+
+
+def _why_not_grouped(axes: Mapping[Axis, Ids], axis: Axis, space: LabelSpace) -> str:
     unit = axes[axis][0]
     if sum(bool((vector == unit).any()) for vector in axes.values()) > 1:
-        return TOGETHER
-    return "its units meet no other tensor in the traced forward pass"
+        alike = len(np.unique(axes[axis])) == 1
+        return TOGETHER if alike else "no two of its units are used alike"
+    operation = space.uses.last(int(unit), space.units)
+    if operation is None:
+        return "not used in any traced forward pass"
+    return f"its units meet no other tensor: used last by {operation}"
 
 
 def _making_axes(model: nn.Module) -> dict[Axis, str]:

@@ -10,11 +10,13 @@ one for its channels, and rarely more.
 from collections.abc import Iterable, MutableMapping, Sequence
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
+from flwr_asyncdrop.submodel.discovery.uses import Uses
 
 TOGETHER = "its units stand or fall together: none of them can go alone"
 
@@ -38,10 +40,14 @@ def along(vector: Tensor, shape: Sequence[int], dim: int) -> Layer:
 
 
 class LabelSpace:
-    """The units of one model and the classes that tracing joins them into."""
+    """The units of one model and the classes that tracing joins them into.
 
-    def __init__(self) -> None:
+    With `streams` units that are normalised together may be dropped.
+    """
+
+    def __init__(self, *, streams: bool = False) -> None:
         self.units = UnionFind()
+        self.streams = streams
         self.operation = "the model"  # what is being traced, for the reasons
         # What freezes if the operation's result reaches the model's output, and why.
         self.conditions: list[Condition] = []
@@ -54,8 +60,14 @@ class LabelSpace:
         # Parts of weights that were picked by number: no branch of their own.
         self.picked: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
         self._competitions: list[Condition] = []
+        self.uses = Uses()
         self._splits: list[Layer] = []
         self._first_copy: int | None = None
+
+    def note_uses(self, layers: Iterable[Layer]) -> None:
+        """Note that the operation takes these units."""
+        for layer in layers:
+            self.uses.note(compact(layer).numpy(), self.operation)
 
     def fresh(self, count: int) -> Tensor:
         """Return a vector of `count` new unit ids."""
@@ -107,6 +119,10 @@ class LabelSpace:
         """Freeze `layer` once the operation's result reaches the model's output."""
         self.conditions.append((layer, self._filled(reason)))
 
+    def normalise(self, layer: Layer) -> None:
+        """Mark the units of `layer` as normalised together."""
+        self.units.mark_normalised(self.droppable(layer).numpy())
+
     def _filled(self, reason: str) -> str:
         return reason.replace("{op}", self.operation)
 
@@ -114,6 +130,48 @@ class LabelSpace:
         """Join the classes of two layers of one shape, position by position."""
         reason = f"combined with positions that are always kept in {self.operation}"
         self.units.union(compact(left).numpy(), compact(right).numpy(), reason)
+
+    def pair(self, left: Sequence[Layer], right: Sequence[Layer]) -> None:
+        """Join the layers of two tensors that meet: those that tell alike, first.
+
+        A position of a merged axis, such as one of a head, belongs to the head and to
+        its place within it. Where the other side only knows one of the two, the other
+        freezes, and so does what is left over without a partner.
+        """
+        if len(left) == len(right) == 1:
+            self.join(left[0], right[0])
+            return
+        waiting, alone = list(right), []
+        for layer in left:
+            number = next(
+                (n for n, other in enumerate(waiting) if self._alike(layer, other)),
+                None,
+            )
+            if number is None:
+                alone.append(layer)
+            else:
+                self.join(layer, waiting.pop(number))
+        if alone and waiting:
+            self.join(*(self._pop_coarsest(layers) for layers in (alone, waiting)))
+        for layer in alone + waiting:
+            self.freeze(layer, "meets positions with other units in {op}")
+
+    def _alike(self, left: Layer, right: Layer) -> bool:
+        """Whether two layers tell the same positions apart."""
+        one, other = np.broadcast_arrays(self._ids(left), self._ids(right))
+        pairs = np.stack([one.ravel(), other.ravel()])
+        counts = {np.unique(row).size for row in pairs}
+        return counts == {np.unique(pairs, axis=1).shape[1]}
+
+    def _ids(self, layer: Layer) -> Ids:
+        ids: Ids = compact(self.canonical(layer)).numpy()
+        return ids
+
+    def _pop_coarsest(self, layers: list[Layer]) -> Layer:
+        """Take out the layer whose units have the longest runs of neighbours."""
+        ids = np.broadcast_arrays(*map(self._ids, layers))
+        changes = [np.count_nonzero(np.diff(layer.ravel())) for layer in ids]
+        return layers.pop(int(np.argmin(changes)))
 
     def collapse(self, layer: Layer, dims: Iterable[int]) -> Tensor:
         """Join the units of `layer` along `dims`; return it with size 1 there."""

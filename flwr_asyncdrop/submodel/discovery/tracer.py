@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -14,15 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from flwr_asyncdrop.submodel.discovery.aliases import Aliases, spread, written
 from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
 from flwr_asyncdrop.submodel.discovery.rules.routing import pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
+from flwr_asyncdrop.submodel.discovery.silence import is_silent
 from flwr_asyncdrop.submodel.nested import tensors_within
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
+
+_UNINITIALISED = ("empty", "empty_like", "new_empty", "empty_strided")
 
 _NO_RULE = "used by {op}, for which there is no rule"
 _DATA_DEPENDENT = (
@@ -80,14 +84,25 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         self._variable: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
         self._modules: list[nn.Module] = []
         self._frames = [_Frame()]
+        self._silent: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+        self._aliases = Aliases()
         self._cell_depth = 0
         self._truths = 0
         self._trusts = False
         self.branches: list[int] = []
 
-    def label(self, tensor: Tensor, layers: list[Layer], *, from_input: bool) -> None:
-        """Give `tensor` its labels."""
+    def label(
+        self,
+        tensor: Tensor,
+        layers: list[Layer],
+        *,
+        from_input: bool,
+        silent: bool = False,
+    ) -> None:
+        """Give `tensor` its labels; `silent` is that of an operand."""
         self._labels[tensor] = (layers, from_input)
+        self._silent[tensor] = silent
+        self._aliases.note(tensor)
         if from_input or isinstance(tensor, nn.Parameter):
             self._variable[tensor] = True
 
@@ -96,8 +111,9 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         layers, from_input = self._labels.get(tensor, ([], False))
         canonical = [self._space.canonical(layer) for layer in layers]
         strides = tensor.stride() if tensor.layout is torch.strided else ()
+        silent = self._silent.get(tensor, False)
         numbers = self._space.numbers.get(tensor)
-        return Operand(tensor, canonical, from_input, strides, numbers)
+        return Operand(tensor, canonical, from_input, strides, numbers, silent)
 
     def close(self, output: Tensor) -> None:
         """Freeze what `output`, a part of the model's output, shows or stems from."""
@@ -188,11 +204,16 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         }
         tensors = [v for v in tree_leaves(arguments) if isinstance(v, Tensor)]
         known = {id(tensor): self.operand(tensor) for tensor in tensors}
+        for tensor in written(func, arguments):
+            known[id(tensor)] = _as_it_was(known[id(tensor)])
         result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _UNINITIALISED:
+            result.zero_()  # memory that says nothing about the model
         outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         self._space.operation = str(func.overloadpacket)
         in_cell = self._cell_depth > 0
         call = Call(func, arguments, outputs, self._space, known, in_cell)
+        self._space.note_uses(layer for k in known.values() for layer in k.layers)
         self._follow(call)
         self._note_reads(call)
         return result
@@ -215,12 +236,35 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         for output, labels in zip(call.outputs, layers, strict=True):
             if isinstance(output, Tensor):
                 tidied = self._space.tidy(labels)
-                self.label(output, tidied, from_input=from_input)
+                silent = is_silent(call, tidied)
+                self.label(output, tidied, from_input=from_input, silent=silent)
                 self._see(tidied)
                 if variable and rule is not constant:
                     self._variable[output] = True
                 if conditions:
                     self._conditions[output] = conditions
+        for tensor in written(call.func, call.arguments):
+            self._spread(tensor)
+
+    def _spread(self, changed: Tensor) -> None:
+        """Label the tensors that share memory with one that an operation changed."""
+        source = self.operand(changed)
+        for alias in self._aliases.of(changed):
+            other = self.operand(alias)
+            layers = self._space.tidy(spread(self._space, source, other))
+            self.label(
+                alias,
+                layers,
+                from_input=source.from_input or other.from_input,
+                silent=source.silent and (other.silent or not other.layers),
+            )
+            self._see(layers)
+            if changed in self._variable:
+                self._variable[alias] = True
+            conditions = self._conditions.get(changed, [])
+            if conditions:
+                known = self._conditions.get(alias, [])
+                self._conditions[alias] = [*known, *conditions]
 
     def _note_reads(self, call: Call) -> None:
         """Note values, or sizes that depend on values, that Python gets to see."""
@@ -230,6 +274,8 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
                 if any(k.value in self._variable for k in call.known.values()):
                     self.branches.append(number)
                 return
+        if call.in_cell:
+            return  # torch's own recurrent layers only read lengths of sequences
         if _reads_values(call):
             self.note_read([operand.value for operand in call.known.values()])
         elif torch.Tag.dynamic_output_shape in call.func.tags:
@@ -314,6 +360,13 @@ _READERS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 def _has_classes(_: Tensor, num_classes: int = -1) -> bool:
     """Whether torch reads the values only to check them."""
     return num_classes > 0
+
+
+def _as_it_was(operand: Operand) -> Operand:
+    """Keep the values of what is about to change, if they may be the same all over."""
+    if operand.layers or operand.from_input:
+        return operand
+    return replace(operand, value=operand.value.clone())
 
 
 @cache

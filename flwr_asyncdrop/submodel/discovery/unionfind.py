@@ -12,8 +12,8 @@ class UnionFind:
     """Classes of unit ids that are dropped together; id 0 is what is always kept.
 
     A class may be frozen, with its first reason, and marked as carried by a residual
-    stream, as competing with others of which so many must be there, or as chosen by
-    number. Joining two classes joins these marks too.
+    stream, as normalised together, as competing with others of which so many must be
+    there, or as chosen by number. Joining two classes joins these marks too.
     """
 
     def __init__(self) -> None:
@@ -22,6 +22,7 @@ class UnionFind:
         self._residual = np.zeros(1, np.bool_)
         self._chosen = np.zeros(1, np.bool_)
         self._least = np.zeros(1, np.int64)
+        self._normalised = np.zeros(1, np.bool_)
         self._reasons: list[str] = []
 
     def __len__(self) -> int:
@@ -36,6 +37,7 @@ class UnionFind:
         self._residual = np.concatenate([self._residual, np.zeros(count, np.bool_)])
         self._chosen = np.concatenate([self._chosen, np.zeros(count, np.bool_)])
         self._least = np.concatenate([self._least, np.zeros(count, np.int64)])
+        self._normalised = np.concatenate([self._normalised, np.zeros(count, np.bool_)])
         return ids
 
     def roots(self, ids: Ids) -> Ids:
@@ -74,6 +76,7 @@ class UnionFind:
         np.logical_or.at(self._residual, merged, self._residual[touched])
         np.logical_or.at(self._chosen, merged, self._chosen[touched])
         np.maximum.at(self._least, merged, self._least[touched])
+        np.logical_or.at(self._normalised, merged, self._normalised[touched])
 
     def _join(self, left: Ids, right: Ids) -> None:
         while True:
@@ -124,3 +127,11 @@ class UnionFind:
     def chosen(self, ids: Ids) -> NDArray[np.bool_]:
         """Return which of `ids` are so marked."""
         return self._chosen[self.roots(ids)]
+
+    def mark_normalised(self, ids: Ids) -> None:
+        """Mark the classes of `ids` as normalised together with others."""
+        self._normalised[self.roots(ids.ravel())] = True
+
+    def normalised(self, ids: Ids) -> NDArray[np.bool_]:
+        """Return which of `ids` are so marked."""
+        return self._normalised[self.roots(ids)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
@@ -25,8 +26,9 @@ def match(space: LabelSpace, *sides: Sequence[Tensor]) -> None:
         for vector in vectors:
             space.freeze(vector, "meets positions that are always kept in {op}")
         return
-    for vector in vectors[1:]:
-        space.join(vectors[0], vector)
+    first, *others = sides
+    for side in others:
+        space.pair(first, side)
 
 
 def freeze_other_dims(
@@ -41,7 +43,82 @@ def freeze_other_dims(
 def product(call: Call) -> Labels:
     """Label a matrix product, or a batch of them."""
     left, right = call.tensors()
+    if left.value.layout is not torch.strided:
+        return _sparse_product(call, left, right)
     return [_contract(call.space, left, right, call.outputs[0].shape)]
+
+
+def sparse_product_and_sum(call: Call) -> Labels:
+    """Label a product with a sparse matrix, added to something blank."""
+    bias, left, right = call.tensors()
+    if bias.layers or bias.from_input or bool(bias.value.any()):
+        raise ValueError("it adds to what is not zero")
+    return _sparse_product(call, left, right)
+
+
+def _sparse_product(call: Call, left: Operand, right: Operand) -> Labels:
+    """Mix the rows of `right`, such as the nodes of a graph; columns follow."""
+    for layer in left.layers:
+        call.space.freeze(layer, "positions of a sparse matrix in {op}")
+    freeze_other_dims(call.space, right, {1}, "rows that {op} mixes")
+    shape = call.outputs[0].shape
+    return [[along(k, shape, 1) for k in channels(call.space, right, 1)]]
+
+
+def with_vector(call: Call) -> Labels:
+    """Label the product of a matrix, or a vector, with a vector."""
+    left, right = call.tensors()
+    last = left.value.dim() - 1
+    summed_left, kept = _split_layers(call.space, left, last)
+    summed_right = [call.space.vector(layer, 0) for layer in right.layers]
+    if summed_left and summed_right:
+        match(call.space, summed_left, summed_right)
+    else:
+        _freeze_summed(call.space, summed_left, right, 0)
+        _freeze_summed(call.space, summed_right, left, last)
+    return [[layer.squeeze(last) for layer in kept]]
+
+
+def trilinear(call: Call) -> Labels:
+    """Multiply three tensors, each repeated along some dims, and sum over others."""
+    factors = []
+    for operand, added in zip(
+        call.operands("i1", "i2", "i3"),
+        (call.arguments[name] for name in ("expand1", "expand2", "expand3")),
+        strict=True,
+    ):
+        value, layers = operand.value, operand.layers
+        for dim in sorted(added):
+            value = value.unsqueeze(dim)
+            layers = [layer.unsqueeze(dim) for layer in layers]
+        factors.append(Operand(value, layers, operand.from_input))
+    sizes = zip(*(factor.value.shape for factor in factors), strict=True)
+    whole = [max(along_dim) for along_dim in sizes]
+    summed = set(call.arguments["sumdim"])
+    layers = []
+    for layer in unify(call.space, factors, whole):
+        if call.space.varying(layer) <= summed:
+            continue
+        joined = call.space.collapse(layer, summed)
+        for dim in sorted(summed, reverse=True):
+            joined = joined.select(dim, 0)
+        layers.append(joined.expand(call.outputs[0].shape))
+    return [layers]
+
+
+def distance(call: Call) -> Labels:
+    """Measure how far vectors lie apart; features that are zero in both add nothing."""
+    left, right = call.tensors()
+    last = left.value.dim() - 1
+    sides = [channels(call.space, side, last) for side in (left, right)]
+    if all(sides) and left.silent and right.silent:
+        match(call.space, *sides)
+    for side, vectors in zip((left, right), sides, strict=True):
+        if not (all(sides) and left.silent and right.silent):
+            for vector in vectors:
+                call.space.freeze(vector, "reduced over by {op}")
+        freeze_other_dims(call.space, side, {last}, "compared by {op}")
+    return [[]]
 
 
 def product_and_sum(call: Call) -> Labels:
@@ -146,4 +223,8 @@ RULES: dict[str, Rule] = {
     "mm bmm": product,
     "addmm baddbmm": product_and_sum,
     "convolution": convolution,
+    "_sparse_addmm": sparse_product_and_sum,
+    "mv dot vdot": with_vector,
+    "_trilinear": trilinear,
+    "_cdist_forward": distance,
 }

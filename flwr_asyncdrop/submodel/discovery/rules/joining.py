@@ -25,9 +25,11 @@ def concatenate(call: Call) -> Labels:
 
 def _labels_along(space: LabelSpace, part: Operand, dim: int) -> torch.Tensor:
     """Return the unit of each position along `dim`, 0 where there is none."""
-    for layer in part.layers:
-        if dim in space.varying(layer):
-            return space.vector(layer, dim)
+    found = [layer for layer in part.layers if dim in space.varying(layer)]
+    for layer in found[1:]:
+        space.freeze(layer, "side by side with other units in {op}")
+    if found:
+        return space.vector(found[0], dim)
     return torch.zeros(part.value.shape[dim], dtype=torch.int64)
 
 

@@ -28,6 +28,7 @@ def unify(
     joined: list[Layer] = []
     for operand in operands:
         others = [other for other in operands if other is not operand]
+        own: list[Layer] = []
         for layer in operand.layers:
             wide = layer.expand(tuple(shape))
             varying = space.varying(wide)
@@ -42,12 +43,27 @@ def unify(
             if obstructed:
                 wide = space.collapse(wide, obstructed).expand(tuple(shape))
                 varying = varying - obstructed
-            partner = next((k for k in joined if space.varying(k) & varying), None)
-            if partner is None:
-                joined.append(wide)
-            else:
-                space.join(partner, wide)
+            own.append(wide)
+        joined += _paired(space, joined, own)
     return joined
+
+
+def _paired(
+    space: LabelSpace, known: Sequence[Layer], own: Sequence[Layer]
+) -> list[Layer]:
+    """Pair layers along the same dims; return those of `own` that are alone there."""
+    alone, meeting, met = [], [], dict[int, Layer]()
+    for layer in own:
+        varying = space.varying(layer)
+        partners = [k for k in known if space.varying(k) & varying]
+        if not partners:
+            alone.append(layer)
+            continue
+        meeting.append(layer)
+        met.update((id(k), k) for k in partners)
+    if meeting:
+        space.pair(list(met.values()), meeting)
+    return alone
 
 
 def _obstructs(
@@ -101,6 +117,18 @@ def _are_different_units(space: LabelSpace, left: Layer, right: Layer) -> bool:
     return bool((space.canonical(left) != space.canonical(right)).any())
 
 
+def overwrite(call: Call) -> Labels:
+    """Write one tensor over another, whose values do not matter any more."""
+    operands = [k for k in call.operands("self") if k.layers]
+    operands += call.operands("src")
+    return [unify(call.space, operands, call.outputs[0].shape)]
+
+
+def first_only(call: Call) -> Labels:
+    """Keep the labels of the first argument: the others are scratch or settings."""
+    return [call.operand("self").layers for _ in call.outputs]
+
+
 def constant(call: Call) -> Labels:
     """Give no labels to what does not depend on the values of its arguments."""
     return call.unlabelled()
@@ -108,8 +136,13 @@ def constant(call: Call) -> Labels:
 
 RULES: dict[str, Rule] = {
     "add add_ sub sub_": add,
-    "rsub hardswish hardswish_ _prelu_kernel masked_fill_ copy_": elementwise,
-    "log_sigmoid_forward native_dropout": elementwise,
+    "rsub hardswish hardswish_ _prelu_kernel masked_fill_": elementwise,
+    "log_sigmoid_forward native_dropout bernoulli complex polar": elementwise,
+    "copy_": overwrite,
+    "rrelu_with_noise rrelu_with_noise_": first_only,
+    "fake_quantize_per_tensor_affine_cachemask": first_only,
     "new_zeros new_ones new_full new_empty zeros_like ones_like empty_like": constant,
     "full_like zero_ fill_ sym_size _local_scalar_dense": constant,
+    "rand_like randn_like randint_like bernoulli_ normal_ uniform_": constant,
+    "exponential_ random_ log_normal_ cauchy_ geometric_": constant,
 }

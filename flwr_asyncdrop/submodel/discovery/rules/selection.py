@@ -1,5 +1,7 @@
 """Operations that take some positions of a tensor."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,8 +32,7 @@ def _piece(call: Call, dim: int, length: int) -> int:
     if name in ("select", "unbind"):
         return 1
     if name != "slice":
-        sizes = {output.shape[dim] for output in call.outputs}
-        return sizes.pop() if len(sizes) == 1 else 0
+        return math.gcd(*(output.shape[dim] for output in call.outputs))
     size: int = call.outputs[0].shape[dim]
     start = call.arguments["start"] or 0
     start = start + length if start < 0 else start
@@ -89,10 +90,20 @@ def pick(call: Call) -> Labels:
     return [layers]
 
 
+def renorm(call: Call) -> Labels:
+    """Shorten the rows that are looked up; features that are zero add nothing."""
+    table = call.operand("self")
+    for layer in table.layers:
+        if 0 in call.space.varying(layer) or not table.silent:
+            call.space.freeze(layer, "rows that {op} looks up by number")
+    return [table.layers]
+
+
 RULES: dict[str, Rule] = {
     "slice select split split_with_sizes unsafe_split unbind": cut,
     "unsafe_split_with_sizes": cut,
     "index index_select": pick,
     "embedding _embedding_bag _embedding_bag_forward_only": embed,
+    "embedding_renorm_": renorm,
     "glu": gate,
 }

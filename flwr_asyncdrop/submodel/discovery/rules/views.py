@@ -82,9 +82,10 @@ def restride(call: Call) -> Labels:
 RULES: dict[str, Rule] = {
     "view _unsafe_view reshape _reshape_alias": reshape,
     "permute transpose transpose_ t t_ squeeze squeeze_ unsqueeze unsqueeze_": move,
-    "roll flip repeat unfold pixel_shuffle": move,
-    "expand": expand,
+    "roll flip unfold pixel_shuffle pixel_unshuffle": move,
+    "expand repeat": expand,
     "channel_shuffle native_channel_shuffle": shuffle,
     "as_strided as_strided_": restride,
     "clone detach alias contiguous lift_fresh _to_copy": copy,
+    "_conj conj_physical resolve_conj resolve_neg": copy,
 }

@@ -1,0 +1,34 @@
+"""What one can do about units that stay whole, by the reason."""
+
+_DOCS = "docs/models.md"
+_PATCH = f"its class reads a width from an attribute: add a patch, {_DOCS}#a-patch"
+
+# Part of a reason -> advice. Where nothing is to be done there is none.
+_ADVICE = {
+    "for which there is no rule": f"add one: {_DOCS}#a-rule",
+    "in a way that its rule cannot follow": f"add a rule of your own: {_DOCS}#a-rule",
+    "a narrower model does not run": _PATCH,
+    "a submodel does not train": _PATCH,
+    "differs from the full one with units silenced": (
+        "the model's code knows its full width, or treats units unequally: an "
+        f"attribute that goes stale needs a patch, {_DOCS}#a-patch"
+    ),
+    "normalised together by": (
+        f"scope='stream' drops them, for a narrower model: {_DOCS}#streams"
+    ),
+    "Python value was read from the data": (
+        "say with declare_plan which units are the same on every path"
+    ),
+    "cut into unequal parts by": (
+        "if the cuts follow the tensors' widths, say with declare_plan what belongs "
+        "together"
+    ),
+    "not used in any traced forward pass": (
+        "add example inputs that use it, or say with declare_plan what it has"
+    ),
+}
+
+
+def advice_for(reason: str) -> str | None:
+    """Return what to do about units that stay whole for `reason`, if anything."""
+    return next((what for part, what in _ADVICE.items() if part in reason), None)

@@ -1,0 +1,36 @@
+"""Tensors that modules keep besides their parameters and buffers, computed from them.
+
+Weight normalisation keeps the weight that it computed last, and many modules keep an
+activation to be looked at. Such tensors have a gradient history, with which Python
+cannot copy them; nor can it copy compressed sparse tensors.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+
+def derived_tensors(model: nn.Module) -> dict[int, Tensor]:
+    """Return copies without a history, by the ``id()`` of the tensor: for deepcopy."""
+    return {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in [*vars(module).values(), *module._buffers.values()]
+        if isinstance(value, Tensor) and not _is_copyable(value)
+    }
+
+
+def _is_copyable(tensor: Tensor) -> bool:
+    return tensor.is_leaf and tensor.layout in (torch.strided, torch.sparse_coo)
+
+
+@torch.no_grad()
+def refresh(module: nn.Module) -> None:
+    """Compute anew the weight that a normalisation by a hook keeps in the module."""
+    for hook in list(module._forward_pre_hooks.values()):
+        if isinstance(hook, WeightNorm):
+            setattr(module, hook.name, hook.compute_weight(module))
+        elif isinstance(hook, SpectralNorm):
+            weight = hook.compute_weight(module, do_power_iteration=False)
+            setattr(module, hook.name, weight)
