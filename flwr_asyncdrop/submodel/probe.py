@@ -244,7 +244,7 @@ def _at_extremes(model: nn.Module, ways: Sequence[Pass]) -> Iterator[Pass]:
     """Yield the first pass that draws random numbers, with small and large ones."""
     for way in ways:
         draws = FixedDraws(way.level)
-        with kept_buffers(model):
+        with kept_state(model):
             run(model, way, draws)
         if draws.uses_level:
             extremes = [replace(way, level=level) for level in EXTREMES]
@@ -254,7 +254,7 @@ def _at_extremes(model: nn.Module, ways: Sequence[Pass]) -> Iterator[Pass]:
 
 def _failure(model: nn.Module, way: Pass) -> Exception | None:
     try:
-        with kept_buffers(model):
+        with kept_state(model):
             run(model, way)
     except Exception as error:  # whatever the model's own code raises
         return error
@@ -262,20 +262,33 @@ def _failure(model: nn.Module, way: Pass) -> Exception | None:
 
 
 @contextmanager
-def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """Put the model's buffers back on leaving: a pass in training mode changes them."""
-    saved = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
+def kept_state(model: nn.Module) -> Iterator[None]:
+    """Put the model's buffers and attributes back on leaving.
+
+    A pass in training mode changes statistics, and some models adapt attributes to the
+    sizes that they see.
+    """
+    saved = [(module, dict(vars(module))) for module in model.modules()]
+    registered = [
+        (module, dict(module._buffers)) for module, _ in saved if module._buffers
+    ]
+    values = [
+        (buffer, buffer.clone())
+        for _, buffers in registered
+        for buffer in buffers.values()
         if buffer is not None
     ]
     try:
         yield
     finally:
-        for module, name, buffer, values in saved:
-            module._buffers[name] = buffer
-            buffer.data.copy_(values)
+        for module, attributes in saved:
+            vars(module).clear()
+            vars(module).update(attributes)
+        for module, buffers in registered:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for buffer, old in values:
+            buffer.data.copy_(old)
 
 
 def _prepared(tensor: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:

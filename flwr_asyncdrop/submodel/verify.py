@@ -20,7 +20,7 @@ from flwr_asyncdrop.submodel.experts import (
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.probe import Probe, first_line, is_large, kept_buffers, run
+from flwr_asyncdrop.submodel.probe import Probe, first_line, is_large, kept_state, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     halves of those that fail. Of each group an odd number of units is kept, and in
     one round at least another number than in any other group, so that no head or width
     fits by coincidence. In a small model silent units may hide a fault: it is tried
-    twice, and dropping only one unit of each group.
+    twice, and dropping only the first or the last unit of each group.
 
     A narrower stream is another model: it must run, beside what else holds, and be the
     same in any order of its units.
@@ -48,12 +48,14 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     rounds = counts_to_keep(plan.groups)
     one_less = [max(group.size - 1, group.least) for group in plan.groups]
     faults = unclear_groups(probe.model, plan)
-    for number, counts in enumerate(rounds if large else [*rounds * 2, one_less]):
+    thorough = [*rounds * 2, one_less, one_less]
+    for number, counts in enumerate(rounds if large else thorough):
         passes = probe.passes
         if number:
             passes = passes[:1] if large else (*passes[:4], passes[-1])
         tried = replace(probe, passes=passes)
-        trial = _Trial(tried, plan, state, generator, counts, counts is one_less)
+        reorders = counts is one_less
+        trial = _Trial(tried, plan, state, generator, number, counts, reorders)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
         streams = [group for group in sound if plan.groups[group].kind == "stream"]
         exact = [group for group in sound if group not in streams]
@@ -92,7 +94,8 @@ def counts_to_keep(groups: Sequence[UnitGroup]) -> list[list[int]]:
 
 def _levels(group: UnitGroup) -> list[int]:
     """Return odd counts from a quarter of the units on, and all of them."""
-    smallest = max(group.size // 4, group.least) | 1
+    several = min(3, group.size // 2)  # one alone is in any order the same
+    smallest = max(group.size // 4, several, group.least) | 1
     return [*range(smallest, group.size, 2), group.size]
 
 
@@ -121,6 +124,7 @@ class _Trial:
     plan: Plan
     state: State
     generator: torch.Generator
+    number: int
     counts: Sequence[int]  # of the units to keep of each group
     reorders: bool  # whether it is tried to reorder the units without dropping any
 
@@ -205,7 +209,7 @@ class _Trial:
 
     def _run(self, way: Pass, model: nn.Module | None = None) -> list[Any]:
         tried = model or self.probe.model
-        with kept_buffers(tried):
+        with kept_state(tried):
             return run(tried, way)
 
     def _agree(
@@ -220,8 +224,13 @@ class _Trial:
     def _keep(self, groups: Sequence[int]) -> Keep:
         keep = list(self.plan.full_keep())
         for group in groups:
-            shuffled = torch.randperm(len(keep[group]), generator=self.generator)
-            keep[group] = shuffled[: self.counts[group]].sort().values
+            # The first and the last unit go first: code that moves units along their
+            # axis treats them unlike others.
+            size = len(keep[group])
+            inner = 1 + torch.randperm(max(size - 2, 0), generator=self.generator)
+            ends = [size - 1, 0] if self.number % 2 else [0, size - 1]
+            kept = torch.cat([inner, torch.tensor(ends)])[: self.counts[group]]
+            keep[group] = kept.sort().values
         return tuple(keep)
 
     def _order(self, groups: Sequence[int]) -> Tensor:

@@ -16,7 +16,7 @@ from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.precision import own_precision
-from flwr_asyncdrop.submodel.probe import Probe, kept_buffers
+from flwr_asyncdrop.submodel.probe import Probe, kept_state
 from flwr_asyncdrop.submodel.types import owner_of, tensors_of
 
 _MOST_PATHS = 16
@@ -110,7 +110,7 @@ class _Discovery:
         draws = FixedDraws(way.level, way.outcomes)
         self.model.train(way.training)
         with (
-            kept_buffers(self.model),
+            kept_state(self.model),
             same_random_state(),
             tracer.watching(self.model),
             UncheckedOneHot(),

@@ -55,6 +55,8 @@ def pass_on(call: Call) -> None:
 
 def _pass_taken_on(call: Call) -> None:
     """Remember how many choices were taken out already, position by position."""
+    if not isinstance(call.outputs[0], Tensor):
+        return
     for operand in call.tensors():
         taken = call.space.taken.get(operand.value, 0)
         known = call.space.taken.get(call.outputs[0], 0)
