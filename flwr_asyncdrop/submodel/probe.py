@@ -26,6 +26,7 @@ from flwr_asyncdrop.submodel.types import Example, tensors_of
 _LARGE = 32 * 2**20
 _MANY = 2_000_000  # weights
 _NOISE = 0.1  # on the weights, relative to the usual scale: none is then tiny
+_PLAIN = (bool, int, float, str, tuple, type(None))
 _COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 
 
@@ -263,32 +264,30 @@ def _failure(model: nn.Module, way: Pass) -> Exception | None:
 
 @contextmanager
 def kept_state(model: nn.Module) -> Iterator[None]:
-    """Put the model's buffers and attributes back on leaving.
+    """Put the model's buffers and plain attributes back on leaving.
 
     A pass in training mode changes statistics, and some models adapt attributes to the
-    sizes that they see.
+    sizes that they see. Hooks and what goes with them stay: some are set up once.
     """
-    saved = [(module, dict(vars(module))) for module in model.modules()]
-    registered = [
-        (module, dict(module._buffers)) for module, _ in saved if module._buffers
+    modules = list(model.modules())
+    plain = [
+        (module, {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN)})
+        for module in modules
     ]
-    values = [
-        (buffer, buffer.clone())
-        for _, buffers in registered
-        for buffer in buffers.values()
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in modules
+        for name, buffer in module._buffers.items()
         if buffer is not None
     ]
     try:
         yield
     finally:
-        for module, attributes in saved:
-            vars(module).clear()
+        for module, attributes in plain:
             vars(module).update(attributes)
-        for module, buffers in registered:
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        for buffer, old in values:
-            buffer.data.copy_(old)
+        for module, name, buffer, values in buffers:
+            module._buffers[name] = buffer
+            buffer.data.copy_(values)
 
 
 def _prepared(tensor: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:

@@ -137,7 +137,7 @@ def test_heads_that_are_a_dim_of_the_weights():
     plan = check(TwoDims, sequences())
 
     assert {name: list(dims) for name, dims in plan.axes.items()} == {
-        name: [1] for name in ("q", "k", "v", "o")
+        name: [1, 2] for name in ("q", "k", "v", "o")
     }
 
 

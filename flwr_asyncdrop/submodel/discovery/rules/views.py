@@ -63,7 +63,8 @@ def reshape(call: Call) -> Labels:
     for before in _by_rank(call.space, call.operand("self")):
         layer = before.reshape(shape)
         axes = call.space.varying(layer)
-        if any(axes & call.space.varying(other) for other in layers):
+        copied = call.operand("self").from_input and not call.space.has_weights(before)
+        if copied and any(axes & call.space.varying(other) for other in layers):
             call.space.freeze(before, "repeated for each of other units in {op}")
             continue
         call.space.note_split(layer)
