@@ -6,7 +6,7 @@ from copy import copy
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from flwr_asyncdrop.exceptions import CapacityError, ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
@@ -16,6 +16,7 @@ from flwr_asyncdrop.server.order import Part
 from flwr_asyncdrop.server.state import RunState, shapes_of
 from flwr_asyncdrop.submodel import (
     Indices,
+    Inputs,
     Keep,
     Plan,
     State,
@@ -25,7 +26,6 @@ from flwr_asyncdrop.submodel import (
     step_flops,
 )
 
-ExampleInputs = Tensor | tuple[object, ...]
 """What a module runs on: one tensor, or its positional arguments."""
 
 ComputeShare = Callable[[Keep, Mapping[str, tuple[int, ...]]], float]
@@ -154,7 +154,7 @@ def only(indices: Indices, state: State) -> Indices:
 def compute_share(
     plan: Plan,
     model: nn.Module | None,
-    example_inputs: ExampleInputs | None,
+    example_inputs: Inputs | None,
     rule: DurationRule = "flops",
 ) -> ComputeShare:
     """Return how to compare a submodel's compute with that of the full model.

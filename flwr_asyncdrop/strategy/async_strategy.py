@@ -31,7 +31,6 @@ from flwr_asyncdrop.parameters import Range, at_least, in_interval
 from flwr_asyncdrop.server.assignment import (
     Assignment,
     DurationRule,
-    ExampleInputs,
     compute_share,
 )
 from flwr_asyncdrop.server.callbacks import Callback
@@ -49,7 +48,7 @@ from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.units import check_maskable, discover, first_costs
-from flwr_asyncdrop.submodel import Plan, Scope, State
+from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, examples_of
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -75,8 +74,11 @@ class AsyncStrategy(SynchronousRounds):
     model : nn.Module, optional
         The model whose submodels are trained; needed if units are dropped and there
         is no `plan`. Only its structure is used: the weights come with `start`.
-    example_inputs : Tensor or tuple, optional
-        Inputs that the model runs on, e.g. ``torch.zeros(1, 3, 32, 32)``.
+    example_inputs : Tensor, tuple, mapping, or list of these, optional
+        Inputs that the model runs on, e.g. ``torch.zeros(1, 3, 32, 32)``: as
+        `plan_submodels` takes them.
+    example_kwargs : mapping, optional
+        Keyword arguments of every forward pass on them.
     algorithm : Algorithm, optional
         One of `flwr_asyncdrop.algorithms`, or your own.
     aggregator : Aggregator, optional
@@ -153,8 +155,9 @@ class AsyncStrategy(SynchronousRounds):
     def __init__(
         self,
         model: nn.Module | None = None,
-        example_inputs: ExampleInputs | None = None,
+        example_inputs: Inputs | None = None,
         *,
+        example_kwargs: Mapping[str, Any] | None = None,
         algorithm: Algorithm | None = None,
         aggregator: Aggregator | None = None,
         masks: MaskPolicy | None = None,
@@ -205,6 +208,8 @@ class AsyncStrategy(SynchronousRounds):
             units = "channels" if self.algorithm is None else self.algorithm.units
             if units == "blocks":
                 _WHOLE.check("scope", scope)
+            if example_inputs is not None:
+                example_inputs = examples_of(example_inputs, example_kwargs)
             name = type(self).__name__
             self.plan = plan or discover(name, units, model, example_inputs, scope)
             compute = compute_share(self.plan, model, example_inputs, duration)

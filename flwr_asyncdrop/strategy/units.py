@@ -9,9 +9,10 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.server.assignment import Assignment, ExampleInputs
+from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
+    Inputs,
     Plan,
     Scope,
     State,
@@ -36,7 +37,7 @@ def discover(
     strategy: str,
     units: Literal["channels", "blocks"],
     model: nn.Module | None,
-    example_inputs: ExampleInputs | None,
+    example_inputs: Inputs | None,
     scope: Scope,
 ) -> Plan:
     """Return the units of a model, or its residual blocks; messages name `strategy`."""

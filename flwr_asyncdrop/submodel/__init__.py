@@ -25,14 +25,25 @@ from flwr_asyncdrop.submodel.savings import (
     step_flops,
 )
 from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, silenced
-from flwr_asyncdrop.submodel.types import Indices, Keep, Scope, State, UnitKind
+from flwr_asyncdrop.submodel.types import (
+    Example,
+    Indices,
+    Inputs,
+    Keep,
+    Scope,
+    State,
+    UnitKind,
+    examples_of,
+)
 
 __all__ = [
     "PATCHES",
     "RULES",
     "BlockPlan",
     "DropCounts",
+    "Example",
     "Indices",
+    "Inputs",
     "Keep",
     "Plan",
     "Scope",
@@ -45,6 +56,7 @@ __all__ = [
     "check_fits",
     "declare_plan",
     "droppable_share",
+    "examples_of",
     "extract",
     "load_submodel",
     "merge_",

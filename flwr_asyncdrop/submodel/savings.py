@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,6 +18,7 @@ from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.experts import tensor_operations
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
+from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Inputs, examples_of, tensors_of
@@ -43,14 +45,17 @@ def savings(
     model: nn.Module,
     example_inputs: Inputs,
     rates: Sequence[float] = (0.25, 0.5),
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[SubmodelCost, ...]:
     """Return bytes and operations of submodels of `model`, one row a drop rate.
 
     All units of a group weigh the same, so it does not matter which ones are dropped.
     Where a count of units is rounded by chance, a row is the mean of a few draws. The
-    model and each submodel run once, on inputs that lie on the model's device. A rate
-    outside [0, 1) raises ConfigError.
+    model and each submodel run once, on the first of the inputs that `plan_submodels`
+    takes. A rate outside [0, 1) raises ConfigError.
     """
+    example_inputs = examples_of(example_inputs, example_kwargs)
     for rate in rates:
         if not 0 <= rate < 1:
             raise ConfigError(f"rates={rates!r} must all be in [0, 1)")
@@ -104,11 +109,14 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
 
     A multiplication and an addition count as two; only matrix products, convolutions
     and attention count, as in `torch.utils.flop_counter`. A training step costs about
-    three times as much. The inputs are on the model's device.
+    three times as much. Of several example inputs the first count, on the device of
+    the model.
     """
     counter = _FlopCounter()
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    example = mapped(examples_of(example_inputs)[0], lambda tensor: tensor.to(device))
     with eval_mode(model), tensor_operations(model), plain_kernels(), counter:
-        examples_of(example_inputs)[0].run(model)
+        example.run(model)
     return counter.total
 
 

@@ -1,6 +1,6 @@
 """The names that the submodel room passes around, and small questions about tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -29,12 +29,6 @@ UnitKind: TypeAlias = Literal["internal", "residual", "stream", "expert"]
 normalised (dropping is then not the same as silencing), or as experts to choose from
 (a dropped one cannot be chosen)."""
 
-Call: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any]
-"""The arguments of one forward pass: the only one, positional ones or keyword ones."""
-
-Inputs: TypeAlias = Call | list[Call]
-"""Example inputs: the arguments of one forward pass, or a list of several passes'."""
-
 
 @dataclass(frozen=True)
 class Example:
@@ -48,17 +42,26 @@ class Example:
         return model(*self.args, **self.kwargs)
 
 
+Call: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any] | Example
+"""The arguments of one forward pass: the only one, positional ones or keyword ones."""
+
+Inputs: TypeAlias = Call | Sequence[Call]
+"""Example inputs: the arguments of one forward pass, or a list of several passes'."""
+
+
 def examples_of(
     inputs: Inputs, kwargs: Mapping[str, Any] | None = None
-) -> tuple[Example, ...]:
+) -> list[Example]:
     """Return the passes that example inputs stand for, each with `kwargs` as well."""
     calls = inputs if isinstance(inputs, list) else [inputs]
     if not calls:
         raise ConfigError("example_inputs=[] has no forward pass: list at least one")
-    return tuple(_example(call, kwargs or {}) for call in calls)
+    return [_example(call, kwargs or {}) for call in calls]
 
 
-def _example(call: Call, kwargs: Mapping[str, Any]) -> Example:
+def _example(call: Any, kwargs: Mapping[str, Any]) -> Example:
+    if isinstance(call, Example):
+        return Example(call.args, {**call.kwargs, **kwargs})
     if isinstance(call, Mapping):
         return Example((), {**call, **kwargs})
     args = (call,) if isinstance(call, Tensor) else tuple(call)

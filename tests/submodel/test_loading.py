@@ -230,3 +230,23 @@ def test_meta_modules():
     real = plan_submodels(mlp(), torch.zeros(2, 5))
     assert on_meta.groups == real.groups
     assert plan_submodels(model, torch.zeros(2, 5, device="meta")).groups == real.groups
+
+
+class TakesKeywords(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = mlp()
+
+    def forward(self, *, x, mask):
+        return self.layers(x * mask)
+
+
+def test_strategy_of_a_model_that_takes_keywords():
+    model, x, mask = TakesKeywords(), vectors().float(), torch.ones(2, 1)
+
+    by_name = HeteroAsyncDrop(model, {"x": x, "mask": mask})
+    split = HeteroAsyncDrop(model, {"x": x}, example_kwargs={"mask": mask})
+
+    assert by_name.plan.groups == split.plan.groups
+    rows = savings(by_name.plan, model, {"x": x}, example_kwargs={"mask": mask})
+    assert rows[0].flops_ratio == 0.75

@@ -98,6 +98,18 @@ def test_a_path_that_raises_is_no_path():
     assert [group.name for group in plan.groups] == ["a", "b"]
 
 
+def test_a_path_that_these_inputs_do_not_fit():
+    class Fits(Fork):
+        def forward(self, x):
+            h = torch.relu(self.a(x))
+            if (x > 0).all():
+                h = h.view(*x.shape, 8)[:, :, 0] @ self.b.weight[:5]
+            return self.head(torch.relu(self.b(h)))
+
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(seeded(lambda: Fits(None)), -vectors().abs())
+
+
 def test_too_many_paths():
     def turn(_, x):
         return sum(bool(x.sum() > bound) for bound in range(9)) > 3

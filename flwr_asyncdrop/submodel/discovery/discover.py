@@ -75,17 +75,20 @@ class _Discovery:
     def explore(self, way: Pass) -> Sequence[Pass]:
         """Trace a pass on every path that truth values read from the data lead to.
 
-        If they are too many, only on its own, and what they may concern stays whole.
+        If they are too many, or one does not run, only on its own: what the others may
+        concern stays whole. A path on which the model's code raises an error is none.
         """
         waiting, done = [way], list[Pass]()
         while waiting:
             path = waiting.pop()
             try:
                 turns = self._trace(path, explores=True)
-            except Exception:
+            except Exception as error:
                 if path is way:
                     raise
-                continue  # the model does not run on this path
+                if _is_refusal(error):
+                    continue
+                break  # these inputs do not fit the path: it cannot be seen
             done.append(path)
             decided = max(path.outcomes, default=-1)
             waiting += [
@@ -94,9 +97,11 @@ class _Discovery:
                 if number > decided
             ]
             if len(done) + len(waiting) > _MOST_PATHS:
-                self._trace(way, explores=False)
-                return [way]
-        return done
+                break
+        else:
+            return done
+        self._trace(way, explores=False)
+        return [way]
 
     def _trace(self, way: Pass, *, explores: bool) -> Mapping[int, bool]:
         """Return the truth values that the pass read from its data, by number."""
@@ -122,3 +127,14 @@ class _Discovery:
         for tensor in tensors_within(outputs):
             tracer.close(tensor)
         return {number: draws.truths[number] for number in tracer.branches}
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the model's own code raised it, as for inputs that it does not take."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raiser = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
+    own = not raiser.startswith(("torch.", "flwr_asyncdrop."))
+    kinds = (AssertionError, ValueError, NotImplementedError, RuntimeError)
+    return own and isinstance(error, kinds)
