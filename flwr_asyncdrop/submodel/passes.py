@@ -79,7 +79,12 @@ def variations(
 
     if thorough:
         return [valued([kind]) for kind in [*batches, *lengths, example]]
+    batches.sort(key=lambda other: _size(other) > _size(example))  # small ones first
     return [valued(batches), valued(lengths)]
+
+
+def _size(example: Example) -> int:
+    return sum(t.numel() for t in tensors_within([example.args, example.kwargs]))
 
 
 def _lengths(tensor: Tensor) -> Sequence[int]:

@@ -205,27 +205,33 @@ def _passes(
         return _prepared(tensor, dtype, generator)
 
     found: list[Pass] = []
+    drawn: list[Pass] = []  # passes that depend on random numbers
     for example in examples:
-        evaluating = Pass(mapped(example, prepare), training=False)
-        training = replace(evaluating, training=True)
-        failures = [_failure(model, way) for way in (evaluating, training)]
+        prepared = mapped(example, prepare)
+        ways = [Pass(prepared, training) for training in (False, True)]
+        failures = [_failure(model, way, drawn) for way in ways]
         if all(failures):
-            unwatched = replace(evaluating, watched=False)
+            unwatched = Pass(prepared, training=False, watched=False)
             if _failure(model, unwatched) is not None:
                 raise next(failure for failure in failures if failure)
             found.append(unwatched)
-        ways = zip((evaluating, training), failures, strict=True)
-        found += [way for way, failure in ways if failure is None]
+        both = zip(ways, failures, strict=True)
+        found += [way for way, failure in both if failure is None]
     if not found[0].watched:
         return tuple(found)
-    found += _varied(model, found[0].example)
+    varied = list(_varied(model, found[0].example, drawn))
+    if is_large(model) and len(examples) == 1 and varied and varied[0].training:
+        found = found[:1]  # one in training mode will do
+    found += varied
     trained = [way for way in found if way.training]
     if not trained:
         raise _DoesNotTrainError(first_line(failures[1])) from failures[1]
-    return (*found, *_at_extremes(model, trained[:1]), *_at_extremes(model, found[:1]))
+    for training in (True, False):
+        found += _at_extremes(model, [way for way in drawn if way.training is training])
+    return tuple(found)
 
 
-def _varied(model: nn.Module, example: Example) -> Iterator[Pass]:
+def _varied(model: nn.Module, example: Example, drawn: list[Pass]) -> Iterator[Pass]:
     """Yield variations that run, in training mode and in eval mode by turns."""
     rows = [len(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)]
     thorough = not is_large(model)
@@ -234,7 +240,8 @@ def _varied(model: nn.Module, example: Example) -> Iterator[Pass]:
     for alternatives in kinds:
         for varied in alternatives:
             ways = (Pass(varied, mode) for mode in (training, not training))
-            running = next((w for w in ways if _failure(model, w) is None), None)
+            failures = ((way, _failure(model, way, drawn)) for way in ways)
+            running = next((way for way, why in failures if why is None), None)
             if running is not None:
                 yield running
                 training = not running.training
@@ -242,23 +249,23 @@ def _varied(model: nn.Module, example: Example) -> Iterator[Pass]:
 
 
 def _at_extremes(model: nn.Module, ways: Sequence[Pass]) -> Iterator[Pass]:
-    """Yield the first pass that draws random numbers, with small and large ones."""
-    for way in ways:
-        draws = FixedDraws(way.level)
-        with kept_state(model):
-            run(model, way, draws)
-        if draws.uses_level:
-            extremes = [replace(way, level=level) for level in EXTREMES]
-            yield from (e for e in extremes if _failure(model, e) is None)
-            return
+    """Yield the first of the passes with small and with large random numbers."""
+    extremes = [replace(way, level=level) for way in ways[:1] for level in EXTREMES]
+    yield from (way for way in extremes if _failure(model, way) is None)
 
 
-def _failure(model: nn.Module, way: Pass) -> Exception | None:
+def _failure(
+    model: nn.Module, way: Pass, drawn: list[Pass] | None = None
+) -> Exception | None:
+    """Return what a pass raises; add it to `drawn` if random numbers matter to it."""
+    draws = FixedDraws(way.level, way.outcomes)
     try:
         with kept_state(model):
-            run(model, way)
+            run(model, way, draws)
     except Exception as error:  # whatever the model's own code raises
         return error
+    if drawn is not None and draws.uses_level:
+        drawn.append(way)
     return None
 
 
