@@ -237,5 +237,5 @@ VISION: Mapping[str, Entry] = {
     "fcn_resnet50": _segmentation("fcn_resnet50", aux_loss=True, large=True),
     "r3d_18": _video("r3d_18", 8, 32, large=True),
     "r2plus1d_18": _video("r2plus1d_18", 8, 32, large=True),
-    "s3d": _video("s3d", 16, 64, large=True),
+    "mc3_18": _video("mc3_18", 8, 32, large=True),
 }
