@@ -35,8 +35,9 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     full model gives with the other units zeroed. It is tried on all groups, and on
     halves of those that fail. Of each group an odd number of units is kept, and in
     one round at least another number than in any other group, so that no head or width
-    fits by coincidence. In a small model silent units may hide a fault: it is tried
-    twice, and dropping only the first or the last unit of each group.
+    fits by coincidence; in another few units of every group, since code may ask how many
+    there are. In a small model silent units may hide a fault: there it is tried to keep
+    a single unit, too, and to drop only the first or the last.
 
     A narrower stream is another model: it must run, beside what else holds, and be the
     same in any order of its units.
@@ -45,11 +46,14 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     tensors = tensors_of(probe.model)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     large = is_large(probe.model)
-    rounds = counts_to_keep(plan.groups)
+    few = [_levels(group)[0] for group in plan.groups]
+    least = [group.least for group in plan.groups]
     one_less = [max(group.size - 1, group.least) for group in plan.groups]
     faults = unclear_groups(probe.model, plan)
-    thorough = [*rounds * 2, one_less, one_less]
-    for number, counts in enumerate(rounds if large else thorough):
+    rounds = [*counts_to_keep(plan.groups), few]
+    if not large:
+        rounds += [least, one_less, one_less]
+    for number, counts in enumerate(rounds):
         passes = probe.passes
         if number:
             passes = passes[:1] if large else (*passes[:4], passes[-1])

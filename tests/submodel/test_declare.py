@@ -208,8 +208,6 @@ class TestUntraceable:
     def test_packed_sequences_verify_and_train(self):
         model = Packed()
         inputs = (torch.randint(20, (3, 5)), torch.tensor([5, 2, 4]))
-        with pytest.raises(UnsupportedModelError, match="declare_plan"):
-            plan_submodels(model, inputs)
         gates = (0, torch.arange(8).repeat(4))
         hidden = {
             **dict.fromkeys(("rnn.weight_ih_l0", "rnn.bias_ih_l0"), gates),

@@ -39,7 +39,13 @@ def _doubled(value: Any) -> Any:
 
 def steady(model: nn.Module) -> nn.Module:
     """Return a copy in double precision that draws no random numbers."""
-    copied = copy.deepcopy(model).double()
+    memo = {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf  # made by an old hook
+    }
+    copied = copy.deepcopy(model, memo).double()
     copied._apply(lambda t: t.to(torch.complex128) if t.is_complex() else t)
     for module in copied.modules():
         for holder in (module, getattr(module, "config", None)):

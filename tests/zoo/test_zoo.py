@@ -51,6 +51,8 @@ READABLE = re.compile(
     "|for which there is no rule"
     "|a narrower model does not run .[A-Za-z]*Error: "
     "|a narrower model differs"
+    "|would not follow from its shapes"
+    "|positions of a kernel in aten"
     "|reordering changes the output"
 )
 
