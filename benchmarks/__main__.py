@@ -14,6 +14,7 @@ from benchmarks.figures import show
 from benchmarks.loop import loop_figures
 from benchmarks.merge import merge_figures
 from benchmarks.monitoring import monitoring_figures
+from benchmarks.planning import planning_figures
 from benchmarks.simulation import DATA_DIR_HELP, simulation_figures
 from benchmarks.submodel import submodel_figures
 from benchmarks.zoo import zoo_figures
@@ -29,6 +30,7 @@ def main() -> None:
         {
             "merge": merge_figures,
             "submodel": submodel_figures,
+            "planning": planning_figures,
             "zoo": zoo_figures,
             "loop": loop_figures,
             "monitoring": monitoring_figures,

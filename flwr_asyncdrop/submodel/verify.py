@@ -35,9 +35,9 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     full model gives with the other units zeroed. It is tried on all groups, and on
     halves of those that fail. Of each group an odd number of units is kept, and in
     one round at least another number than in any other group, so that no head or width
-    fits by coincidence; in another few units of every group, since code may ask how many
-    there are. In a small model silent units may hide a fault: there it is tried to keep
-    a single unit, too, and to drop only the first or the last.
+    fits by coincidence; in another few units of every group, since code may ask how
+    many there are. In a small model silent units may hide a fault: there it is tried to
+    keep a single unit, too, and to drop only the first or the last.
 
     A narrower stream is another model: it must run, beside what else holds, and be the
     same in any order of its units.
