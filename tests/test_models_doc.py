@@ -47,6 +47,38 @@ def around(layer: nn.Module, width: int = 8) -> nn.Sequential:
     )
 
 
+class ManyArguments(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 8), nn.Linear(8, 3)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        return self.head(self.embed(input_ids).mean(1))
+
+
+def test_example_inputs() -> None:
+    plans = []
+
+    def planned(*args: object, **options: object) -> None:
+        plans.append(plan_submodels(*args, **options))
+
+    names = {"plan_submodels": planned, "model": ManyArguments()}
+    tokens = {"tokens": torch.ones(2, 7, dtype=torch.int64)}
+    tokens |= {"longer": torch.ones(2, 9, dtype=torch.int64)}
+    run_block(
+        "Example inputs",
+        names | tokens | {"mask": torch.ones(2, 7), "lengths": torch.tensor([7, 3])},
+    )
+
+    assert len(plans) == 5
+    assert {plan.num_units for plan in plans} == {8}
+
+
 @pytest.mark.usefixtures("registered")
 def test_a_patch():
     names = run_block("A patch", {"nn": nn, "torch": torch, "PATCHES": PATCHES})
