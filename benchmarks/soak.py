@@ -89,7 +89,7 @@ def figures_of(memory: Memory) -> list[Figure]:
     begin = int(_WARM_UP * len(memory.updates))
     updates = np.array(memory.updates[begin:])
     megabytes = np.array(memory.megabytes[begin:])
-    slope = np.polynomial.Polynomial.fit(updates, megabytes, 1).convert().coef[1]
+    slope = np.polyfit(updates, megabytes, 1)[0]
     return [
         Figure("soak_updates", int(updates[-1])),
         Figure("rss_start_mb", megabytes[0]),

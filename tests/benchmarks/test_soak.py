@@ -22,6 +22,14 @@ def test_a_flat_line_is_flat():
     assert slope.verdict == "met"
 
 
+def test_a_line_that_is_flat_in_every_bit():
+    """NumPy's polynomials lose a coefficient that is exactly zero."""
+    memory = Memory()
+    memory.updates, memory.megabytes = [40, 80, 120], [300.0, 300.0, 300.0]
+    figures = {figure.name: figure for figure in figures_of(memory)}
+    assert abs(figures["rss_mb_per_10k_updates"].value) < 1e-6
+
+
 def test_a_leak_of_a_kilobyte_an_update_is_seen():
     figures = memory_of(lambda updates: 300.0 + updates * 1e-3)
     slope = figures["rss_mb_per_10k_updates"]
