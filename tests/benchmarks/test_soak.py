@@ -25,7 +25,7 @@ def test_a_flat_line_is_flat():
 def test_a_line_that_is_flat_in_every_bit():
     """NumPy's polynomials lose a coefficient that is exactly zero."""
     memory = Memory()
-    memory.updates, memory.megabytes = [40, 80, 120], [300.0, 300.0, 300.0]
+    memory.updates, memory.megabytes = [120, 160, 200, 240], [300.0] * 4
     figures = {figure.name: figure for figure in figures_of(memory)}
     assert abs(figures["rss_mb_per_10k_updates"].value) < 1e-6
 
