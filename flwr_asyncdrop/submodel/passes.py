@@ -109,7 +109,7 @@ def _resized(example: Example, sizes: Mapping[int, Mapping[int, int]]) -> Exampl
     def resize(tensor: Tensor) -> Tensor:
         for dim in range(tensor.dim()):
             new = sizes.get(dim, {}).get(tensor.shape[dim])
-            if new is not None and tensor.layout is torch.strided:
+            if new is not None and tensor.numel() and tensor.layout is torch.strided:
                 positions = torch.arange(new) % tensor.shape[dim]
                 tensor = tensor.index_select(dim, positions)
         return tensor

@@ -88,7 +88,8 @@ def plan_submodels(
     del probe  # its memory
     plan = leave_out(plan, find_untrainable(source, example, plan))
     if not plan.groups:
-        why = "; ".join(f"{name}: {reason}" for name, reason in plan.left_out.items())
+        reasons = (f"{name}: {reason}" for name, reason in plan.left_out.items())
+        why = "; ".join(reasons) or "it has none"
         raise UnsupportedModelError(
             f"no units of {type(model).__name__} can be dropped ({why}): say with "
             "declare_plan which units it has, or train it with a full mask (drop rate "

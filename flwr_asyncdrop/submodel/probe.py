@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.derived import derived_tensors
@@ -96,7 +97,11 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
     for dtype in (torch.float64, torch.float32)[size > _LARGE :]:
         copied = _copy(model, dtype)
         try:
-            return Probe(copied, _passes(copied, examples, dtype), dtype)
+            probe = Probe(copied, _passes(copied, examples, dtype), dtype)
+            _check_outputs(name, probe)
+            return probe
+        except UnsupportedModelError:
+            raise
         except _DoesNotTrainError as error:
             failure = failure or error
         except Exception as error:  # whatever the model's own code raises
@@ -117,7 +122,25 @@ class _DoesNotTrainError(Exception):
     pass
 
 
+def _check_outputs(name: str, probe: Probe) -> None:
+    """Refuse a model of which nothing could be compared."""
+    for way in probe.passes:
+        with kept_state(probe.model):
+            outputs = run(probe.model, way)
+        if any(isinstance(k, Tensor) and bool(k.isfinite().any()) for k in outputs):
+            return
+    raise UnsupportedModelError(
+        f"{name} gives no finite number on the example inputs, so that no plan could "
+        "be verified: pass inputs on which it does"
+    )
+
+
 def _check_kind(model: nn.Module) -> None:
+    if any(is_lazy(parameter) for parameter in model.parameters()):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has parameters without a shape yet: run it once "
+            "before its units are planned"
+        )
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UnsupportedModelError(
             f"{type(model).__name__} is compiled by TorchScript, whose modules cannot "

@@ -250,3 +250,27 @@ def test_strategy_of_a_model_that_takes_keywords():
     assert by_name.plan.groups == split.plan.groups
     rows = savings(by_name.plan, model, {"x": x}, example_kwargs={"mask": mask})
     assert rows[0].flops_ratio == 0.75
+
+
+class NeverFinite(TakesKeywords):
+    def forward(self, x):
+        return self.layers(x) / 0 * 0
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("build", "inputs", "message"),
+    [
+        (NeverFinite, torch.ones(2, 5), "no finite number on the example inputs"),
+        (mlp, torch.ones(0, 5), "no finite number on the example inputs"),
+        (lazy, torch.ones(2, 5), "without a shape yet: run it once"),
+        (nn.Identity, torch.ones(2, 5), r"can be dropped \(it has none\)"),
+    ],
+)
+def test_nothing_to_verify_a_plan_by(build, inputs, message):
+    with pytest.raises(UnsupportedModelError, match=message) as error:
+        plan_submodels(build(), inputs)
+    assert "\n" not in str(error.value)
