@@ -1,0 +1,1 @@
+"""A client with mods of its own, trained asynchronously."""

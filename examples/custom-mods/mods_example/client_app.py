@@ -1,0 +1,61 @@
+"""The client: trains and evaluates on its own images."""
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr_asyncdrop import load_submodel
+
+from mods_example.mods import log_tasks
+from mods_example.task import Net, load_data
+from mods_example.task import test as test_fn
+from mods_example.task import train as train_fn
+
+app = ClientApp(mods=[log_tasks])
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """Train the model that the server sent."""
+    model = Net()
+    model = load_submodel(model, msg.content["arrays"])
+    trainloader, _ = load_data(
+        context.node_config["partition-id"],
+        context.node_config["num-partitions"],
+        context.run_config["batch-size"],
+    )
+    loss = train_fn(
+        model,
+        trainloader,
+        context.run_config["local-epochs"],
+        msg.content["config"]["lr"],
+        torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+    metrics = {"train_loss": loss, "num-examples": len(trainloader.dataset)}
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(model.state_dict()),
+            "metrics": MetricRecord(metrics),
+        }
+    )
+    return Message(content=content, reply_to=msg)
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    """Evaluate the global model."""
+    model = Net()
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    _, testloader = load_data(
+        context.node_config["partition-id"],
+        context.node_config["num-partitions"],
+        context.run_config["batch-size"],
+    )
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loss, accuracy = test_fn(model, testloader, device)
+    metrics = {
+        "eval_loss": loss,
+        "eval_acc": accuracy,
+        "num-examples": len(testloader.dataset),
+    }
+    content = RecordDict({"metrics": MetricRecord(metrics)})
+    return Message(content=content, reply_to=msg)

@@ -1,0 +1,1 @@
+"""A perceptron of Keras, trained asynchronously by an unchanged client."""

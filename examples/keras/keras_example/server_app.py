@@ -1,0 +1,38 @@
+"""The server: a strategy, and an evaluation on images that no client has."""
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr_asyncdrop import AsyncDrop, speed_levels
+from flwr_asyncdrop.submodel import declare_plan
+
+from keras_example.task import load_model, test
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train for as many rounds as the run config says."""
+    arrays = ArrayRecord(load_model().get_weights())
+    # The arrays of a list are named by their places: kernel, bias, kernel, bias.
+    plan = declare_plan(
+        {name: array.shape for name, array in arrays.items()},
+        {"hidden": {"0": 1, "1": 0, "2": 0}},
+    )
+    strategy = AsyncDrop(
+        plan=plan, mode="masked", fleet=speed_levels, fraction_evaluate=0.0
+    )
+    strategy.start(
+        grid=grid,
+        initial_arrays=arrays,
+        train_config=ConfigRecord({"lr": context.run_config["learning-rate"]}),
+        num_rounds=context.run_config["num-server-rounds"],
+        evaluate_fn=global_evaluate,
+    )
+
+
+def global_evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """Evaluate the global model on the server's images."""
+    model = load_model()
+    model.set_weights(arrays.to_numpy_ndarrays())
+    return MetricRecord({"accuracy": test(model)})

@@ -1,0 +1,1 @@
+"""LoRA adapters of a small BERT, fine-tuned asynchronously at unequal ranks."""

@@ -1,0 +1,39 @@
+"""The client: trains on its own requests."""
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from peft import get_peft_model_state_dict, set_peft_model_state_dict
+
+from lora_example.task import build_model, load_data, rank_of
+from lora_example.task import train as train_fn
+
+app = ClientApp()
+
+
+@app.train()
+def train(msg: Message, context: Context) -> Message:
+    """Train the adapters that the server sent."""
+    model = build_model(rank_of(msg.content["arrays"]))
+    arrays = msg.content["arrays"].to_torch_state_dict()
+    set_peft_model_state_dict(model, arrays)
+    loader = load_data(
+        context.node_config["partition-id"],
+        context.node_config["num-partitions"],
+        context.run_config["batch-size"],
+    )
+    loss = train_fn(
+        model,
+        loader,
+        context.run_config["local-epochs"],
+        msg.content["config"]["lr"],
+        torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+    metrics = {"train_loss": loss, "num-examples": len(loader.dataset)}
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(get_peft_model_state_dict(model)),
+            "metrics": MetricRecord(metrics),
+        }
+    )
+    return Message(content=content, reply_to=msg)

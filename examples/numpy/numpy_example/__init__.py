@@ -1,0 +1,1 @@
+"""A linear classifier in plain NumPy, trained asynchronously."""
