@@ -47,3 +47,8 @@ def readable_bytes(count: float) -> str:
 def one_line(error: BaseException) -> str:
     """Return the type and the text of an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def first_line(error: BaseException | None) -> str:
+    """Return what an error says first, to be quoted in the message of another."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

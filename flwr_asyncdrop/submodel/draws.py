@@ -1,7 +1,7 @@
 """Run a model with fixed random draws, and along a path that its data did not take."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from flwr_asyncdrop.submodel.dispatch import DispatchMode
 
 Outcomes: TypeAlias = Mapping[int, bool]
 """Number of a truth value read from a tensor, in the order of the pass -> its value."""
@@ -20,8 +21,7 @@ MIDDLE, EXTREMES = 0.3, (0.001, 0.999)
 _Draw: TypeAlias = Callable[[Mapping[str, Any], Tensor, float], Any]
 
 
-# The ignore here: torch leaves the methods of its modes untyped.
-class FixedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
+class FixedDraws(DispatchMode):
     """Random numbers that are all equal, whatever their shape; dropout drops nothing.
 
     So a narrower model computes what the full one does in training mode as well.
@@ -42,25 +42,18 @@ class FixedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         Whether a random number that depends on the level was drawn.
     """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its compiler, for a second
-
     def __init__(self, level: float = MIDDLE, outcomes: Outcomes | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        super().__init__()
         self._level = level
         self._outcomes = outcomes or {}
         self.truths: list[bool] = []
         self.uses_level = False
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def operate(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        """Run it, and put what it draws, or the outcome of a test, in its place."""
+        result = func(*args, **kwargs)
         if isinstance(result, bool):
             number = len(self.truths)
             result = self._outcomes.get(number, result)
@@ -70,7 +63,7 @@ class FixedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             if draw is not None:
                 self.uses_level |= draw in (_uniform, _normal, _exponential)
                 names = (entry.name for entry in func._schema.arguments)
-                arguments = dict(zip(names, args, strict=False)) | dict(kwargs or {})
+                arguments = dict(zip(names, args, strict=False)) | kwargs
                 result = draw(arguments, result, self._level)
         return result
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from flwr_asyncdrop.submodel.dispatch import DispatchMode
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.types import Indices, tensors_of
 
@@ -53,7 +53,6 @@ def _configs(model: nn.Module) -> list[Any]:
     return list(found.values())
 
 
-# The ignores here: torch leaves these methods of its modes untyped.
 class UncheckedOneHot(TorchFunctionMode):
     """Encodes numbers without reading whether they are in range."""
 
@@ -156,29 +155,22 @@ _CHOICES = (
 )
 
 
-class _Barred(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
+class _Barred(DispatchMode):
     """Marks the logits of dropped experts, and keeps what is marked from a choice."""
 
     def __init__(self, routers: Sequence[_Router]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        super().__init__()
         self._routers = list(routers)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def operate(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        """Run it, marking logits and passing marked ones over."""
         operation = func.overloadpacket
         if operation in _CHOICES:
             source, *others = args
             args = (_without_marks(source), *others)
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         if operation in _PRODUCTS:
             self._mark(args[-2], args[-1], result)
         elif operation in _COPIES:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
+from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import Probe, first_line, make_probe
+from flwr_asyncdrop.submodel.probe import Probe, make_probe
 from flwr_asyncdrop.submodel.training import find_untrainable
 from flwr_asyncdrop.submodel.types import (
     Inputs,

@@ -1,13 +1,13 @@
 """Keep a model that is probed in double precision in it throughout."""
 
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from flwr_asyncdrop.submodel.dispatch import DispatchMode
 
 
 def own_precision(model: nn.Module) -> AbstractContextManager[object]:
@@ -18,23 +18,14 @@ def own_precision(model: nn.Module) -> AbstractContextManager[object]:
     """
     real = (p.dtype for p in model.parameters() if p.is_floating_point())
     is_double = next(real, None) is torch.float64
-    return _Double() if is_double else nullcontext()  # type: ignore[no-untyped-call]
+    return _Double() if is_double else nullcontext()
 
 
-# The ignore here: torch leaves the methods of its modes untyped.
-class _Double(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its compiler, for a second
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+class _Double(DispatchMode):
+    def operate(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        keywords = dict(kwargs or {})
-        if keywords.get("dtype") is torch.float32:
-            keywords["dtype"] = torch.float64
-        return func(*args, **keywords)
+        """Run it; a tensor that it is to make in single precision gets double."""
+        if kwargs.get("dtype") is torch.float32:
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)

@@ -1,8 +1,5 @@
 """A copy of the user's model on which units are discovered and verified."""
 
-import copy
-import itertools
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,21 +11,19 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel.derived import derived_tensors
+from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
-from flwr_asyncdrop.submodel.experts import use_tensor_operations
 from flwr_asyncdrop.submodel.nested import leaves
 from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
 from flwr_asyncdrop.submodel.precision import own_precision
+from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant, private_copy
 from flwr_asyncdrop.submodel.types import Example, tensors_of
 
 # A model of more bytes is probed in single precision: a copy in double precision would
 # take more than twice its memory.
 _LARGE = 32 * 2**20
 _MANY = 2_000_000  # weights
-_NOISE = 0.1  # on the weights, relative to the usual scale: none is then tiny
 _PLAIN = (bool, int, float, str, tuple, type(None))
-_COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 
 
 @dataclass(frozen=True)
@@ -95,17 +90,16 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
     size = sum(t.numel() * t.element_size() for t in tensors_of(model).values())
     failure: Exception | None = None
     for dtype in (torch.float64, torch.float32)[size > _LARGE :]:
-        copied = _copy(model, dtype)
+        copied = private_copy(model, dtype)
         try:
-            probe = Probe(copied, _passes(copied, examples, dtype), dtype)
-            _check_outputs(name, probe)
-            return probe
-        except UnsupportedModelError:
-            raise
+            passes = _passes(copied, examples, dtype)
         except _DoesNotTrainError as error:
             failure = failure or error
         except Exception as error:  # whatever the model's own code raises
             failure = error
+        else:
+            probe = Probe(copied, passes, dtype)
+            return _most_finite(probe, model)
     if isinstance(failure, _DoesNotTrainError):
         raise UnsupportedModelError(
             f"{name} does not run in training mode ({failure}): pass example inputs as "
@@ -122,17 +116,34 @@ class _DoesNotTrainError(Exception):
     pass
 
 
-def _check_outputs(name: str, probe: Probe) -> None:
-    """Refuse a model of which nothing could be compared."""
+def _most_finite(noisy: Probe, source: nn.Module) -> Probe:
+    """Return the probe, or one of `source` without noise if more can be compared then.
+
+    Noise may take a weight out of the range of a root or a logarithm.
+    """
+    finite, total = _count_finite(noisy)
+    if finite == total > 0:
+        return noisy
+    plain = replace(noisy, model=private_copy(source, noisy.dtype, noise=0.0))
+    without_noise, _ = _count_finite(plain)
+    if max(finite, without_noise) == 0:
+        raise UnsupportedModelError(
+            f"{type(noisy.model).__name__} gives no finite number on the example "
+            "inputs, so that no plan could be verified: pass inputs on which it does"
+        )
+    return plain if without_noise > finite else noisy
+
+
+def _count_finite(probe: Probe) -> tuple[int, int]:
+    """Return how many numbers of the outputs are finite, and how many there are."""
+    finite = total = 0
     for way in probe.passes:
         with kept_state(probe.model):
             outputs = run(probe.model, way)
-        if any(isinstance(k, Tensor) and bool(k.isfinite().any()) for k in outputs):
-            return
-    raise UnsupportedModelError(
-        f"{name} gives no finite number on the example inputs, so that no plan could "
-        "be verified: pass inputs on which it does"
-    )
+        for tensor in (k for k in outputs if isinstance(k, Tensor)):
+            finite += int(tensor.isfinite().sum())
+            total += tensor.numel()
+    return finite, total
 
 
 def _check_kind(model: nn.Module) -> None:
@@ -153,66 +164,6 @@ def _check_kind(model: nn.Module) -> None:
                 "not sent: pass it as an input, or register it as a buffer with "
                 "persistent=False"
             )
-
-
-def _copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Copy `model` to the CPU, each tensor only once; make its weights generic."""
-    try:
-        memo: dict[int, Any] = {
-            id(tensor): _converted(tensor, dtype)
-            for tensor in itertools.chain(model.parameters(), model.buffers())
-            if type(tensor) in (Tensor, nn.Parameter)
-        }
-        copied = copy.deepcopy(model, memo | derived_tensors(model))
-        use_tensor_operations(copied)
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
-            "no tensors with a gradient history, files or locks in its attributes"
-        ) from error
-    generator = torch.Generator().manual_seed(0)
-    for tensor in {id(t): t for t in tensors_of(copied).values()}.values():
-        if tensor.is_floating_point() or tensor.is_complex():
-            is_parameter = isinstance(tensor, nn.Parameter)
-            _make_generic(tensor.detach(), is_parameter, generator)
-    return copied
-
-
-def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a copy on the CPU; what lies on the device meta gets zeros, masks ones."""
-    real = tensor.is_floating_point()
-    kind = dtype if real else _COMPLEX[dtype] if tensor.is_complex() else tensor.dtype
-    if tensor.is_meta:
-        copied = torch.zeros(tensor.shape, dtype=kind)
-        if kind is torch.bool:
-            copied.fill_(True)
-    else:
-        copied = tensor.detach().to("cpu", kind, copy=True)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(copied, requires_grad=tensor.requires_grad)
-    return copied
-
-
-def _make_generic(
-    tensor: Tensor, is_parameter: bool, generator: torch.Generator
-) -> None:
-    """Make values differ, and none tiny: what is multiplied with 0 or 1e-9 hides."""
-    fresh = torch.empty_like(tensor)
-    if is_parameter and tensor.dim() > 1 and tensor.numel():
-        spread = 1 / math.sqrt(tensor[0].numel())
-        scale = spread if _is_constant(tensor) else _NOISE * spread
-        tensor.add_(fresh.normal_(0, scale, generator=generator))
-    elif _is_constant(tensor):
-        drawn = fresh.real.uniform_(0.5, 1.5, generator=generator)
-        tensor.copy_(drawn)
-    elif is_parameter and tensor.numel() == 1:
-        tensor.add_(torch.where(tensor.abs() < _NOISE, 1.0, 0.0))
-    elif is_parameter:
-        tensor.add_(fresh.normal_(0, _NOISE, generator=generator))
-
-
-def _is_constant(tensor: Tensor) -> bool:
-    return tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
 
 
 def _passes(
@@ -325,14 +276,9 @@ def _prepared(tensor: Tensor, dtype: torch.dtype, generator: torch.Generator) ->
     if tensor.is_meta:
         tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
     if not tensor.is_floating_point():
-        kind = _COMPLEX[dtype] if tensor.is_complex() else tensor.dtype
+        kind = COMPLEX[dtype] if tensor.is_complex() else tensor.dtype
         return tensor.detach().to("cpu", kind, copy=True)
     copied = tensor.detach().to("cpu", dtype, copy=True)
-    if copied.layout is torch.strided and _is_constant(copied):
+    if copied.layout is torch.strided and is_constant(copied):
         copied.normal_(generator=generator)
     return copied
-
-
-def first_line(error: BaseException | None) -> str:
-    """Return what an error says first, to be quoted in the message of another."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__

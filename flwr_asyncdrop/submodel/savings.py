@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.counts import DropCounts
+from flwr_asyncdrop.submodel.dispatch import DispatchMode
 from flwr_asyncdrop.submodel.experts import tensor_operations
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
@@ -120,33 +120,25 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     return counter.total
 
 
-# The ignore here: torch leaves the methods of its modes untyped.
-class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
+class _FlopCounter(DispatchMode):
     """Adds up torch's FLOP counts of operations.
 
     torch's own counter also follows modules, and fails where one is given a view of a
     parameter.
     """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its compiler, for a second
-
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        super().__init__()
         self.total = 0
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def operate(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        """Run it, and count its FLOPs."""
+        result = func(*args, **kwargs)
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
-            self.total += count(*args, **(kwargs or {}), out_val=result)
+            self.total += count(*args, **kwargs, out_val=result)
         return result
 
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.draws import same_random_state
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import first_line
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Example, Keep, tensors_of
 from flwr_asyncdrop.submodel.verify import bisect

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.conventions import unclear_groups
 from flwr_asyncdrop.submodel.experts import (
@@ -20,7 +21,7 @@ from flwr_asyncdrop.submodel.experts import (
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.probe import Probe, first_line, is_large, kept_state, run
+from flwr_asyncdrop.submodel.probe import Probe, is_large, kept_state, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")

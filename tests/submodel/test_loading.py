@@ -252,6 +252,23 @@ def test_strategy_of_a_model_that_takes_keywords():
     assert rows[0].flops_ratio == 0.75
 
 
+class PositiveScale(nn.Module):
+    """Takes the root of weights that are positive, and small."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.linspace(0.01, 0.02, 8))
+
+    def forward(self, x):
+        return self.out(torch.relu(self.layer(x)) * self.scale.sqrt())
+
+
+def test_weights_that_noise_would_take_out_of_their_range():
+    plan = plan_submodels(PositiveScale(), torch.ones(2, 5))
+    assert [(group.name, group.size) for group in plan.groups] == [("layer", 8)]
+
+
 class NeverFinite(TakesKeywords):
     def forward(self, x):
         return self.layers(x) / 0 * 0

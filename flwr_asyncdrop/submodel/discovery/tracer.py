@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -22,6 +21,7 @@ from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
 from flwr_asyncdrop.submodel.discovery.rules.routing import pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
 from flwr_asyncdrop.submodel.discovery.silence import is_silent
+from flwr_asyncdrop.submodel.dispatch import DispatchMode
 from flwr_asyncdrop.submodel.nested import tensors_within
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
@@ -48,7 +48,7 @@ class _Frame:
 
 
 # The ignores here: torch leaves these methods of its modes untyped.
-class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
+class UnitTracer(DispatchMode):
     """A dispatch mode: operations run as usual, and their outputs get labels.
 
     An operation without a rule freezes the units that go into it.
@@ -68,13 +68,8 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         depend on inputs or weights.
     """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Else torch imports its compiler, for a second, only to keep it out of here.
-        return False
-
     def __init__(self, space: LabelSpace, *, explores: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        super().__init__()
         self._space = space
         self._explores = explores
         self._labels: MutableMapping[Tensor, tuple[list[Layer], bool]]
@@ -88,7 +83,6 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         self._aliases = Aliases()
         self._cell_depth = 0
         self._truths = 0
-        self._trusts = False
         self.branches: list[int] = []
 
     def label(
@@ -161,7 +155,7 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
 
     def note_read(self, tensors: Sequence[Tensor]) -> None:
         """Note that Python sees values of `tensors`, on which its path may depend."""
-        if self._trusts or not any(tensor in self._variable for tensor in tensors):
+        if not any(tensor in self._variable for tensor in tensors):
             return
         for frame in self._frames:
             frame.has_read = True
@@ -172,15 +166,6 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             for layer in self._labels.get(kept, ([], False))[0]:
                 self._space.freeze(layer, _DATA_DEPENDENT)
 
-    @contextmanager
-    def trusting(self) -> Iterator[None]:
-        """Take values to be read for checks only."""
-        self._trusts = True
-        try:
-            yield
-        finally:
-            self._trusts = False
-
     def _see(self, layers: Sequence[Layer]) -> None:
         """Note that the module that is running now handles these units itself."""
         frame = self._frames[-1]
@@ -190,23 +175,20 @@ class UnitTracer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             else:
                 frame.seen[id(layer)] = layer
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def operate(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        """Run it, and give labels to what it returns."""
         arguments = {
             **_defaults(func),
             **dict(zip(_defaults(func), args, strict=False)),
-            **(kwargs or {}),
+            **kwargs,
         }
         tensors = [v for v in tree_leaves(arguments) if isinstance(v, Tensor)]
         known = {id(tensor): self.operand(tensor) for tensor in tensors}
         for tensor in written(func, arguments):
             known[id(tensor)] = _as_it_was(known[id(tensor)])
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         if func.overloadpacket.__name__ in _UNINITIALISED:
             result.zero_()  # memory that says nothing about the model
         outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
@@ -345,21 +327,12 @@ class _Readers(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        keywords = dict(kwargs or {})
         if func in _READERS:
             self._tracer.note_read([args[0]])
-        elif func is nn.functional.one_hot and _has_classes(*args, **keywords):
-            with self._tracer.trusting():
-                return func(*args, **keywords)
-        return func(*args, **keywords)
+        return func(*args, **(kwargs or {}))
 
 
 _READERS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
-
-
-def _has_classes(_: Tensor, num_classes: int = -1) -> bool:
-    """Whether torch reads the values only to check them."""
-    return num_classes > 0
 
 
 def _as_it_was(operand: Operand) -> Operand:
