@@ -200,7 +200,7 @@ def test_a_sound_run(tmp_path):
     assert audit.healed == {Fault.LATE: 1}
     values = {figure.name: figure.value for figure in figures([audit, audit])}
     assert values["faults_injected"] == 4
-    assert values["survived"] == 1
+    assert values["runs_survived"] == 2
     assert "answer is late" in table([audit])
     assert "client-error 1" in table([audit])
 
