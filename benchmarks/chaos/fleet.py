@@ -25,6 +25,7 @@ _PATIENCE = 900.0
 _SECONDS_TO_START = 240.0
 _SECONDS_TO_END = 5.0  # a ServerApp that has ended may still be writing to the disk
 _POLL = 0.25
+_POLL_FOR_PUSH = 0.02
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class FleetRun:
         How often each goes wrong.
     node_kills, superlink_kills : tuple of int
         Merges after which a SuperNode, or the SuperLink, is killed and started again.
+    kills_in_push : tuple of int
+        Merges after which the SuperLink is killed while a task is being sent.
     survives_superlink : bool
         Whether the ServerApp outlives its SuperLink. Else it dies with it, and is run
         again.
@@ -56,6 +59,7 @@ class FleetRun:
     messages: Mapping[Fault, int] = field(default_factory=dict)
     node_kills: tuple[int, ...] = ()
     superlink_kills: tuple[int, ...] = ()
+    kills_in_push: tuple[int, ...] = ()
     survives_superlink: bool = True
     nodes: int = 6
     seed: int = 0
@@ -133,6 +137,7 @@ def _break(run: FleetRun, deployment: Deployment, ledger: Ledger, folder: Path) 
     """Start it, and kill processes until it has ended."""
     deadline = time.monotonic() + _PATIENCE
     node_kills, link_kills = deque(run.node_kills), deque(run.superlink_kills)
+    kills_in_push = deque(run.kills_in_push)
     crashes = _Crashes(ledger)
     victims = iter(range(run.nodes))
     _start(deployment, folder)
@@ -160,7 +165,17 @@ def _break(run: FleetRun, deployment: Deployment, ledger: Ledger, folder: Path) 
             if not run.survives_superlink:
                 _start(deployment, folder)
                 ends_by = time.monotonic() + _SECONDS_TO_START
-        time.sleep(_POLL)
+        if kills_in_push and merged >= kills_in_push[0] and _is_pushing(ledger):
+            kills_in_push.popleft()
+            ledger.note("harness", fault=Fault.SUPERLINK_KILLED_IN_PUSH)
+            deployment.restart_superlink(_SECONDS_DOWN)
+        time.sleep(_POLL_FOR_PUSH if kills_in_push else _POLL)
+
+
+def _is_pushing(ledger: Ledger) -> bool:
+    """Return whether a task is on its way, if the server is not killed itself."""
+    begun, done = (len(ledger.entries(event)) for event in ("push", "pushed"))
+    return begun > done
 
 
 def _start(deployment: Deployment, folder: Path) -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from flwr_asyncdrop.exceptions import ConfigError, GridLostError
+from flwr_asyncdrop.exceptions import ConfigError, GridLostError, Interrupted
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import Evaluator
 from flwr_asyncdrop.server.state import RunState
@@ -35,12 +35,18 @@ class Evaluations:
 
     def submit(self, state: RunState, number: int) -> None:
         """Begin to evaluate the model as it is after round `number`; 0 at the start."""
+        stop: BaseException | None = None
         for source, evaluator in self._evaluators.items():
             if number < evaluator.first_round:
                 continue
             for callback in self._callbacks:
                 callback.on_evaluation_due(state, source, number)
-            evaluator.submit(state, number)
+            try:
+                evaluator.submit(state, number)
+            except (GridLostError, Interrupted) as error:
+                stop = error  # after the others: what has begun is saved
+        if stop is not None:
+            raise stop
 
     def submit_rest(self, state: RunState) -> None:
         """Evaluate the last model, unless the end of its round already did."""

@@ -23,9 +23,10 @@ class Mailbox:
     more slowly while nothing comes.
 
     `check` is called before each look for a reply. `patiently` is entered around each
-    look during a wait, which may last as long as the SuperLink is gone. What either
-    raises ends the wait. `duplicates` counts second replies to a message, which are
-    thrown away.
+    push, and each look during a wait, which may last as long as the SuperLink is gone.
+    What either raises ends the push or the wait.
+
+    `duplicates` counts second replies to a message, which are thrown away.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Mailbox:
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._grid = SteadyGrid.of(grid, timer=timer, sleep=sleep)
+        self._grid = SteadyGrid.of(grid, timer=timer, sleep=sleep, patiently=patiently)
         self._timer = timer
         self._sleep = sleep
         self._check = check

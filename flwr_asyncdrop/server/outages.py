@@ -11,7 +11,7 @@ from flwr_asyncdrop.readable import one_line
 logger = logging.getLogger("flwr.asyncdrop")
 
 FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
+LONGEST_PAUSE = 5.0
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Outages:
         if outage is None:
             outage = self._failing[call] = _Outage(began, FIRST_PAUSE)
         else:
-            outage.pause = min(2 * outage.pause, _LONGEST_PAUSE)
+            outage.pause = min(2 * outage.pause, LONGEST_PAUSE)
         outage.again_at = min(now + outage.pause, outage.since + self._patience)
         if ends_run and now - outage.since >= self._patience:
             raise GridLostError(

@@ -6,7 +6,7 @@ import math
 from flwr.app import Message
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import GridError
+from flwr_asyncdrop.exceptions import GridError, Interrupted
 from flwr_asyncdrop.fleet.capacity import Capacity, Trip
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, TaskCost
@@ -54,6 +54,8 @@ class CapabilityProbe:
             except GridError as error:
                 logger.warning("device %d is not asked yet: %s", device, error)
                 return
+            except Interrupted:
+                return  # the next wait raises it, when the run can be saved
             self._known.add(device)
             if message_id is not None:
                 self._asked[message_id] = device, now

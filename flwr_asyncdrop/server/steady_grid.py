@@ -3,14 +3,19 @@
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flwr_asyncdrop.exceptions import AsyncDropError, GridError, GridLostError
+from flwr_asyncdrop.exceptions import (
+    AsyncDropError,
+    GridError,
+    GridLostError,
+    Interrupted,
+)
 from flwr_asyncdrop.flower_internals.grids import GRID_ERRORS, pull_function
 from flwr_asyncdrop.flower_internals.identity import unsent_copy
 from flwr_asyncdrop.readable import one_line
@@ -23,7 +28,6 @@ _PUSH, _PULL, _NODES = "push_messages", "pull_messages", "get_node_ids"
 _WAIT = "wait_any"
 _SECONDS = 3.0  # that a message is tried again while the run has other things to do
 _NODES_SECONDS = 10.0
-_SLICE = 0.25
 _BUGS = (TypeError, AttributeError, NameError, ImportError, AssertionError)
 
 
@@ -34,9 +38,7 @@ class SteadyGrid(Grid):
     cannot be pushed for 3 s is given up with a GridError. Replies that cannot be pulled
     are pulled later. While nodes cannot be asked for, they are those seen last. When
     pushes or pulls have failed for `patience` real seconds, GridLostError ends the run.
-
-    With `insists`, as a virtual clock needs it, a message is not given up before that,
-    and nodes are asked for until they are known: an outage changes nothing.
+    With `insists`, as a virtual clock needs it, no message is given up before that.
 
     What a grid raises is its fault, whatever the type: Flower's raise the errors of a
     dozen libraries, and a stranger's reply can make a pull raise anything. Three kinds
@@ -45,7 +47,9 @@ class SteadyGrid(Grid):
     raises, are mistakes in a program; but not from a pull once any has worked.
 
     Flower's remote grids are called in threads, as they wait for their SuperLink
-    however long it is away. `sleep` and `check` may raise Interrupted.
+    however long it is away. `patiently` is entered around each push and each look for
+    nodes; it may raise Interrupted, which ends a look with the nodes seen last, so that
+    the run can get to a point at which it can be saved.
     """
 
     def __init__(
@@ -56,14 +60,14 @@ class SteadyGrid(Grid):
         insists: bool = False,
         timer: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        check: Callable[[], None] = lambda: None,
+        patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._grid = grid
         self._patience = patience
         self._insists = insists
         self._timer = timer
         self._sleep = sleep
-        self._check = check
+        self._patiently = patiently
         self._outages = Outages(patience, timer)
         pull = pull_function(grid)
         self._is_remote = pull is not None
@@ -104,19 +108,8 @@ class SteadyGrid(Grid):
         push keeps these apart from success. One that has raised may have arrived none
         the less: see `unsent_copy`. GridError if it is given up.
         """
-        unsent = unsent_copy(message)
-        while True:
-            try:
-                ids = self._attempt(_PUSH, partial(self._push, message), ends_run=True)
-            except GridLostError:
-                raise
-            except GridError:
-                if not self._insists and self._outages.duration(_PUSH) >= _SECONDS:
-                    raise
-                self._pause(_PUSH)
-                message = unsent_copy(unsent)
-            else:
-                return ids[0] if ids and ids[0] else None
+        with self._patiently():
+            return self._push_again(message)
 
     def pulls(self, message_ids: Sequence[str]) -> list[Pull]:
         """Return the pulls that have come back; none while it is too early to ask."""
@@ -150,20 +143,13 @@ class SteadyGrid(Grid):
         known = self._node_ids
         if known is not None and self._outages.due_in(_NODES) > 0:
             return list(known)
-        while True:
-            try:
-                self._node_ids = self._attempt(
-                    _NODES, self._look_for_nodes, ends_run=self._insists
-                )
-                return list(self._node_ids)
-            except GridLostError:
+        try:
+            with self._patiently():
+                self._node_ids = known = self._look_again()
+        except (GridError, Interrupted):
+            if known is None:
                 raise
-            except GridError:
-                if not self._insists and self._outages.duration(_NODES) >= _SECONDS:
-                    if known is None:
-                        raise
-                    return list(known)
-                self._pause(_NODES)
+        return list(known)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages; return the ids of those that were taken."""
@@ -201,6 +187,30 @@ class SteadyGrid(Grid):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
+    def _push_again(self, message: Message) -> str | None:
+        unsent = unsent_copy(message)
+        while True:
+            try:
+                ids = self._attempt(_PUSH, partial(self._push, message), ends_run=True)
+            except GridLostError:
+                raise
+            except GridError:
+                if not self._insists and self._outages.duration(_PUSH) >= _SECONDS:
+                    raise
+                self._pause(_PUSH)
+                message = unsent_copy(unsent)
+            else:
+                return ids[0] if ids and ids[0] else None
+
+    def _look_again(self) -> list[int]:
+        while True:
+            try:
+                return self._attempt(_NODES, self._look_for_nodes)
+            except GridError:
+                if self._outages.duration(_NODES) >= _SECONDS:
+                    raise
+                self._pause(_NODES)
+
     def _push(self, message: Message) -> list[str | None]:
         def call() -> list[str | None]:
             return list(self._grid.push_messages([message]))
@@ -208,7 +218,7 @@ class SteadyGrid(Grid):
         if not self._is_remote:
             return call()
         left = self._patience - self._outages.duration(_PUSH)
-        return TimedCall(call).result(left, self._check)
+        return TimedCall(call).result(left)
 
     def _look_for_nodes(self) -> list[int]:
         if not self._is_remote:
@@ -216,7 +226,7 @@ class SteadyGrid(Grid):
         if self._look is not None and self._look.is_under_way:
             raise TimeoutError("the call before has not returned yet")
         self._look = TimedCall(lambda: list(self._grid.get_node_ids()))
-        return self._look.result(min(_NODES_SECONDS, self._patience), self._check)
+        return self._look.result(min(_NODES_SECONDS, self._patience))
 
     def _attempt(
         self, name: str, call: Callable[[], _T], *, ends_run: bool = False
@@ -244,5 +254,4 @@ class SteadyGrid(Grid):
     def _pause(self, name: str) -> None:
         """Sleep until a call is due again."""
         while (left := self._outages.due_in(name)) > 0:
-            self._sleep(min(left, _SLICE))
-            self._check()
+            self._sleep(left)

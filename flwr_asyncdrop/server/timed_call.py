@@ -7,7 +7,7 @@ from threading import Thread
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
-_LOOK = 0.25
+_LOOK = 60.0  # a lock takes no infinite time-out
 
 
 class TimedCall(Generic[_T]):
@@ -29,10 +29,10 @@ class TimedCall(Generic[_T]):
         """Whether it has not returned yet."""
         return self._thread.is_alive()
 
-    def result(self, seconds: float, check: Callable[[], None]) -> _T:
+    def result(self, seconds: float) -> _T:
         """Return what the call returns, or raise what it raises.
 
-        `check` is called again and again meanwhile. TimeoutError after so many seconds.
+        TimeoutError after so many seconds.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -40,7 +40,6 @@ class TimedCall(Generic[_T]):
             try:
                 result, error = self._outcome.get(timeout=max(min(left, _LOOK), 0.0))
             except Empty:
-                check()
                 if left <= 0:
                     message = f"it has not returned for {seconds:g} s"
                     raise TimeoutError(message) from None

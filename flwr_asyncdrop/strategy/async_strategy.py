@@ -316,8 +316,7 @@ class AsyncStrategy(SynchronousRounds):
             grid,
             patience=timeout,
             insists=self.fleet is not None,
-            sleep=signals.sleep,
-            check=signals.check,
+            patiently=signals.at_once,
         )
         nodes = Nodes(grid, sleep=signals.sleep)
         mailbox = Mailbox(grid, check=signals.check, patiently=signals.at_once)
