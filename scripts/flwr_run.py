@@ -71,8 +71,7 @@ def python_path(home: Path) -> dict[str, str]:
             "its code"
         )
     copies = home / "python"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(installed, copies / "flwr", ignore=ignored)
+    shutil.copytree(installed, copies / "flwr")
     others = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": f"{copies}{os.pathsep}{others}" if others else str(copies)}
 

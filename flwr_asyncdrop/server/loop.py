@@ -164,7 +164,9 @@ class AsyncLoop:
         left = stopping.num_updates - state.updates
         most = self._dispatcher.most_in_flight(stopping.slots)
         while len(state.in_flight) < min(most - len(state.waiting), left):
-            if (seconds := self._mailbox.push_due_in) > 0:
+            # Simulated time stands still while a push is tried again.
+            seconds = 0.0 if self._run.simulated else self._mailbox.push_due_in
+            if seconds > 0:
                 return state.time + seconds
             if not self._dispatch():
                 return min(

@@ -3,7 +3,7 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from shutil import copytree, ignore_patterns
+from shutil import copytree
 
 import flwr
 import psutil
@@ -95,7 +95,7 @@ def odd_folder(tmp_path, monkeypatch):
     """A folder with an odd name, in which Flower is installed, as is the TMPDIR."""
     folder = tmp_path / "it's a naïve, 100% odd folder"
     installed = Path(flwr.__file__).parent
-    copytree(installed, folder / "flwr", ignore=ignore_patterns("__pycache__"))
+    copytree(installed, folder / "flwr")
     (folder / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
