@@ -9,11 +9,11 @@ FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker w
     fuzz test_app_imports.py app/test_client_app.py flower_internals fleet strategy)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types unit e2e grpc-unit grpc-e2e nightly bench edge-bench chaos soak edge-test setup clean
+.PHONY: run test lint types unit e2e grpc-unit grpc-e2e nightly nightly-chaos bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
-	    --run-config "out-dir='$(CURDIR)/runs/main'" \
+	    --run-config "out-dir='runs/main'" \
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
 
 # Tests that start real Flower processes wait a lot: the others run beside them. What
@@ -42,11 +42,17 @@ grpc-unit: $(VENV_GRPC)/ready
 grpc-e2e: $(VENV_GRPC)/ready
 	$(VENV_GRPC)/bin/python -m pytest -m e2e $(FLOWER_FACING)
 
-# Submodels of every model of the zoo, large ones too, and of 2,000 random modules: more
-# than half an hour.
+# Submodels of every model of the zoo, large ones too, and of 2,000 random modules, then
+# broken fleets: more than an hour and a half.
 nightly: setup
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
+	$(MAKE) nightly-chaos
+
+# The fleets of `make chaos` ten times, over HTTP and over gRPC: runs_survived is to be 20.
+nightly-chaos: setup $(VENV_GRPC)/ready
+	$(BIN)/python -m benchmarks.chaos --part fleet --times 10
+	$(VENV_GRPC)/bin/python -m benchmarks.chaos --part fleet --times 10
 
 bench: setup
 	$(BIN)/python -m benchmarks

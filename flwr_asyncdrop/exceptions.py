@@ -13,6 +13,8 @@
     │   └── CapacityError          no submodel is small enough for a device
     ├── ReplyError             a client's reply cannot be merged (costs the task)
     └── RunError               the run cannot continue
+        └── GridError              a call of Flower's grid failed (costs the message)
+            └── GridLostError          they fail for so long that the run ends
 
     BaseException
     └── Interrupted            a signal stopped the run, which is saved
@@ -75,6 +77,17 @@ class ReplyError(AsyncDropError):
 
 class RunError(AsyncDropError):
     """The run cannot continue: no node came, or every task fails."""
+
+
+class GridError(RunError):
+    """A call of Flower's grid failed, also when it was tried again.
+
+    It costs the message that was to be sent, not the run.
+    """
+
+
+class GridLostError(GridError):
+    """Nothing has come through Flower's grid for the timeout: the run is saved."""
 
 
 class Interrupted(BaseException):

@@ -4,16 +4,13 @@ Flower loads the two ready apps in two threads at once, so they stay at the top 
 package: where both were imported with their rooms, each could wait for the other.
 """
 
-import logging
-
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import AsyncDropError
-
-logger = logging.getLogger("flwr.asyncdrop")
+from flwr_asyncdrop.flower_internals.failures import end_with_line
 
 app = ServerApp()
 
@@ -24,5 +21,5 @@ def main(grid: Grid, context: Context) -> None:
     try:
         run_experiment(grid, RunConfig.parse(context.run_config))
     except AsyncDropError as error:
-        logger.error("%s", error)
+        end_with_line(error)
         raise

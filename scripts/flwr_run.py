@@ -2,32 +2,78 @@
 
 Flower starts a local SuperLink and leaves it running for the next run. This gives the
 run a SuperLink of its own, on free ports and with a home of its own, and ends it
-afterwards. All arguments go to ``flwr run``; the exit status is that of the run.
+afterwards. All arguments go to ``flwr run``; the exit status is that of the run. Of a
+run that fails the SuperLink's log is kept, and the last line says why it failed.
+
+Flower up to 1.41 does not start from a path with a space or comma in it: Alembic, which
+makes its database, takes these for the end of the path, and a percent sign for a
+variable. Where Flower lies in such a path, the run gets a copy of its code elsewhere.
 """
 
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import uuid
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
 _MARK = "ASYNCDROP_RUN"
 _PATIENCE = 10
+_UNREADABLE = re.compile(r"[ ,%]")
+_OTHERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # if TMPDIR is unreadable, too
+_DETAILS = re.compile(r"^\w+ failed with exception: ")
 
 
 def main(arguments: list[str]) -> int:
     """Run ``flwr run`` and end every process that it started."""
-    with tempfile.TemporaryDirectory(prefix="flwr-home-") as home:
+    with tempfile.TemporaryDirectory(prefix="flwr-home-", dir=folder()) as home:
         environment = run_environment(Path(home))
         try:
-            return flwr_run(arguments, environment)
+            status, reason = flwr_run(arguments, environment)
         finally:
             end_processes(environment[_MARK])
+        if status:
+            report_failure(Path(home), reason)
+        return status
+
+
+def folder() -> str | None:
+    """Return a temporary folder that Alembic can read; None for the usual one."""
+    if not _UNREADABLE.search(tempfile.gettempdir()):
+        return None
+    usable = (name for name in _OTHERS if os.access(name, os.W_OK))
+    return next(usable, None)
+
+
+def python_path(home: Path) -> dict[str, str]:
+    """Return variables that make Python find Flower's code where Alembic can read it.
+
+    Empty if it can where Flower is installed. Symbolic links would not do, as Flower
+    resolves them.
+    """
+    spec = find_spec("flwr")
+    if spec is None or spec.origin is None:
+        raise SystemExit("flwr is not installed: make setup")
+    installed = Path(spec.origin).resolve().parent
+    if not _UNREADABLE.search(str(installed)):
+        return {}
+    if _UNREADABLE.search(str(home)):
+        raise SystemExit(
+            f"Flower does not start from {installed}, as Alembic cannot read a path "
+            "with a space, comma or %: set TMPDIR to a folder without, for a copy of "
+            "its code"
+        )
+    copies = home / "python"
+    shutil.copytree(installed, copies / "flwr")
+    others = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{copies}{os.pathsep}{others}" if others else str(copies)}
 
 
 def run_environment(home: Path) -> dict[str, str]:
@@ -49,6 +95,7 @@ def run_environment(home: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        **python_path(home),
         _MARK: uuid.uuid4().hex,
     }
 
@@ -64,15 +111,16 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def flwr_run(arguments: list[str], environment: dict[str, str]) -> int:
-    """Stream a run; return 0 only if Flower says that it completed."""
+def flwr_run(
+    arguments: list[str], environment: dict[str, str]
+) -> tuple[int, str | None]:
+    """Stream a run; return 0 only if Flower says that it completed, else why not."""
     flwr = str(Path(sys.executable).with_name("flwr"))
     status = subprocess.run(
         [flwr, "run", *arguments, "--stream"], env=environment, check=False
     ).returncode
     if status:
-        explain_refusal(Path(environment["FLWR_HOME"]))
-        return status
+        return status, refusal(superlink_log(Path(environment["FLWR_HOME"])))
     listing = subprocess.run(
         [flwr, "list", "--format", "json"],
         env=environment,
@@ -80,27 +128,50 @@ def flwr_run(arguments: list[str], environment: dict[str, str]) -> int:
         text=True,
         check=False,
     )
-    return 0 if completed(listing.stdout) else 1
+    failures = failed_runs(listing.stdout)
+    return (1, failures[-1]) if failures else (0, None)
 
 
-def explain_refusal(home: Path) -> None:
-    """Print why the SuperLink did not start the run; ``flwr`` itself does not say."""
-    log = home / "local-superlink" / "superlink.log"
-    lines = log.read_text().splitlines() if log.exists() else []
+def superlink_log(home: Path) -> Path:
+    """Return where a local SuperLink with this home writes its log."""
+    return home / "local-superlink" / "superlink.log"
+
+
+def refusal(log: Path) -> str | None:
+    """Return why the SuperLink did not start the run; ``flwr`` itself does not say."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     for line in lines:
         _, found, reason = line.partition("Could not start run: ")
         if found:
-            print(
+            return (
                 f"{reason}: the keys stand under [tool.flwr.app.config] in the app's "
-                "pyproject.toml",
-                file=sys.stderr,
+                "pyproject.toml"
             )
+    return None
 
 
-def completed(listing: str) -> bool:
-    """Return whether the only run of a SuperLink completed."""
-    runs = json.loads(listing)["runs"]
-    return all("completed" in run["status"] for run in runs)
+def failed_runs(listing: str) -> list[str]:
+    """Return why runs of a SuperLink have not completed; none if all have."""
+    try:
+        runs = json.loads(listing)["runs"]
+    except (ValueError, KeyError):
+        return ["the SuperLink does not say how the run ended"]
+    return [
+        _DETAILS.sub("", run.get("status-details") or f"the run is {run['status']}")
+        for run in runs
+        if "completed" not in run["status"]
+    ]
+
+
+def report_failure(home: Path, reason: str | None) -> None:
+    """Keep the SuperLink's log and say where, then why the run failed."""
+    log = superlink_log(home)
+    if log.exists():
+        number, kept = tempfile.mkstemp(prefix="superlink-", suffix=".log")
+        os.close(number)
+        shutil.copyfile(log, kept)
+        print(f"the SuperLink's log is kept in {kept}", file=sys.stderr)
+    print(reason or "flwr run failed: see above", file=sys.stderr)
 
 
 def end_processes(mark: str) -> None:

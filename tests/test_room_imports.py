@@ -91,7 +91,7 @@ ROOMS: Mapping[str, set[str]] = {
         "wire",
     },
     "client_app": {"app", "exceptions"},
-    "server_app": {"app", "exceptions"},
+    "server_app": {"app", "exceptions", "flower_internals"},
     "doctor": {*GROUND, "app", "client"},
     "cli": {
         *GROUND,

@@ -21,7 +21,7 @@ from benchmarks.figures import Figure
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.observers.history import read_history
 
-__all__ = ["Audit", "figures", "table"]
+__all__ = ["Audit", "figures", "summed", "table"]
 
 _LATE_WEIGHT = FaultPolicy().late_weight
 _ROUNDING = 1e-6
@@ -57,6 +57,9 @@ class Audit:
         What the server says went wrong, by kind.
     seconds : float
         How long it took.
+    failure : str
+        Why it did not come to its end; empty if it did. What the model and the books
+        would have said is then taken from the history, or counts as 0.
     """
 
     name: str
@@ -71,15 +74,18 @@ class Audit:
     non_finite: int
     failures: dict[str, int]
     seconds: float
+    failure: str = ""
 
     @property
     def survived(self) -> bool:
         """Whether the run ended with the right number of sound merges."""
-        return self.merged == self.expected and not self.spoiled
+        return self.merged == self.expected and not (self.spoiled or self.failure)
 
     @classmethod
-    def of(cls, name: str, folder: Path, expected: int, seconds: float) -> "Audit":
-        """Audit a run that has ended.
+    def of(
+        cls, name: str, folder: Path, expected: int, seconds: float, failure: str = ""
+    ) -> "Audit":
+        """Audit a run that has ended, however it did.
 
         Parameters
         ----------
@@ -91,11 +97,14 @@ class Audit:
             Merges that it was to make.
         seconds : float
             How long it took.
+        failure : str
+            Why it did not come to its end.
         """
         ledger = Ledger(folder)
         tasks = {task["number"]: task for task in ledger.entries("task")}
         by_seed = {task["seed"]: number for number, task in tasks.items()}
-        tally = load_file(folder / "model.safetensors")[TALLY]
+        updates = _updates(folder / "history.jsonl")
+        tally = _tally(folder / "model.safetensors", updates)
         in_model = set(tally.nonzero().flatten().tolist())
         delivered = {by_seed.get(e["seed"]) for e in ledger.entries("delivered")}
         healthy = {n for n, task in tasks.items() if task["fault"] is None}
@@ -106,12 +115,7 @@ class Audit:
             for entry in done
             if entry["fault"]
         ]
-        updates = [
-            line
-            for line in read_history(folder / "history.jsonl")
-            if line["event"] == "update"
-        ]
-        books = json.loads((folder / "books.json").read_text())
+        books = _books(folder / "books.json")
         return cls(
             name=name,
             expected=expected,
@@ -125,7 +129,30 @@ class Audit:
             non_finite=books["non_finite"] + int((~torch.isfinite(tally)).sum()),
             failures=books["failures"],
             seconds=seconds,
+            failure=failure,
         )
+
+
+def _updates(path: Path) -> list[Mapping[str, Any]]:
+    """Return the updates of a history, none if there is no history."""
+    lines = read_history(path) if path.exists() else ()
+    return [line for line in lines if line["event"] == "update"]
+
+
+def _tally(path: Path, updates: Sequence[Mapping[str, Any]]) -> torch.Tensor:
+    """Return how often each task is in the model, or else in the history."""
+    if path.exists():
+        return load_file(path)[TALLY]
+    tasks = [int(line["metrics"]["task"]) for line in updates]
+    return torch.bincount(torch.tensor(tasks, dtype=torch.int64), minlength=1).float()
+
+
+def _books(path: Path) -> dict[str, Any]:
+    """Return what the server's books say, or nothing at all."""
+    if path.exists():
+        books: dict[str, Any] = json.loads(path.read_text())
+        return books
+    return {"failures": {}, "never_ended": 0, "forgotten": 0, "non_finite": 0}
 
 
 def _merged_twice(tally: torch.Tensor, updates: Sequence[Mapping[str, Any]]) -> int:
@@ -148,13 +175,46 @@ def figures(audits: Sequence[Audit]) -> list[Figure]:
             200,
             at_least=True,
         ),
-        Figure("survived", all(audit.survived for audit in audits), 1, at_least=True),
+        Figure(
+            "runs_survived",
+            sum(audit.survived for audit in audits),
+            len(audits),
+            at_least=True,
+        ),
         Figure("updates_lost", sum(audit.lost for audit in audits), 0),
         Figure("merged_twice", sum(audit.twice for audit in audits), 0),
         Figure("stuck_slots", sum(audit.stuck for audit in audits), 0),
         Figure("non_finite", sum(audit.non_finite for audit in audits), 0),
-        *(Figure(f"{audit.name}_s", audit.seconds) for audit in audits),
+        *(Figure(f"{audit.name}_s", audit.seconds) for audit in summed(audits)),
     ]
+
+
+def summed(audits: Sequence[Audit]) -> list[Audit]:
+    """Add up the runs of the same name; their seconds are the mean."""
+    sums = []
+    for name in dict.fromkeys(audit.name for audit in audits):
+        same = [audit for audit in audits if audit.name == name]
+        failures: Counter[str] = Counter()
+        for audit in same:
+            failures.update(audit.failures)
+        sums.append(
+            Audit(
+                name=name,
+                expected=sum(audit.expected for audit in same),
+                merged=sum(audit.merged for audit in same),
+                faults=sum((audit.faults for audit in same), Counter()),
+                healed=sum((audit.healed for audit in same), Counter()),
+                lost=sum(audit.lost for audit in same),
+                twice=sum(audit.twice for audit in same),
+                spoiled=sum(audit.spoiled for audit in same),
+                stuck=sum(audit.stuck for audit in same),
+                non_finite=sum(audit.non_finite for audit in same),
+                failures=dict(failures),
+                seconds=sum(audit.seconds for audit in same) / len(same),
+                failure="; ".join(audit.failure for audit in same if audit.failure),
+            )
+        )
+    return sums
 
 
 def table(audits: Sequence[Audit]) -> str:
@@ -175,6 +235,8 @@ def table(audits: Sequence[Audit]) -> str:
     lost = "".join(f"{audit.lost:>16}" for audit in audits)
     lines.append(f"{'sound answers lost':<34}{lost}")
     for audit in audits:
+        if audit.failure:
+            lines.append(f"{audit.name} FAILED: {audit.failure}")
         counts = ", ".join(f"{kind} {n}" for kind, n in sorted(audit.failures.items()))
         lines.append(f"lost tasks of {audit.name}, as the server has it: {counts}")
     return "\n".join(lines)

@@ -2,13 +2,15 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +27,7 @@ _HOST = "127.0.0.1"
 _PATIENCE = 60.0
 _POLL = 0.2
 _SERVER_APP = "flwr-serverapp"
+_AN_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception)\b")
 # Up to 1.34 every API has a gRPC port of its own; later there is one HTTP port.
 _GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
 
@@ -171,6 +174,10 @@ class Deployment:
             "flwr", "run", str(app), "--run-config", toml, "--stream", insecure=False
         )
 
+    def is_serving(self) -> bool:
+        """Return whether a ServerApp is alive."""
+        return any(self._server_apps())
+
     def log_of(self, process: subprocess.Popen[bytes]) -> str:
         """Return what a process has printed so far."""
         return self._log(self._processes.index(process)).read_text()
@@ -182,20 +189,32 @@ class Deployment:
             for path in sorted(self.home.glob("*.log"))
         )
 
+    def last_error(self) -> str:
+        """Return the last line of an exception that a process has printed, if any."""
+        lines = [line.strip() for line in self.logs().splitlines()]
+        errors = [line for line in lines if _AN_ERROR.match(line)]
+        return errors[-1] if errors else f"its logs in {self.home} name no error"
+
     def _end_server_app(self) -> None:
         """Interrupt the ServerApp, and wait until it has ended.
 
         Flower does the same, by itself, when it sees that the parent of the ServerApp
         has gone. That takes a system that reaps orphans, which not every container is.
         """
-        for app in (p for p in psutil.process_iter() if has_mark(p, self._mark)):
-            if _SERVER_APP not in " ".join(app.cmdline()):
-                continue
+        for app in list(self._server_apps()):
             app.send_signal(signal.SIGINT)
             try:
                 app.wait(_PATIENCE)
             except psutil.TimeoutExpired as error:
                 raise RuntimeError("a ServerApp does not heed SIGINT") from error
+
+    def _server_apps(self) -> Iterator[psutil.Process]:
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if _SERVER_APP in " ".join(process.cmdline()) and has_mark(
+                    process, self._mark
+                ):
+                    yield process
 
     def _start_superexec(self) -> None:
         address = (

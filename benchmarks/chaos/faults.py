@@ -47,6 +47,7 @@ class Fault(StrEnum):
     WORKER_KILLED = "worker is killed"
     NODE_KILLED = "SuperNode is killed"
     SUPERLINK_KILLED = "SuperLink is killed"
+    SUPERLINK_KILLED_IN_PUSH = "SuperLink is killed during a push"
     SERVER_KILLED = "server process is killed"
 
 

@@ -1,6 +1,5 @@
 """Broken runs on a real SuperLink with real SuperNodes, all of which are killed."""
 
-import subprocess
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -22,8 +21,11 @@ _CRASHES = (Fault.EXITS, Fault.KILLED)
 _LATE_SECONDS = 35.0  # the deadline of a task that should take 10 s, and a bit
 _HANG_SECONDS = 90.0
 _SECONDS_DOWN = 3.0
-_PATIENCE = 300.0
+_PATIENCE = 900.0
+_SECONDS_TO_START = 240.0
+_SECONDS_TO_END = 5.0  # a ServerApp that has ended may still be writing to the disk
 _POLL = 0.25
+_POLL_FOR_PUSH = 0.02
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class FleetRun:
         How often each goes wrong.
     node_kills, superlink_kills : tuple of int
         Merges after which a SuperNode, or the SuperLink, is killed and started again.
+    kills_in_push : tuple of int
+        Merges after which the SuperLink is killed while a task is being sent.
     survives_superlink : bool
         Whether the ServerApp outlives its SuperLink. Else it dies with it, and is run
         again.
@@ -55,6 +59,7 @@ class FleetRun:
     messages: Mapping[Fault, int] = field(default_factory=dict)
     node_kills: tuple[int, ...] = ()
     superlink_kills: tuple[int, ...] = ()
+    kills_in_push: tuple[int, ...] = ()
     survives_superlink: bool = True
     nodes: int = 6
     seed: int = 0
@@ -100,49 +105,51 @@ FLEET_RUNS = (
 def run_fleet(run: FleetRun, folder: Path) -> Audit:
     """Run it, break what can be broken, and audit what comes out.
 
+    A run that fails, or does not end, is audited too, by what it has left.
+
     Parameters
     ----------
     run : FleetRun
         What to do.
     folder : Path
         Where the files of the run and of Flower go; made.
-
-    Raises
-    ------
-    RuntimeError
-        If the run fails, or does not end.
     """
     settings = run.settings
     ledger = server.prepare(folder, settings, run.clients, run.messages, run.seed)
     home = folder / "flower"
     home.mkdir()
-    started = time.perf_counter()
-    with Deployment(
-        home,
-        run.nodes,
-        survives_superlink=run.survives_superlink,
-        PYTHONPATH=str(_ROOT),
-    ) as deployment:
-        _break(run, deployment, ledger, folder)
-    return Audit.of(run.name, folder, settings.merges, time.perf_counter() - started)
+    started, failure = time.perf_counter(), ""
+    try:
+        with Deployment(
+            home,
+            run.nodes,
+            survives_superlink=run.survives_superlink,
+            PYTHONPATH=str(_ROOT),
+        ) as deployment:
+            _break(run, deployment, ledger, folder)
+    except RuntimeError as error:
+        failure = str(error)
+    seconds = time.perf_counter() - started
+    return Audit.of(run.name, folder, settings.merges, seconds, failure)
 
 
 def _break(run: FleetRun, deployment: Deployment, ledger: Ledger, folder: Path) -> None:
     """Start it, and kill processes until it has ended."""
     deadline = time.monotonic() + _PATIENCE
     node_kills, link_kills = deque(run.node_kills), deque(run.superlink_kills)
+    kills_in_push = deque(run.kills_in_push)
     crashes = _Crashes(ledger)
     victims = iter(range(run.nodes))
-    stream = _start(deployment, folder)
+    _start(deployment, folder)
+    ends_by = time.monotonic() + _SECONDS_TO_START
     while not (folder / "model.safetensors").exists():
-        # The log stream of a run breaks with the SuperLink that it comes from.
-        untouched = len(link_kills) == len(run.superlink_kills)
-        if untouched and stream.poll() is not None:
-            raise RuntimeError(f"{run.name} failed\n{deployment.log_of(stream)}")
-        if time.monotonic() > deadline:
-            raise RuntimeError(
-                f"{run.name} did not end in {_PATIENCE:g} s\n{deployment.logs()}"
-            )
+        now = time.monotonic()
+        if deployment.is_serving():
+            ends_by = now + _SECONDS_TO_END
+        elif now > ends_by:
+            raise RuntimeError(f"its ServerApp has ended: {deployment.last_error()}")
+        if now > deadline:
+            raise RuntimeError(f"it did not end in {_PATIENCE:g} s")
         merged = server.merges_so_far(folder)
         broken = crashes.new()
         if node_kills and merged >= node_kills[0]:
@@ -156,17 +163,28 @@ def _break(run: FleetRun, deployment: Deployment, ledger: Ledger, folder: Path) 
             ledger.note("harness", fault=Fault.SUPERLINK_KILLED)
             deployment.restart_superlink(_SECONDS_DOWN)
             if not run.survives_superlink:
-                stream = _start(deployment, folder)
-        time.sleep(_POLL)
+                _start(deployment, folder)
+                ends_by = time.monotonic() + _SECONDS_TO_START
+        if kills_in_push and merged >= kills_in_push[0] and _is_pushing(ledger):
+            kills_in_push.popleft()
+            ledger.note("harness", fault=Fault.SUPERLINK_KILLED_IN_PUSH)
+            deployment.restart_superlink(_SECONDS_DOWN)
+        time.sleep(_POLL_FOR_PUSH if kills_in_push else _POLL)
 
 
-def _start(deployment: Deployment, folder: Path) -> "subprocess.Popen[bytes]":
+def _is_pushing(ledger: Ledger) -> bool:
+    """Return whether a task is on its way, if the server is not killed itself."""
+    begun, done = (len(ledger.entries(event)) for event in ("push", "pushed"))
+    return begun > done
+
+
+def _start(deployment: Deployment, folder: Path) -> None:
     settings = {
         "chaos-dir": str(folder),
         "late-seconds": _LATE_SECONDS,
         "hang-seconds": _HANG_SECONDS,
     }
-    return deployment.run(_APP, **settings)
+    deployment.run(_APP, **settings)
 
 
 class _Crashes:

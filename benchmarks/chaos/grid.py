@@ -79,7 +79,9 @@ class ChaoticGrid(Grid):
             self._ledger.note("push", fault=fault, seed=seed)
             if fault is Fault.NOT_SENT or node in self._away:
                 continue
-            for message_id in self._grid.push_messages([message]):
+            pushed = list(self._grid.push_messages([message]))
+            self._ledger.note("pushed", seed=seed)
+            for message_id in pushed:
                 self._seeds[message_id] = seed
                 if fault is not None:
                     self._faults[message_id] = fault

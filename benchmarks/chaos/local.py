@@ -117,23 +117,24 @@ LOCAL_RUNS = (
 def run_local(run: LocalRun, folder: Path) -> Audit:
     """Run it, kill its processes, and audit what comes out.
 
+    A run that fails, or does not end, is audited too, by what it has left.
+
     Parameters
     ----------
     run : LocalRun
         What to do.
     folder : Path
         Where its files go; made.
-
-    Raises
-    ------
-    RuntimeError
-        If the run fails, or does not end.
     """
     settings = run.settings
     ledger = server.prepare(folder, settings, run.clients, run.messages, run.seed)
-    started = time.perf_counter()
-    _break(run, folder, ledger)
-    return Audit.of(run.name, folder, settings.merges, time.perf_counter() - started)
+    started, failure = time.perf_counter(), ""
+    try:
+        _break(run, folder, ledger)
+    except RuntimeError as error:
+        failure = str(error)
+    seconds = time.perf_counter() - started
+    return Audit.of(run.name, folder, settings.merges, seconds, failure)
 
 
 def _break(run: LocalRun, folder: Path, ledger: Ledger) -> None:
@@ -149,7 +150,7 @@ def _break(run: LocalRun, folder: Path, ledger: Ledger) -> None:
         while process.poll() is None:
             now = time.monotonic()
             if now > begin + _PATIENCE:
-                raise RuntimeError(f"{run.name} did not end in {_PATIENCE:g} s")
+                raise RuntimeError(f"it did not end in {_PATIENCE:g} s")
             merged = server.merges_so_far(folder)
             if merged and moments is not None:
                 worker_kills, moments = deque(now + moments), None
@@ -167,7 +168,9 @@ def _break(run: LocalRun, folder: Path, ledger: Ledger) -> None:
         process.kill()
         process.wait()
     if process.returncode:
-        raise RuntimeError(f"{run.name} failed: {(folder / 'server.log').read_text()}")
+        lines = (folder / "server.log").read_text().splitlines()
+        last = lines[-1] if lines else "it printed nothing"
+        raise RuntimeError(f"its server ended with {process.returncode}: {last}")
 
 
 def _start(run: LocalRun, folder: Path) -> "subprocess.Popen[bytes]":

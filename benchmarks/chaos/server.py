@@ -23,6 +23,7 @@ from flwr_asyncdrop.observers.history import HistoryWriter
 __all__ = ["Settings", "app", "merges_so_far", "prepare", "run"]
 
 _MOST_TASKS = 2048
+_FLOATS_PER_MEGABYTE = 250_000
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Settings:
         Times its expected duration after which a task is overdue.
     checkpoint_every : int
         Rounds from one checkpoint to the next; 0 for none.
+    ballast : int
+        Megabytes that the model has beside its tally, so that a push takes a while.
     seed : int
         Seed of the run.
     """
@@ -51,6 +54,7 @@ class Settings:
     timeout: float = 20.0
     deadline: float = 3.0
     checkpoint_every: int = 0
+    ballast: int = 0
     seed: int = 0
 
     @property
@@ -90,13 +94,15 @@ def run(grid: Grid, folder: Path) -> None:
         seed=settings.seed,
         buffer_size=1,
         weighting="constant",
+        min_available_nodes=settings.in_flight,
         faults=FaultPolicy(deadline=settings.deadline),
         checkpointer=_checkpointer(settings, folder),
         callbacks=[HistoryWriter(folder / "history.jsonl"), books],
     )
+    ballast = torch.rand(settings.ballast * _FLOATS_PER_MEGABYTE)
     result = strategy.start(
         ChaoticGrid(grid, plan, Ledger(folder)),
-        wire.to_record({TALLY: torch.zeros(_MOST_TASKS)}),
+        wire.to_record({TALLY: torch.zeros(_MOST_TASKS), "ballast": ballast}),
         num_rounds=settings.rounds,
         timeout=settings.timeout,
     )

@@ -1,16 +1,16 @@
 """``asyncdrop doctor``: whether this machine has what a run needs."""
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from flwr_asyncdrop.cli.display import make_console
-from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.doctor import Finding, examine
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _FAILED = 1
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -24,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
     )
     parser.add_argument(
         "--data-dir",
-        type=folder,
+        type=_folder,
         metavar="DIR",
         help="where to look for data sets (default: do not look)",
     )
     parser.add_argument(
         "--out",
-        type=folder,
-        default=folder("runs"),
+        type=_folder,
+        default=_folder("runs"),
         metavar="DIR",
         help="where the files of runs are to go (default: ./runs)",
     )
@@ -40,12 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what was found."""
     findings = list(examine(arguments.out, arguments.data_dir))
-    print_findings(make_console(), findings)
+    try:
+        from flwr_asyncdrop.cli.display import make_console
+    except ModuleNotFoundError:  # rich, or what the runs need
+        print_plain(findings)
+    else:
+        print_findings(make_console(), findings)
     return _FAILED if any(each.level == "problem" for each in findings) else 0
 
 
-def print_findings(console: Console, findings: Sequence[Finding]) -> None:
+def print_findings(console: "Console", findings: Sequence[Finding]) -> None:
     """Print the findings with their fixes, and count them."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table.grid(padding=(0, 2))
     for _ in range(3):
         table.add_column(overflow="fold")
@@ -55,6 +63,26 @@ def print_findings(console: Console, findings: Sequence[Finding]) -> None:
         if each.fix:
             table.add_row("", "", Text(f"-> {each.fix}", style="bold"))
     console.print(table)
+    console.print(_counts(findings), highlight=False)
+
+
+def print_plain(findings: Sequence[Finding]) -> None:
+    """Print the same without rich."""
+    for each in findings:
+        fix = f" -> {each.fix}" if each.fix else ""
+        sys.stdout.write(f"{each.level:<8} {each.name}: {each.found}{fix}\n")
+    sys.stdout.write(f"{_counts(findings)}\n")
+
+
+def _counts(findings: Sequence[Finding]) -> str:
     count = Counter(each.level for each in findings)
-    line = f"problems: {count['problem']}, warnings: {count['warning']}"
-    console.print(line, highlight=False)
+    return f"problems: {count['problem']}, warnings: {count['warning']}"
+
+
+def _folder(text: str) -> Path:
+    """Read a folder as the other commands do, if what they need is there."""
+    try:
+        from flwr_asyncdrop.cli.flags import folder
+    except ModuleNotFoundError:
+        return Path(text).expanduser().absolute()
+    return folder(text)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 
-from flwr_asyncdrop.exceptions import AsyncDropError
+from flwr_asyncdrop.exceptions import AsyncDropError, MissingExtraError
 
 _FAILED, _INTERRUPTED = 1, 130
 
@@ -46,7 +46,7 @@ def _run(name: str, *words: str) -> int:
     # An algorithm, a data set or a model can lie there.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
-    command = import_module(f"flwr_asyncdrop.cli.{name}")
+    command = _command(name)
     parser = argparse.ArgumentParser(prog=f"asyncdrop {name}", allow_abbrev=False)
     command.add_arguments(parser, words)
     parsed, rest = parser.parse_known_args(words)
@@ -54,6 +54,20 @@ def _run(name: str, *words: str) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     parsed.rest = rest
     return int(command.run(parsed))
+
+
+def _command(name: str) -> ModuleType:
+    try:
+        return import_module(f"flwr_asyncdrop.cli.{name}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "flwr_asyncdrop"):
+            raise
+        raise MissingExtraError(
+            f"{package} is not installed: pip install 'flwr-asyncdrop[all]', and see "
+            "`asyncdrop doctor`",
+            name=package,
+        ) from error
 
 
 def _explain(words: Sequence[str]) -> None:

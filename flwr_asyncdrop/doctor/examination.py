@@ -1,33 +1,77 @@
 """All checks, in the order in which their findings are read."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from flwr_asyncdrop.doctor.data import check_data
-from flwr_asyncdrop.doctor.finding import Finding
-from flwr_asyncdrop.doctor.machine import (
-    check_gpu,
-    check_memory,
-    check_output,
-    check_shared,
-)
-from flwr_asyncdrop.doctor.software import check_optional, check_python, check_required
-from flwr_asyncdrop.doctor.superlink import check_ports, check_variables
+from flwr_asyncdrop.doctor.finding import Finding, problem
 
 
 def examine(out: Path, data_dir: Path | None = None) -> Iterator[Finding]:
     """Check everything that a run needs, and change nothing.
 
-    The files of runs are to go to `out`; `data_dir` has the data sets' folders.
+    The files of runs are to go to `out`; `data_dir` has the data sets' folders. A check
+    whose own packages are missing says so.
     """
+    for name, check in (
+        ("packages", _software),
+        ("data", partial(_data, data_dir)),
+        ("machine", partial(_machine, out)),
+        ("flower", _flower),
+    ):
+        yield from _unless_missing(name, check)
+
+
+def _unless_missing(
+    name: str, check: Callable[[], Iterator[Finding]]
+) -> Iterator[Finding]:
+    try:
+        yield from check()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        yield problem(
+            name,
+            f"not checked, as the module {package!r} is missing",
+            "pip install 'flwr-asyncdrop[all]'",
+        )
+
+
+# What a check stands on is imported when it begins, as it may be what is missing.
+def _software() -> Iterator[Finding]:
+    from flwr_asyncdrop.doctor.software import (
+        check_optional,
+        check_python,
+        check_required,
+    )
+
     yield check_python()
     yield from check_required()
     yield from check_optional()
-    yield check_gpu()
+
+
+def _data(data_dir: Path | None) -> Iterator[Finding]:
+    from flwr_asyncdrop.doctor.data import check_data
+
     yield from check_data(data_dir)
-    yield from check_output(out)
-    yield check_memory()
-    yield check_shared()
+
+
+def _machine(out: Path) -> Iterator[Finding]:
+    from flwr_asyncdrop.doctor import machine
+
+    yield machine.check_gpu()
+    yield from machine.check_output(out)
+    yield machine.check_memory()
+    yield machine.check_shared()
+
+
+def _flower() -> Iterator[Finding]:
+    from flwr_asyncdrop.doctor.superlink import (
+        check_installation,
+        check_ports,
+        check_variables,
+    )
+
+    yield check_installation()
     yield from check_ports(os.environ)
     yield from check_variables(os.environ)

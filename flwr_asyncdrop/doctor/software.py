@@ -68,7 +68,7 @@ def check_required() -> Iterator[Finding]:
 
 
 def check_package(requirement: Requirement) -> Finding:
-    """Check that a package is there, in a version that will do."""
+    """Check that a package is there, in a version that will do, and works."""
     name, range_ = requirement.name, requirement.specifier
     fix = f"pip install '{requirement}'"
     try:
@@ -77,6 +77,11 @@ def check_package(requirement: Requirement) -> Finding:
         return problem(name, "is not installed", fix)
     if not range_.contains(found, prereleases=True):
         return problem(name, f"{found} is not in {range_}", fix)
+    try:
+        import_module(name)
+    except Exception as error:
+        fix = f"pip install --force-reinstall '{requirement}'"
+        return problem(name, f"{found} cannot be imported: {one_line(error)}", fix)
     return ok(name, found)
 
 

@@ -1,8 +1,10 @@
 """Where `flwr run` starts its local SuperLink, and Flower's variables."""
 
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
@@ -16,6 +18,27 @@ _PORTS = {
 }
 _OFFLINE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 _LONGEST_COMMAND = 60
+# What Alembic, which makes a SuperLink's database, does not read as part of a path.
+_UNREADABLE = re.compile(r"[ ,%]")
+
+
+def check_installation(origin: str | None = None) -> Finding:
+    """Check that a SuperLink starts from where Flower (1.34 to 1.41) is installed."""
+    if origin is None:
+        spec = find_spec("flwr")
+        origin = spec.origin if spec is not None else None
+    if origin is None:
+        return problem("SuperLink", "Flower is not installed", "pip install flwr")
+    folder = Path(origin).resolve().parent
+    if not _UNREADABLE.search(str(folder)):
+        return ok("SuperLink", f"starts from {folder}")
+    return warning(
+        "SuperLink",
+        f"`flwr run` fails from {folder} ('no such table: fab'): Alembic does not read "
+        "a path with a space, comma or %",
+        "put the virtual environment into a folder without any, or use `make run`, "
+        "which copies Flower's code",
+    )
 
 
 def check_ports(environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -1,5 +1,6 @@
 """Flower's grids, as an asynchronous server needs them."""
 
+import importlib
 from collections.abc import Callable, Iterable
 from types import FunctionType
 
@@ -10,6 +11,22 @@ from flwr_asyncdrop.flower_internals.pulls import PULL_OBJECTS, waiting_less
 
 PullMessages = Callable[[list[str]], Iterable[Message]]
 """What ``Grid.pull_messages`` is."""
+
+
+def _refusals() -> tuple[type[BaseException], ...]:
+    """Return what Flower raises for HTTP's 403 and gRPC's PERMISSION_DENIED.
+
+    It is no `Exception`. Seen in flwr 1.34 to 1.41.
+    """
+    try:
+        run = importlib.import_module("flwr.supercore.run")
+        return (run.RunNotRunningException,)
+    except (ImportError, AttributeError):
+        return ()
+
+
+GRID_ERRORS: tuple[type[BaseException], ...] = (Exception, *_refusals())
+"""All that a call of a grid may raise, but for signals and the end of the process."""
 
 
 def pull_function(grid: Grid) -> PullMessages | None:

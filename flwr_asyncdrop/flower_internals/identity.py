@@ -4,6 +4,7 @@ Flower's engine fills in a message's identity and tells the process which run it
 serves. LocalGrid stands in for the engine and does the same. Seen in flwr 1.34 to 1.41.
 """
 
+import copy
 import importlib
 
 from flwr.app import Message
@@ -32,6 +33,20 @@ def assume_identity(run_id: int) -> None:
         identity.task_id = 1
         identity.run_id = run_id
         identity.node_id = SUPERLINK_NODE_ID
+
+
+def unsent_copy(message: Message) -> Message:
+    """Return a message with the same content, and metadata of its own without an id.
+
+    Flower's grids set the id in place when they push. A remote grid gives a copy the
+    id that the message had, so a SuperLink that has it already stores it once; no other
+    grid takes the same object twice. Seen in flwr 1.34 to 1.41.
+    """
+    metadata = copy.copy(message.metadata)
+    metadata.__dict__["_message_id"] = ""
+    again = copy.copy(message)
+    again.__dict__["_metadata"] = metadata
+    return again
 
 
 def stamp(message: Message, **fields: int | str) -> None:

@@ -124,7 +124,8 @@ class VirtualClock(Clock):
             return self._time_is_up()
         heapq.heappop(self._moments)
         del self._orders[message_id]
-        return Arrival(message_id, self._mailbox.wait([message_id], self._patience))
+        message = self._mailbox.wait([message_id], self._patience, beyond_outages=True)
+        return Arrival(message_id, message)
 
 
 class WallClock(Clock):

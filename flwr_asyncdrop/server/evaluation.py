@@ -1,5 +1,6 @@
 """Evaluating the global model without delaying the merging."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -9,11 +10,14 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import GridError, GridLostError
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, steady_kernels
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """Flower's ``evaluate_fn``: round and global model to metrics."""
@@ -182,9 +186,14 @@ class ClientEvaluator(Evaluator):
         # First: an interruption of the pushes must not make it forgotten.
         self._rounds.append(sent)
         arrays = wire.to_record(evaluation.arrays)
-        for place, message in enumerate(self._configure(evaluation.round, arrays)):
-            if (name := self._mailbox.push(message)) is not None:
-                sent.waiting[name] = place
+        try:
+            messages = list(self._configure(evaluation.round, arrays))
+            for place, message in enumerate(messages):
+                self._send(sent, place, message)
+        except GridLostError:
+            raise
+        except GridError as error:
+            logger.warning("no client evaluates round %d: %s", evaluation.round, error)
 
     @property
     def pending(self) -> Sequence[PendingEvaluation]:
@@ -210,9 +219,23 @@ class ClientEvaluator(Evaluator):
         """Forget the rounds whose replies never came."""
         self._rounds.clear()
 
+    def _send(self, sent: _Sent, place: int, message: Message) -> None:
+        try:
+            name = self._mailbox.push(message)
+        except GridLostError:
+            raise
+        except GridError as error:
+            node = message.metadata.dst_node_id
+            logger.warning("no evaluation from node %d: %s", node, error)
+        else:
+            if name is not None:
+                sent.waiting[name] = place
+
     def _wait(self, sent: _Sent) -> None:
         while sent.waiting:
-            message = self._mailbox.wait(tuple(sent.waiting), self._patience)
+            message = self._mailbox.wait(
+                tuple(sent.waiting), self._patience, beyond_outages=True
+            )
             if message is None:
                 # Who has not replied by now will not: do not wait for every round.
                 self._patience = 0.0

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, GridLostError, Interrupted
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import Evaluator
 from flwr_asyncdrop.server.state import RunState
@@ -35,12 +35,18 @@ class Evaluations:
 
     def submit(self, state: RunState, number: int) -> None:
         """Begin to evaluate the model as it is after round `number`; 0 at the start."""
+        stop: BaseException | None = None
         for source, evaluator in self._evaluators.items():
             if number < evaluator.first_round:
                 continue
             for callback in self._callbacks:
                 callback.on_evaluation_due(state, source, number)
-            evaluator.submit(state, number)
+            try:
+                evaluator.submit(state, number)
+            except (GridLostError, Interrupted) as error:
+                stop = error  # after the others: what has begun is saved
+        if stop is not None:
+            raise stop
 
     def submit_rest(self, state: RunState) -> None:
         """Evaluate the last model, unless the end of its round already did."""
@@ -50,11 +56,20 @@ class Evaluations:
             self.submit(state, number)
 
     def collect(self, state: RunState, *, finish: bool) -> None:
-        """Pass on what has ended; with `finish`, wait for all of it."""
+        """Pass on what has ended; with `finish`, wait for all of it.
+
+        GridLostError, after what can be passed on, if clients cannot be reached.
+        """
+        lost: GridLostError | None = None
         for evaluator in self._evaluators.values():
-            for evaluation in evaluator.collect(finish=finish):
-                for callback in self._callbacks:
-                    callback.on_evaluation(state, evaluation)
+            try:
+                for evaluation in evaluator.collect(finish=finish):
+                    for callback in self._callbacks:
+                        callback.on_evaluation(state, evaluation)
+            except GridLostError as error:
+                lost = error
+        if lost is not None:
+            raise lost
 
     def state_dict(self) -> StateDict:
         """Return what is pending, by source."""

@@ -3,8 +3,17 @@
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
-from flwr_asyncdrop.exceptions import Interrupted, ReplyError, RunError
+from flwr.app import Message
+
+from flwr_asyncdrop.exceptions import (
+    GridError,
+    GridLostError,
+    Interrupted,
+    ReplyError,
+    RunError,
+)
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
@@ -57,12 +66,30 @@ class AsyncLoop:
     def run(self) -> None:
         """Run to the end.
 
-        When no device comes within the patience, or only failures come in, the run ends
-        early and ``state.ended`` says why; RunError if the global model has never
-        changed by then. Interrupted if the mailbox or the nodes raise it while they
-        wait.
+        When no device comes within the patience, nothing comes through the grid for as
+        long, or only failures come in, the run ends early and ``state.ended`` says why;
+        RunError if the global model has never changed by then. Interrupted if the
+        mailbox or the nodes raise it while they wait.
         """
         interrupted = False
+        try:
+            self._run_until_lost()
+        except Interrupted:
+            interrupted = True
+            # The evaluators still have what is pending.
+            for callback in self._callbacks:
+                callback.on_interrupt(self.state)
+            raise
+        finally:
+            try:
+                if not interrupted:
+                    for callback in self._callbacks:
+                        callback.on_end(self.state)
+            finally:
+                self._evaluations.close()
+
+    def _run_until_lost(self) -> None:
+        """Run to the end, or until nothing comes through the grid any more."""
         try:
             self.begin()
             while self.continues:
@@ -73,17 +100,10 @@ class AsyncLoop:
             if self.state.time >= self._stopping.max_seconds:
                 self._evaluations.submit_rest(self.state)
             self._evaluations.collect(self.state, finish=True)
-        except Interrupted:
-            interrupted = True
-            # The evaluators still have what is pending.
-            for callback in self._callbacks:
-                callback.on_interrupt(self.state)
-            raise
-        finally:
-            self._evaluations.close()
-            if not interrupted:
-                for callback in self._callbacks:
-                    callback.on_end(self.state)
+        except GridLostError as error:
+            self._give_up("timeout", str(error))
+            with suppress(GridLostError):
+                self._evaluations.collect(self.state, finish=True)
 
     def begin(self) -> None:
         """Begin, or resume with the tasks that were out."""
@@ -144,6 +164,10 @@ class AsyncLoop:
         left = stopping.num_updates - state.updates
         most = self._dispatcher.most_in_flight(stopping.slots)
         while len(state.in_flight) < min(most - len(state.waiting), left):
+            # Simulated time stands still while a push is tried again.
+            seconds = 0.0 if self._run.simulated else self._mailbox.push_due_in
+            if seconds > 0:
+                return state.time + seconds
             if not self._dispatch():
                 return min(
                     self._dispatcher.next_return(state),
@@ -163,18 +187,49 @@ class AsyncLoop:
             return False
         order, message = task
         state.dispatched += 1
-        # A task that will be lost need not be computed.
-        lost_id = f"lost-{order.number}" if order.timing.lost else None
-        message_id = lost_id or self._mailbox.push(message)
+        message_id = self._send(order, message)
         if message_id is None:
-            self._fail(order, "not-sent", "the grid did not take the message")
             return True
-        state.in_flight[message_id] = order
-        state.bytes_down += order.cost.bytes_down
         self._clock.add(message_id, order)
         for callback in self._callbacks:
             callback.on_dispatch(state, order)
         return True
+
+    def _send(self, order: Order, message: Message) -> str | None:
+        """Put a task in flight; return its message's id, or None if it was not sent."""
+        unsent = f"order-{order.number}"
+        self._take_out(order, unsent)
+        # A task that will be lost need not be computed.
+        if order.timing.lost:
+            return unsent
+        # It is out before it is sent: a run that is saved while the grid fails, or by a
+        # signal, resumes with this task like any other.
+        failed_before = self._mailbox.pushes_fail
+        try:
+            message_id = self._mailbox.push(message)
+        except GridLostError:
+            raise
+        except GridError as error:
+            self._take_back(order, unsent)
+            # An outage is no fault of its devices: it costs only the first a failure,
+            # in case that nothing can be sent to that one.
+            count = self._count if failed_before else self._lose
+            count(order, "not-sent", str(error))
+            return None
+        self._take_back(order, unsent)
+        if message_id is None:
+            self._fail(order, "not-sent", "the grid did not take the message")
+        else:
+            self._take_out(order, message_id)
+        return message_id
+
+    def _take_out(self, order: Order, message_id: str) -> None:
+        self.state.in_flight[message_id] = order
+        self.state.bytes_down += order.cost.bytes_down
+
+    def _take_back(self, order: Order, message_id: str) -> None:
+        del self.state.in_flight[message_id]
+        self.state.bytes_down -= order.cost.bytes_down
 
     def _wait_for_a_device(self) -> None:
         patience = self._stopping.patience

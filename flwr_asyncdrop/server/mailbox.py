@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flwr_asyncdrop.flower_internals.grids import pull_function
-from flwr_asyncdrop.server.pulls import ThreadedPulls, direct_pulls
+from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
 _SHORTEST_POLL = 0.002
 _LONGEST_POLL = 0.25
@@ -17,14 +16,17 @@ _LONGEST_POLL = 0.25
 class Mailbox:
     """Pushes tasks and waits for replies through any `Grid`, which stays as it is.
 
+    `SteadyGrid` sees to whatever the grid raises.
+
     An asynchronous server needs the first reply of many. A grid that can block until a
     reply is there offers ``wait_any(message_ids, timeout)``; any other is polled, ever
     more slowly while nothing comes.
 
     `check` is called before each look for a reply. `patiently` is entered around each
-    look during a wait, which may last as long as the SuperLink is gone. What either
-    raises ends the wait. `duplicates` counts second replies to a message, which are
-    thrown away.
+    push, and each look during a wait, which may last as long as the SuperLink is gone.
+    What either raises ends the push or the wait.
+
+    `duplicates` counts second replies to a message, which are thrown away.
     """
 
     def __init__(
@@ -36,25 +38,30 @@ class Mailbox:
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        pull = pull_function(grid)
-        self._pulls = direct_pulls(grid) if pull is None else ThreadedPulls(pull)
-        self._grid = grid
+        self._grid = SteadyGrid.of(grid, timer=timer, sleep=sleep, patiently=patiently)
         self._timer = timer
         self._sleep = sleep
         self._check = check
         self._patiently = patiently
-        self._wait_any = getattr(grid, "wait_any", None)
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
 
     def push(self, message: Message) -> str | None:
         """Send a message; return its id, or None if the grid did not take it.
 
-        Grids answer a failed push with no id, None, or an empty list: one message a
-        push keeps these apart from success.
+        GridError if that was tried again, and failed.
         """
-        ids = list(self._grid.push_messages([message]))
-        return ids[0] if ids and ids[0] else None
+        return self._grid.push(message)
+
+    @property
+    def pushes_fail(self) -> bool:
+        """Whether the last push has failed."""
+        return self._grid.pushes_fail
+
+    @property
+    def push_due_in(self) -> float:
+        """Seconds to wait before the next push, after one that has failed."""
+        return self._grid.push_due_in
 
     def poll(self, message_ids: Collection[str]) -> list[Message]:
         """Return the replies that are there now, each exactly once."""
@@ -62,10 +69,17 @@ class Mailbox:
         here = [name for name in message_ids if name in self._arrived]
         return [self._arrived.pop(name) for name in here]
 
-    def wait(self, message_ids: Collection[str], timeout: float) -> Message | None:
+    def wait(
+        self,
+        message_ids: Collection[str],
+        timeout: float,
+        *,
+        beyond_outages: bool = False,
+    ) -> Message | None:
         """Wait for the first reply to any of the messages; None if none came in time.
 
-        `timeout` is in real seconds, maybe infinite. Without messages it only waits.
+        `timeout` is in real seconds, maybe infinite; with `beyond_outages` it begins
+        anew when the grid works again. Without messages it only waits.
         """
         deadline = self._timer() + timeout
         pause = _SHORTEST_POLL
@@ -78,12 +92,14 @@ class Mailbox:
                 self._pull(message_ids)
             if (message := self._take(message_ids)) is not None:
                 return message
+            if beyond_outages and self._grid.pulls_fail:
+                deadline = self._timer() + timeout
             left = deadline - self._timer()
             if left <= 0:
                 return None
-            if self._wait_any is not None and message_ids:
-                self._wait_any(message_ids, min(left, _LONGEST_POLL))
-            else:
+            if not message_ids or not self._grid.wait(
+                message_ids, min(left, _LONGEST_POLL)
+            ):
                 self._sleep(min(left, pause))
                 pause = min(2 * pause, _LONGEST_POLL)
 
@@ -96,7 +112,7 @@ class Mailbox:
 
     def _pull(self, message_ids: Collection[str]) -> None:
         missing = dict.fromkeys(n for n in message_ids if n not in self._arrived)
-        for pull in self._pulls(list(missing)) if missing else ():
+        for pull in self._grid.pulls(list(missing)) if missing else ():
             asked = set(pull.message_ids)
             for message in pull.replies:
                 message_id = message.metadata.reply_to_message_id

@@ -5,13 +5,17 @@ from collections.abc import Callable
 
 from flwr.serverapp import Grid
 
-from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.exceptions import GridError, GridLostError, RunError
+from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
 _POLL = 0.5
 
 
 class Nodes:
-    """The nodes that Flower's grid sees, which come and go."""
+    """The nodes that Flower's grid sees, which come and go.
+
+    While the grid fails they are those that it saw last.
+    """
 
     def __init__(
         self,
@@ -20,13 +24,16 @@ class Nodes:
         timer: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._grid = grid
+        self._grid = SteadyGrid.of(grid, timer=timer, sleep=sleep)
         self._timer = timer
         self._sleep = sleep
         self._has_all_nodes = bool(getattr(grid, "has_all_nodes", False))
 
     def ids(self) -> list[int]:
-        """Return the ids of the nodes that are connected now, ascending."""
+        """Return the ids of the nodes that are connected now, ascending.
+
+        GridError if the grid fails and has never named any.
+        """
         return sorted(self._grid.get_node_ids())
 
     def wait_for(self, count: int, patience: float) -> list[int]:
@@ -38,19 +45,21 @@ class Nodes:
         `patience` real seconds.
         """
         deadline = self._timer() + patience
-        nodes = self.ids()
+        nodes, failure = self._look()
         before = len(nodes) if self._has_all_nodes else -1
         while len(nodes) < count or len(nodes) != before:
             if self._timer() >= deadline:
                 if len(nodes) >= count:
                     break
+                why = f" ({failure})" if failure else ""
                 raise RunError(
-                    f"{len(nodes)} of {count} nodes connected within {patience:g} s: "
-                    "start more SuperNodes, lower min_available_nodes, or raise the "
-                    "timeout"
+                    f"{len(nodes)} of {count} nodes connected within {patience:g} s"
+                    f"{why}: start more SuperNodes, lower min_available_nodes, or "
+                    "raise the timeout"
                 )
             self._sleep(min(_POLL, patience))
-            before, nodes = len(nodes), self.ids()
+            before = len(nodes)
+            nodes, failure = self._look()
         return nodes
 
     def watch(self, enough: Callable[[list[int]], bool], patience: float) -> bool:
@@ -59,9 +68,18 @@ class Nodes:
         Return whether it did within `patience` real seconds.
         """
         deadline = self._timer() + patience
-        while not enough(self.ids()):
+        while not enough(self._look()[0]):
             left = deadline - self._timer()
             if left <= 0:
                 return False
             self._sleep(min(_POLL, left))
         return True
+
+    def _look(self) -> tuple[list[int], str]:
+        """Return the nodes, or none and why."""
+        try:
+            return self.ids(), ""
+        except GridLostError:
+            raise
+        except GridError as error:
+            return [], str(error)

@@ -6,6 +6,7 @@ import math
 from flwr.app import Message
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import GridError, Interrupted
 from flwr_asyncdrop.fleet.capacity import Capacity, Trip
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, TaskCost
@@ -45,9 +46,17 @@ class CapabilityProbe:
         if not self._enabled:
             return
         for device in sorted(self._fleet.present - self._known):
-            self._known.add(device)
+            if self._mailbox.push_due_in > 0:
+                return  # the others are asked the next time
             message = wire.make_probe(self._fleet.node_ids[device], self._patience)
-            message_id = self._mailbox.push(message)
+            try:
+                message_id = self._mailbox.push(message)
+            except GridError as error:
+                logger.warning("device %d is not asked yet: %s", device, error)
+                return
+            except Interrupted:
+                return  # the next wait raises it, when the run can be saved
+            self._known.add(device)
             if message_id is not None:
                 self._asked[message_id] = device, now
                 self._fleet.probed_until[device] = now + self._patience

@@ -7,29 +7,72 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from flwr.app import Message
-from flwr.serverapp import Grid
 
-from flwr_asyncdrop.flower_internals.grids import PullMessages
+from flwr_asyncdrop.flower_internals.grids import GRID_ERRORS, PullMessages
 
 _PATIENCE = 1.0
 
 
 @dataclass(eq=False)
 class Pull:
-    """The messages whose replies were asked for, and the outcome."""
+    """The messages whose replies were asked for, and the outcome: replies or error."""
 
     message_ids: Sequence[str]
     replies: list[Message] = field(default_factory=list)
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 Pulls = Callable[[Sequence[str]], list[Pull]]
 """Returns the outcome of a pull for some messages, and of earlier ones."""
 
 
-def direct_pulls(grid: Grid) -> Pulls:
+def direct_pulls(pull: PullMessages) -> Pulls:
     """Pull from a grid that returns at once, with what is there."""
-    return lambda ids: [Pull(ids, list(grid.pull_messages(ids)))]
+
+    def pulls(message_ids: Sequence[str]) -> list[Pull]:
+        try:
+            return [Pull(message_ids, list(pull(list(message_ids))))]
+        except GRID_ERRORS as error:
+            return [Pull(message_ids, error=error)]
+
+    return pulls
+
+
+class OneByOne:
+    """Pulls some replies apart from the others, once a pull of all has failed.
+
+    A reply that cannot be read makes every pull fail that asks for it. Messages whose
+    pull has failed are asked for one by one until they come, so that one such reply
+    costs no other message.
+    """
+
+    def __init__(self, pull: PullMessages) -> None:
+        self._pull = pull
+        self._apart: dict[str, None] = {}
+
+    def __call__(self, message_ids: list[str]) -> list[Message]:
+        """Return the replies that are there; what `pull` raises if no pull works."""
+        together = [name for name in message_ids if name not in self._apart]
+        apart = [[name] for name in self._apart if name in message_ids]
+        replies: list[Message] = []
+        works, failure = False, None
+        for names in [together, *apart] if together else apart:
+            try:
+                replies.extend(self._pull(names))
+            except GRID_ERRORS as error:
+                failure = error
+                for name in names:  # to the end: the next time others come first
+                    self._apart.pop(name, None)
+                    self._apart[name] = None
+                if not works:
+                    break
+            else:
+                works = True
+                for name in names:
+                    self._apart.pop(name, None)
+        if failure is not None and not works:
+            raise failure
+        return replies
 
 
 class ThreadedPulls:
@@ -71,10 +114,9 @@ class ThreadedPulls:
                 break
             self._under_way.remove(pull)
             self._unanswered = 0
-            if pull.error is not None:
-                raise pull.error
             done.append(self._without_errors(pull))
-        return [*done, self._settled_errors()]
+        settled = self._settled_errors()
+        return [*done, settled] if settled.message_ids else done
 
     def _without_errors(self, pull: Pull) -> Pull:
         """Leave out errors of replies that another pull has, or may have, taken."""
@@ -92,7 +134,7 @@ class ThreadedPulls:
             else:
                 replies.append(reply)
         self._answered = {name for name in self._answered if self._is_awaited(name)}
-        return Pull(pull.message_ids, replies)
+        return Pull(pull.message_ids, replies, pull.error)
 
     def _settled_errors(self) -> Pull:
         """Return the errors that are the answer after all."""
@@ -105,6 +147,6 @@ class ThreadedPulls:
     def _work(self, pull: Pull) -> None:
         try:
             pull.replies.extend(self._pull(list(pull.message_ids)))
-        except Exception as error:  # the thread that waits raises it
+        except BaseException as error:  # the thread that waits sees to it
             pull.error = error
         self._done.put(pull)

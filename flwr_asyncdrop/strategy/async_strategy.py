@@ -42,6 +42,7 @@ from flwr_asyncdrop.server.run import FleetBuilder, Run
 from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.server.train_settings import TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
@@ -311,6 +312,12 @@ class AsyncStrategy(SynchronousRounds):
             checkpoint = self.checkpointer.load(self._settings(num_rounds))
         # A signal ends every wait for nodes and replies.
         signals = Signals()
+        grid = SteadyGrid.of(
+            grid,
+            patience=timeout,
+            insists=self.fleet is not None,
+            patiently=signals.at_once,
+        )
         nodes = Nodes(grid, sleep=signals.sleep)
         mailbox = Mailbox(grid, check=signals.check, patiently=signals.at_once)
         # A simulated fleet keeps its size.

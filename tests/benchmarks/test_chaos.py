@@ -1,6 +1,8 @@
 """What breaks runs does so, and the audit sees it."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from types import SimpleNamespace
 
@@ -12,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from benchmarks.chaos.audit import Audit, figures, table
+from benchmarks.chaos import local
+from benchmarks.chaos.audit import Audit, figures, summed, table
 from benchmarks.chaos.books import Books
 from benchmarks.chaos.faults import SPOILERS, TALLY, Fault, Plan
 from benchmarks.chaos.grid import ChaoticGrid
@@ -200,7 +203,7 @@ def test_a_sound_run(tmp_path):
     assert audit.healed == {Fault.LATE: 1}
     values = {figure.name: figure.value for figure in figures([audit, audit])}
     assert values["faults_injected"] == 4
-    assert values["survived"] == 1
+    assert values["runs_survived"] == 2
     assert "answer is late" in table([audit])
     assert "client-error 1" in table([audit])
 
@@ -259,6 +262,45 @@ def test_half_of_a_late_update_is_one_merge(tmp_path):
 def test_an_answer_that_never_reached_the_server_is_not_its_loss(tmp_path):
     run = {**SOUND, "delivered": [0, 2, 3]}
     assert ended_run(tmp_path / "run", **run).lost == 0
+
+
+def test_a_run_that_failed_says_why_and_has_the_figures_that_there_are(tmp_path):
+    folder = tmp_path / "run"
+    ended_run(folder, **SOUND, faults=[None, Fault.RAISES])
+    (folder / "model.safetensors").unlink()
+    (folder / "books.json").unlink()
+    failed = Audit.of("run", folder, 3, 1.0, "its ServerApp has ended: Error: gone")
+    assert not failed.survived
+    assert (failed.merged, failed.twice, failed.lost) == (3, 0, 0)
+    assert failed.faults == {Fault.RAISES: 1}
+    audits = [failed, ended_run(tmp_path / "other", **SOUND, faults=[None, Fault.NAN])]
+    values = {figure.name: figure.value for figure in figures(audits)}
+    assert values["runs_survived"] == 1
+    assert values["faults_injected"] == 2
+    (both,) = summed(audits)
+    assert (both.expected, both.merged, both.seconds) == (6, 6, 1.0)
+    assert "run FAILED: its ServerApp has ended: Error: gone" in table([both])
+
+
+def test_a_run_that_left_nothing_is_no_survival(tmp_path):
+    Ledger.open_new(tmp_path / "run", Plan())
+    audit = Audit.of("run", tmp_path / "run", 3, 1.0, "it did not end in 900 s")
+    assert not audit.survived
+    assert (audit.merged, audit.lost, audit.twice) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("text", ["import no_such_module", "raise SystemExit(3)"])
+def test_a_server_that_ends_is_not_waited_for(tmp_path, monkeypatch, text):
+    def start(run, folder):
+        with (folder / "server.log").open("w") as log:
+            return subprocess.Popen([sys.executable, "-c", text], stderr=log)
+
+    monkeypatch.setattr(local, "_start", start)
+    settings = Settings(rounds=1, in_flight=2)
+    audit = run_local(LocalRun("dead", settings, {}, {}), tmp_path / "run")
+    assert audit.failure.startswith("its server ended with ")
+    assert ("no_such_module" in audit.failure) == ("no_such_module" in text)
+    assert audit.seconds < 60
 
 
 @pytest.mark.parametrize("clock", ["wall", "virtual"])

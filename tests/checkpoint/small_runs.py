@@ -64,6 +64,7 @@ def run(
     every=1,
     late="discount",
     quarantine_after=2,
+    around=lambda grid: grid,
     **changes,
 ):
     """Run; return the strategy's result, and what its history says."""
@@ -85,7 +86,7 @@ def run(
         **settings,
     )
     result = strategy.start(
-        HandlerGrid(handler, node_ids=node_ids, delay=delay),
+        around(HandlerGrid(handler, node_ids=node_ids, delay=delay)),
         record(NETS[algorithm]().state_dict()),
         num_rounds=rounds,
         timeout=timeout,

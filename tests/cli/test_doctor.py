@@ -1,16 +1,19 @@
-"""The doctor's table and its exit status."""
+"""The doctor's table and its exit status, whatever is missing."""
+
+import subprocess
+import sys
 
 import pytest
 
 from flwr_asyncdrop.cli.main import main
-from flwr_asyncdrop.doctor import examination, ok, software
+from flwr_asyncdrop.doctor import machine, ok, software
 from scripts.flwr_run import free_ports
 
 
 @pytest.fixture(autouse=True)
 def a_machine_without_problems(monkeypatch, tmp_path):
     monkeypatch.setattr(software, "_OPTIONAL", {})
-    monkeypatch.setattr(examination, "check_memory", lambda: ok("memory", "enough"))
+    monkeypatch.setattr(machine, "check_memory", lambda: ok("memory", "enough"))
     http, control = map(str, free_ports(2))
     monkeypatch.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", http)
     monkeypatch.setenv("FLWR_LOCAL_CONTROL_API_PORT", control)
@@ -35,3 +38,50 @@ def test_a_problem_is(tmp_path, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert f"problem data there is no folder {missing}" in shown
     assert "problems: 1, " in shown
+
+
+HIDE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from flwr_asyncdrop.cli.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+REQUIRED = ["flwr", "torch", "numpy", "safetensors", "packaging", "rich"]
+# The doctor itself does without these.
+OPTIONAL = ["PIL", "psutil,matplotlib,jinja2,sklearn,torchvision,numba,ray"]
+
+
+def without(packages, *words):
+    return subprocess.run(
+        [sys.executable, "-c", HIDE, packages, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("packages", [*REQUIRED, *OPTIONAL])
+def test_a_missing_package_is_a_line(packages, tmp_path):
+    done = without(packages, "doctor", f"--out={tmp_path}")
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "problems: " in done.stdout
+    needed = packages in REQUIRED
+    assert done.returncode == needed, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("problem ")]
+    assert bool(lines) == needed
+    if needed:
+        assert packages in done.stdout
+
+
+def test_other_commands_name_what_is_missing_in_one_line(tmp_path):
+    done = without("torch", "simulate", f"--out={tmp_path / 'run'}")
+    assert done.returncode in (1, 2)
+    (line,) = done.stderr.splitlines()
+    assert "torch is not installed: pip install" in line

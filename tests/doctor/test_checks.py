@@ -25,7 +25,12 @@ from flwr_asyncdrop.doctor.software import (
     check_python,
     check_required,
 )
-from flwr_asyncdrop.doctor.superlink import check_ports, check_variables, listener
+from flwr_asyncdrop.doctor.superlink import (
+    check_installation,
+    check_ports,
+    check_variables,
+    listener,
+)
 
 HTTP, CONTROL = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "FLWR_LOCAL_CONTROL_API_PORT"
 
@@ -325,3 +330,22 @@ def test_a_machine_without_any_extra_is_examined_to_the_end(tmp_path):
         assert "cannot be imported" in line
     assert lines[-1].split()[1] in ("environment", "FLWR_*")
     assert "Traceback" not in done.stderr
+
+
+class TestInstallation:
+    def test_here(self):
+        finding = check_installation()
+        assert finding.level == "ok"
+        assert finding.found.endswith("flwr")
+
+    @pytest.mark.parametrize("name", ["my project", "a,b", "100%"])
+    def test_a_path_that_alembic_does_not_read(self, name):
+        finding = check_installation(f"/home/me/{name}/.venv/flwr/__init__.py")
+        assert finding.level == "warning"
+        assert name in finding.found
+        assert "make run" in finding.fix
+
+    @pytest.mark.parametrize("name", ["it's", "naïve", "a;b"])
+    def test_other_letters_do_no_harm(self, name):
+        origin = f"/home/me/{name}/.venv/flwr/__init__.py"
+        assert check_installation(origin).level == "ok"

@@ -3,7 +3,9 @@
 import json
 from contextlib import suppress
 from pathlib import Path
+from shutil import copytree
 
+import flwr
 import psutil
 import pytest
 from safetensors.torch import load_file
@@ -88,14 +90,29 @@ def test_another_seed_gives_another_history(tmp_path):
     assert history(one)[1:] != history(other)[1:]
 
 
+@pytest.fixture
+def odd_folder(tmp_path, monkeypatch):
+    """A folder with an odd name, in which Flower is installed, as is the TMPDIR."""
+    folder = tmp_path / "it's a naïve, 100% odd folder"
+    installed = Path(flwr.__file__).parent
+    copytree(installed, folder / "flwr")
+    (folder / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
+    return folder
+
+
 @pytest.mark.e2e
-def test_flowers_default_of_two_nodes_works_and_says_how_to_get_more(tmp_path):
-    done = flwr_run(tmp_path / "run", nodes=2, **{"num-rounds": 2})
+def test_two_nodes_in_a_folder_with_an_odd_name(odd_folder):
+    """Two are Flower's default; the log says how to get more."""
+    out = odd_folder / "run"
+    done = flwr_run(out, nodes=2, **{"num-rounds": 2})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 nodes for 4 tasks in flight" in done.stdout
     assert "num-supernodes=104" in done.stdout
-    updates = [r for r in history(tmp_path / "run") if r["event"] == "update"]
+    updates = [r for r in history(out) if r["event"] == "update"]
     assert len(updates) == 4
+    assert list((odd_folder / "tmp").iterdir()) == []
 
 
 @pytest.mark.e2e
@@ -106,10 +123,18 @@ def test_flowers_default_of_two_nodes_works_and_says_how_to_get_more(tmp_path):
         ("drop-rate", 1.5, "drop-rate=1.5 must be in [0, 1)"),
     ],
 )
-def test_a_bad_key_or_value_ends_the_run_by_name_before_it_starts(
-    tmp_path, key, value, says
+def test_a_bad_key_or_value_is_the_last_line_before_the_run_starts(
+    tmp_path, monkeypatch, key, value, says
 ):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = flwr_run(tmp_path / "run", **{key: value})
     assert done.returncode != 0
-    assert says in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    kept, last = done.stderr.splitlines()[-2:]
+    assert says in last
+    if key == "drop-rate":  # also without our script
+        assert done.stdout.rstrip().splitlines()[-1] == last
     assert not (tmp_path / "run").exists()
+    (log,) = tmp_path.glob("superlink-*.log")
+    assert kept == f"the SuperLink's log is kept in {log}"
+    assert log.stat().st_size > 0

@@ -7,6 +7,7 @@ import pytest
 
 from flwr_asyncdrop.exceptions import Interrupted
 from flwr_asyncdrop.server.mailbox import Mailbox
+from tests.faulty import FaultyGrid
 from tests.grids import HandlerGrid
 from tests.runs import Run, plus_one
 
@@ -26,7 +27,7 @@ class StuckGrid(HandlerGrid):
         self.is_guarded = False
 
     def push_messages(self, messages):
-        assert not self.is_guarded
+        assert self.is_guarded
         return super().push_messages(messages)
 
     def pull_messages(self, message_ids):
@@ -51,3 +52,55 @@ def test_an_interrupted_look_for_replies_changes_nothing(looks, clock):
     assert state.dispatched == state.updates + len(state.in_flight)
     assert state.failures == {}
     assert run.recorder.ended == 0
+
+
+class StuckNodes(HandlerGrid):
+    """A signal comes while it is asked for nodes; the wait that follows raises it."""
+
+    def __init__(self):
+        super().__init__(plus_one)
+        self.looks = 0
+
+    def get_node_ids(self):
+        self.looks += 1
+        if self.looks == 3:
+            raise Interrupted(signal.SIGINT)
+        return super().get_node_ids()
+
+    def check(self):
+        if self.looks >= 3:
+            raise Interrupted(signal.SIGINT)
+
+
+@pytest.mark.parametrize("clock", [{}, {"seconds": (1.0, 2.0, 3.0)}])
+def test_a_signal_during_a_look_for_nodes_ends_the_run_after_the_event(clock):
+    grid = StuckNodes()
+    run = Run(grid, **clock)
+    time = {"timer": grid.timer, "sleep": grid.sleep}
+    run.mailbox = Mailbox(grid, **time, check=grid.check)
+    with pytest.raises(Interrupted):
+        run.go()
+    state, recorder = run.state, run.recorder
+    assert state.updates % run.in_flight == 0
+    assert [number for _, number in recorder.rounds][-1] == state.updates > 0
+    assert state.dispatched == state.updates + len(state.in_flight)
+
+
+@pytest.mark.parametrize("clock", [{}, {"seconds": (1.0, 2.0, 3.0)}])
+@pytest.mark.parametrize("number", [0, 1, 4])
+def test_a_task_that_is_being_sent_when_a_signal_comes_is_in_flight(clock, number):
+    def interrupt(name, at):
+        asked = name == "push_messages" and at == number
+        return Interrupted(signal.SIGTERM) if asked else None
+
+    run = Run(HandlerGrid(plus_one), **clock)
+    time = {"timer": run.grid.timer, "sleep": run.grid.sleep}
+    run.mailbox = Mailbox(FaultyGrid(run.grid, interrupt), **time)
+    with pytest.raises(Interrupted):
+        run.go()
+    state = run.state
+    assert state.dispatched == state.updates + len(state.in_flight) == number + 1
+    sent = sum(order.cost.bytes_down for order in run.recorder.orders)
+    unsent = [o for o in state.in_flight.values() if o not in run.recorder.orders]
+    assert [order.number for order in unsent] == [number]
+    assert state.bytes_down == sent + unsent[0].cost.bytes_down

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.pulls import ThreadedPulls, direct_pulls
+from flwr_asyncdrop.server.pulls import OneByOne, ThreadedPulls, direct_pulls
 from tests.grids import HandlerGrid, echo
 from tests.runs import failing
 
@@ -163,17 +163,100 @@ def test_what_a_pull_raises_comes_to_who_waits():
     def broken(message_ids):
         raise ConnectionError("the SuperLink is gone")
 
-    with pytest.raises(ConnectionError, match="is gone"):
-        ThreadedPulls(broken)(["a"])
+    (pull,) = ThreadedPulls(broken)(["a"])
+    assert isinstance(pull.error, ConnectionError)
+    assert pull.message_ids == ["a"]
+
+
+def test_what_a_pull_raises_drops_no_other():
+    turn, outcomes = Event(), iter([ConnectionError("gone"), [echo(message("a"))]])
+
+    def pull(message_ids):
+        outcome = next(outcomes)
+        turn.wait(20)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    pulls = ThreadedPulls(pull, patience=0.05)
+    assert pulls(["a", "b"]) == pulls(["a", "b"]) == []
+    turn.set()
+    seen = []
+    while not seen:
+        seen += pulled(pulls(["a", "b"]))
+    assert seen == ["a"]
 
 
 def test_a_grid_that_answers_at_once_is_asked_by_the_thread_that_waits():
     grid = HandlerGrid(echo)
-    pulls = direct_pulls(grid)
+    pulls = direct_pulls(grid.pull_messages)
     (sent,) = grid.push_messages([message("a")])
     (pull,) = pulls([sent])
     assert pull.message_ids == [sent]
     assert [reply.metadata.reply_to_message_id for reply in pull.replies] == [sent]
+
+
+class Poisoned:
+    """Pulls fail that ask for one of the bad replies, and lose what came with them."""
+
+    def __init__(self, *bad):
+        self.bad = bad
+        self.asked = []
+
+    def __call__(self, message_ids):
+        self.asked.append(list(message_ids))
+        if set(self.bad) & set(message_ids):
+            raise ValueError("this is no reply")
+        return [echo(message(name)) for name in message_ids]
+
+
+def replies_to(pull, names):
+    try:
+        return [reply.metadata.reply_to_message_id for reply in pull(names)]
+    except ValueError:
+        return None
+
+
+def test_a_reply_that_cannot_be_read_holds_up_no_other():
+    poisoned = Poisoned("b")
+    pull = OneByOne(poisoned)
+    assert replies_to(pull, ["a", "b", "c"]) is None
+    came = replies_to(pull, ["a", "b", "c"])
+    assert came == ["a", "c"]
+    # From here on it is asked for alone, after the others.
+    assert replies_to(pull, ["d", "b", "e"]) == ["d", "e"]
+    assert poisoned.asked[-2:] == [["d", "e"], ["b"]]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_it_does_wherever_it_stands_and_costs_few_calls(place):
+    names = ["a", "b", "c"]
+    names.insert(place, "bad")
+    poisoned, came = Poisoned("bad"), set()
+    pull = OneByOne(poisoned)
+    for _ in range(3):
+        came |= set(replies_to(pull, [n for n in names if n not in came]) or ())
+    assert came == {"a", "b", "c"}
+
+
+def test_one_that_can_be_read_later_is_asked_for_with_the_others_again():
+    poisoned = Poisoned("b")
+    pull = OneByOne(poisoned)
+    for _ in range(3):
+        replies_to(pull, ["a", "b"])
+    poisoned.bad = ()
+    assert "b" in replies_to(pull, ["a", "b"])
+    poisoned.asked.clear()
+    assert replies_to(pull, ["a", "b"]) == ["a", "b"]
+    assert poisoned.asked == [["a", "b"]]
+
+
+def test_an_outage_costs_one_call_a_look():
+    poisoned = Poisoned("a", "b", "c")
+    pull = OneByOne(poisoned)
+    for _ in range(5):
+        assert replies_to(pull, ["a", "b", "c"]) is None
+    assert [len(asked) for asked in poisoned.asked] == [3, 1, 1, 1, 1]
 
 
 @pytest.fixture

@@ -1,0 +1,95 @@
+"""``flwr run`` with a SuperLink of its own, from any folder."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scripts import flwr_run
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Flower in a folder of this name."""
+
+    def install(name):
+        package = tmp_path / name / "flwr"
+        package.mkdir(parents=True)
+        origin = package / "__init__.py"
+        origin.touch()
+        spec = SimpleNamespace(origin=str(origin))
+        monkeypatch.setattr(flwr_run, "find_spec", lambda name: spec)
+
+    return install
+
+
+@pytest.mark.parametrize("name", ["my project", "a,b", "100%"])
+def test_where_alembic_cannot_read_the_path_there_is_a_copy(
+    tmp_path, installed, monkeypatch, name
+):
+    installed(name)
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    home = tmp_path / "home"
+    variables = flwr_run.python_path(home)
+    copies, mine = variables["PYTHONPATH"].split(":")
+    assert Path(copies, "flwr", "__init__.py").exists()
+    assert home in Path(copies).parents
+    assert mine == "/mine"
+
+
+@pytest.mark.parametrize("name", ["plain", "it's", "naïve", "a;b$c"])
+def test_elsewhere_there_is_none(tmp_path, installed, name):
+    installed(name)
+    assert flwr_run.python_path(tmp_path / "home") == {}
+
+
+def test_a_home_that_cannot_be_read_either_is_one_line_with_the_way_out(
+    tmp_path, installed
+):
+    installed("my project")
+    with pytest.raises(SystemExit, match="set TMPDIR to a folder without"):
+        flwr_run.python_path(tmp_path / "my home")
+
+
+def test_homes_are_made_where_alembic_can_read(monkeypatch):
+    monkeypatch.setattr(flwr_run.tempfile, "gettempdir", lambda: "/my tmp")
+    assert " " not in flwr_run.folder()
+    monkeypatch.setattr(flwr_run.tempfile, "gettempdir", lambda: "/mine")
+    assert flwr_run.folder() is None
+
+
+def test_why_runs_failed():
+    runs = [
+        {"status": "finished:completed", "status-details": ""},
+        {"status": "finished:failed", "status-details": "it broke"},
+        {
+            "status": "finished:failed",
+            "status-details": "Simulation failed with exception: lr=-1 must be more",
+        },
+        {"status": "finished:stopped"},
+    ]
+    assert flwr_run.failed_runs(json.dumps({"runs": runs[:1]})) == []
+    assert flwr_run.failed_runs(json.dumps({"runs": runs})) == [
+        "it broke",
+        "lr=-1 must be more",
+        "the run is finished:stopped",
+    ]
+    assert flwr_run.failed_runs("") == ["the SuperLink does not say how the run ended"]
+
+
+def test_of_a_failure_the_log_is_kept_and_the_reason_comes_last(
+    tmp_path, monkeypatch, capsys
+):
+    kept = tmp_path / "tmp"
+    kept.mkdir()
+    monkeypatch.setattr(flwr_run.tempfile, "tempdir", str(kept))
+    log = flwr_run.superlink_log(tmp_path)
+    log.parent.mkdir()
+    log.write_text("Could not start run: Key 'x' is not present\n")
+    flwr_run.report_failure(tmp_path, flwr_run.refusal(log))
+    (copy,) = kept.glob("superlink-*.log")
+    assert copy.read_text() == log.read_text()
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == f"the SuperLink's log is kept in {copy}"
+    assert last.startswith("Key 'x' is not present: the keys stand under")
