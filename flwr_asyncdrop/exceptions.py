@@ -5,6 +5,7 @@
     AsyncDropError
     ├── ConfigError            a run-config key is unknown, wrong or contradictory
     ├── CheckpointError        a checkpoint cannot be used
+    ├── FolderError            a run's folder is in use, or cannot be written
     ├── DataError              a data set is missing or damaged
     ├── MissingExtraError      a package is missing that an extra brings
     ├── SubmodelError
@@ -34,6 +35,10 @@ class ConfigError(AsyncDropError, ValueError):
 
 class CheckpointError(AsyncDropError):
     """A checkpoint is missing, damaged, or of another run or version."""
+
+
+class FolderError(AsyncDropError):
+    """A run's folder is in use by somebody else, or its files cannot be written."""
 
 
 class DataError(AsyncDropError):

@@ -13,6 +13,7 @@ from flwr_asyncdrop.checkpoint.files import all_checkpoints, write
 from flwr_asyncdrop.exceptions import CheckpointError
 
 BODY = {
+    "run": "a",
     "settings": {"algo": "asyncdrop", "lr": 0.1},
     "updates": 120,
     "devices": 8,
@@ -21,8 +22,8 @@ BODY = {
 W = torch.arange(6, dtype=torch.float32).reshape(2, 3)
 
 
-def save(run, body=BODY, keep=2, **tensors):
-    return write(run / "checkpoints", body, tensors or {"state/w": W}, keep)
+def save(run, body=BODY, **tensors):
+    return write(run / "checkpoints", body, tensors or {"state/w": W})
 
 
 def change(path, **values):

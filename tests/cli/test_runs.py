@@ -112,7 +112,8 @@ def test_a_complete_run_of_another_configuration_is_an_error(run, difference, sa
 def save(run, devices=10, **config):
     """Leave a checkpoint of the run, as if it had been killed."""
     body = {"settings": run.config.settings | config, "updates": 4, "devices": devices}
-    return write_checkpoint(run.folder / "checkpoints", {**body, "parts": {}}, {}, 2)
+    body |= {"run": "a", "parts": {}}
+    return write_checkpoint(run.folder / "checkpoints", body, {})
 
 
 def test_half_a_run_goes_on_from_its_checkpoint(run):
