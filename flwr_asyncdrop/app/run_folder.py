@@ -1,11 +1,14 @@
 """The folder of a run of the ready app: its files, and how far the run is."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.checkpoint import run_folder
 from flwr_asyncdrop.checkpoint.files import FOLDER, all_checkpoints, discard
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.extras import is_installed
@@ -14,6 +17,7 @@ from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.storage.done import DONE, is_as_marked, mark_done, read_mark
+from flwr_asyncdrop.storage.whole import changing, make_folder
 
 _HISTORY, _MODEL, _PICTURE = "history.jsonl", "model.safetensors", "run.png"
 
@@ -130,4 +134,26 @@ class EarlierFiles(Callback):
         """Delete the mark first: it says that the others are there."""
         folder = self._folder
         for path in (folder.path / DONE, folder.model, folder.picture):
-            path.unlink(missing_ok=True)
+            with changing(path):
+                path.unlink(missing_ok=True)
+
+
+def output_dir(config: RunConfig) -> Path:
+    """Return the absolute folder of the run's files, made unless the run resumes."""
+    if config.resume:
+        return run_folder(Path(config.resume).expanduser().absolute())
+    if config.out_dir:
+        return make_folder(Path(config.out_dir).expanduser().absolute())
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    name = f"{stamp}-{config.algorithm.label()}"
+    parent, number = make_folder(Path.cwd() / "runs"), 1
+    out = parent / name
+    with changing(parent):
+        while True:
+            try:
+                out.mkdir()
+            except FileExistsError:  # two runs began in one second
+                number += 1
+                out = parent / f"{name}-{number}"
+            else:
+                return out

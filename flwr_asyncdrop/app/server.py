@@ -4,10 +4,8 @@ import logging
 import math
 import platform
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from functools import partial
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 
 import torch
@@ -21,12 +19,11 @@ from flwr_asyncdrop.app.evaluation import CentralTest
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule
-from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder
-from flwr_asyncdrop.checkpoint import Checkpointer, newest, run_folder
+from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
+from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.exceptions import (
     CheckpointError,
     ConfigError,
-    FolderError,
     MissingExtraError,
 )
 from flwr_asyncdrop.fleet.faults import FaultPolicy
@@ -38,7 +35,7 @@ from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.storage.done import DONE
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.patience import Patience
-from flwr_asyncdrop.storage.whole import make_folder, write_whole
+from flwr_asyncdrop.storage.whole import write_whole
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -172,27 +169,6 @@ def finish(
         logger.info("%s", path)
     if over:
         write(folder.path / DONE, folder.mark)
-
-
-def output_dir(config: RunConfig) -> Path:
-    """Return the absolute folder of the run's files, made unless the run resumes."""
-    if config.resume:
-        return run_folder(Path(config.resume).expanduser().absolute())
-    if config.out_dir:
-        return make_folder(Path(config.out_dir).expanduser().absolute())
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{config.algorithm.label()}"
-    parent = make_folder(Path.cwd() / "runs")
-    for number in count(1):
-        out = parent / (name if number == 1 else f"{name}-{number}")
-        try:
-            out.mkdir()
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise FolderError(f"cannot make {out}: {error.strerror}") from error
-        return out
-    raise AssertionError  # count has no end
 
 
 def _portable(config: RunConfig) -> dict[str, object]:

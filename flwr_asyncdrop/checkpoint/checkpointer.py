@@ -28,6 +28,7 @@ from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import Stateful
 from flwr_asyncdrop.storage.lock import FolderLock
+from flwr_asyncdrop.storage.whole import changing
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -155,18 +156,20 @@ class Checkpointer(Callback):
 
     def on_start(self, state: RunState) -> None:
         """Delete the checkpoints of the run that is replaced."""
-        delete_drafts(self.path)
-        if self.overwrite:
-            delete(all_of_ours(self.path))
+        with changing(self.path):
+            delete_drafts(self.path)
+            if self.overwrite:
+                delete(all_of_ours(self.path))
 
     def on_resume(self, state: RunState) -> None:
         """Delete the checkpoints after the one that the run resumes from.
 
         They count on the history after it, which the run writes again.
         """
-        delete_drafts(self.path)
         later = set(checkpoints_of(self.path, self._run)) - set(self._own)
-        delete(sorted(later, reverse=True))
+        with changing(self.path):
+            delete_drafts(self.path)
+            delete(sorted(later, reverse=True))
         self._due = self._next(state)
 
     def on_pause(self, state: RunState) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from flwr_asyncdrop.app.config import RunConfig, Value
-from flwr_asyncdrop.app.run_folder import RunFolder
-from flwr_asyncdrop.app.server import finish, output_dir
+from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
+from flwr_asyncdrop.app.server import finish
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.display import (
     LineDisplay,

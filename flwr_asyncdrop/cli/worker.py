@@ -24,6 +24,7 @@ from flwr_asyncdrop.cli.runs import (
 from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.storage.lock import FolderLock
+from flwr_asyncdrop.storage.whole import changing
 
 _CLIENT_APP = "flwr_asyncdrop.client_app:app"
 _STDOUT, _STDERR = 1, 2
@@ -114,7 +115,7 @@ def _write_output_to(path: Path) -> None:
     """Let all that this process prints, in whatever language, go to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
-    with path.open("wb") as log:
+    with changing(path), path.open("wb") as log:
         os.dup2(log.fileno(), _STDOUT)
         os.dup2(log.fileno(), _STDERR)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_asyncdrop.exceptions import ConfigError, FolderError
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.storage.appended import AppendedFile, Prefix
 from flwr_asyncdrop.storage.lock import FolderLock
-from flwr_asyncdrop.storage.whole import make_folder
+from flwr_asyncdrop.storage.whole import changing, make_folder
 
 
 class HistoryFile:
@@ -82,12 +82,8 @@ class HistoryFile:
 
     def _open(self, prefix: Prefix | None) -> None:
         make_folder(self.path.parent)
-        try:
+        with changing(self.path):
             self._file = AppendedFile(self.path, prefix)
-        except OSError as error:
-            raise FolderError(
-                f"cannot write the history {self.path}: {error.strerror}"
-            ) from error
 
 
 def as_json(value: object) -> str:

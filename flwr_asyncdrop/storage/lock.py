@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import FolderError
-from flwr_asyncdrop.storage.whole import make_folder
+from flwr_asyncdrop.storage.whole import changing, make_folder
 
 if sys.platform != "win32":
     import fcntl
@@ -78,6 +78,14 @@ class FolderLock:
 
     def __enter__(self) -> Self:
         make_folder(self.folder)
+        with changing(self.folder):
+            self._wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _wait(self) -> None:
         deadline = time.monotonic() + self._patience
         while True:
             try:
@@ -89,15 +97,8 @@ class FolderLock:
                         "another folder"
                     ) from None
                 time.sleep(_POLL_SECONDS)
-            except OSError as error:
-                raise FolderError(
-                    f"cannot write to the folder {self.folder}: {error.strerror}"
-                ) from error
             else:
-                return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+                return
 
     def release(self) -> None:
         """Give back what was taken last, if anything was."""

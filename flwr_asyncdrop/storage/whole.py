@@ -10,16 +10,24 @@ from flwr_asyncdrop.exceptions import FolderError
 _DRAFT = ".tmp"
 
 
-def make_folder(folder: Path) -> Path:
-    """Make a folder if need be, and return it; FolderError if that is impossible."""
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Make a FolderError of an OSError: one line that names what is to be changed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
         raise FolderError(
-            f"cannot make the folder {folder}: {error.strerror}; choose another"
+            f"cannot write {path}: {error.strerror or error}; make that possible, or "
+            "choose another folder"
         ) from error
-    except ValueError as error:  # a NUL
-        raise FolderError(f"{str(folder)!r} is no folder: {error}") from error
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder if need be, and return it; FolderError if that is impossible."""
+    if "\0" in str(folder):
+        raise FolderError(f"{str(folder)!r} is no folder: it has a NUL")
+    with changing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

@@ -7,7 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+# Here, so that the fork server has imported all that a run needs.
+import flwr_asyncdrop.cli.simulate
+import flwr_asyncdrop.report.pictures  # noqa: F401
 from flwr_asyncdrop.cli.main import main
+from tests.checkpoint.moments import at_moment
 
 # Imports take seconds: the fork server has them done, and each process is a fork.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -35,11 +39,19 @@ class Simulation:
         What it is told.
     log : Path
         Where all that it prints goes.
+    killed_at : int
+        Number of the moment at which it is killed, see `tests.checkpoint.moments`; 0
+        for none.
+    moments : Path, optional
+        Where it notes its moments.
     """
 
-    def __init__(self, *flags: str, log: Path) -> None:
+    def __init__(
+        self, *flags: str, log: Path, killed_at: int = 0, moments: Path | None = None
+    ) -> None:
+        words = ["simulate", *flags]
         self._process = _CONTEXT.Process(
-            target=_simulate, args=(["simulate", *flags], log)
+            target=_simulate, args=(words, log, killed_at, moments)
         )
         self._process.start()
 
@@ -65,7 +77,10 @@ class Simulation:
             assert time.monotonic() < deadline, "the run does not get on"
 
 
-def _simulate(arguments: list[str], log: Path) -> None:
+def _simulate(
+    arguments: list[str], log: Path, killed_at: int, moments: Path | None
+) -> None:
+    at_moment(killed_at, moments)
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
