@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import flwr_asyncdrop.cli.simulate
 import flwr_asyncdrop.report.pictures  # noqa: F401
 from flwr_asyncdrop.cli.main import main
-from tests.checkpoint.moments import at_moment
+from tests.checkpoint.moments import Moments
 
 # Imports take seconds: the fork server has them done, and each process is a fork.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -39,19 +40,22 @@ class Simulation:
         What it is told.
     log : Path
         Where all that it prints goes.
-    killed_at : int
-        Number of the moment at which it is killed, see `tests.checkpoint.moments`; 0
-        for none.
-    moments : Path, optional
-        Where it notes its moments.
+    moments : Moments, optional
+        What it does when it changes something on the disk.
+    largest : int
+        Bytes that a file can have.
     """
 
     def __init__(
-        self, *flags: str, log: Path, killed_at: int = 0, moments: Path | None = None
+        self,
+        *flags: str,
+        log: Path,
+        moments: Moments | None = None,
+        largest: int = resource.RLIM_INFINITY,
     ) -> None:
         words = ["simulate", *flags]
         self._process = _CONTEXT.Process(
-            target=_simulate, args=(words, log, killed_at, moments)
+            target=_simulate, args=(words, log, moments, largest)
         )
         self._process.start()
 
@@ -70,6 +74,15 @@ class Simulation:
         self._process.join(seconds)
         return self._process.exitcode
 
+    def limit(self, largest: int) -> None:
+        """Let files have so many bytes from now on."""
+        limits = (largest, resource.RLIM_INFINITY)
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, limits)
+
+    def make_room(self) -> None:
+        """Let files have any size again."""
+        self.limit(resource.RLIM_INFINITY)
+
     def wait_for_lines(self, folder: Path, count: int, seconds: float = 60) -> None:
         """Wait until the history of a run has so many lines, or it is over."""
         deadline = time.monotonic() + seconds
@@ -78,9 +91,11 @@ class Simulation:
 
 
 def _simulate(
-    arguments: list[str], log: Path, killed_at: int, moments: Path | None
+    arguments: list[str], log: Path, moments: Moments | None, largest: int
 ) -> None:
-    at_moment(killed_at, moments)
+    if moments is not None:
+        moments.begin()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -90,6 +105,14 @@ def _simulate(
 def num_lines(folder: Path) -> int:
     path = folder / "history.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_for(log: Path, text: str, run: Simulation, seconds: float = 60) -> None:
+    """Wait until a run has printed something."""
+    deadline = time.monotonic() + seconds
+    while text not in log.read_text():
+        assert run.wait(0.01) is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
 
 
 def files(folder: Path) -> tuple[list[dict], bytes]:
