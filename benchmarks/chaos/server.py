@@ -92,7 +92,8 @@ def run(grid: Grid, folder: Path) -> None:
         weighting="constant",
         faults=FaultPolicy(deadline=settings.deadline),
         checkpointer=_checkpointer(settings, folder),
-        callbacks=[HistoryWriter(folder / "history.jsonl"), books],
+        # One that was killed before its first checkpoint begins again.
+        callbacks=[HistoryWriter(folder / "history.jsonl", overwrite=True), books],
     )
     result = strategy.start(
         ChaoticGrid(grid, plan, Ledger(folder)),

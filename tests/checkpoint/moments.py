@@ -74,9 +74,9 @@ class Moments:
         elif event not in _CHANGES:
             return ""
         path = str(arguments[0])
-        if event != "os.remove" or path != "state.json":  # by shutil.rmtree
-            if not path.startswith(f"{self.folder}/"):
-                return ""
+        # shutil.rmtree deletes it from inside its folder.
+        if path != "state.json" and not path.startswith(f"{self.folder}/"):
+            return ""
         return f"{event} {Path(path).name}"
 
 

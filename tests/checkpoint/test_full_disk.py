@@ -24,7 +24,7 @@ def whole(tmp_path_factory):
     with Simulation(*RUN, f"--out={out}", log=log, moments=Moments(out)) as run:
         assert run.wait() == 0, log.read_text()
     assert HISTORY < (out / "history.jsonl").stat().st_size < MODEL
-    assert MODEL < (out / "model.safetensors").stat().st_size
+    assert (out / "model.safetensors").stat().st_size > MODEL
     return out
 
 
@@ -63,8 +63,7 @@ def test_it_trains_waits_and_ends_when_there_is_room(largest, name, whole, start
 
 
 @pytest.mark.parametrize(
-    ("signum", "code"),
-    [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)],
+    ("signum", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)]
 )
 def test_one_that_is_ended_while_it_waits_resumes(signum, code, whole, start):
     """From its checkpoints, which fitted when there was still room."""
