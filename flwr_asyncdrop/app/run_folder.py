@@ -49,9 +49,10 @@ class RunFolder:
         return self.path / _PICTURE
 
     @property
-    def files(self) -> list[Path]:
-        """Those of the three that are there."""
-        return [p for p in (self.history, self.model, self.picture) if p.exists()]
+    def files(self) -> dict[str, Path]:
+        """Those of the three that are there, by what they are."""
+        found = {"history": self.history, "model": self.model, "picture": self.picture}
+        return {label: path for label, path in found.items() if path.exists()}
 
     @cached_property
     def log(self) -> RunLog | None:

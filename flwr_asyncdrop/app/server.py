@@ -165,8 +165,8 @@ def finish(
         logger.warning("no picture: %s", error)
     for line in summarise(read_history(folder.history)).text().splitlines():
         logger.info("%s", line)
-    for path in folder.files:
-        logger.info("%s", path)
+    for label, path in folder.files.items():
+        logger.info("%-8s %s", label, path)
     if over:
         write(folder.path / DONE, folder.mark)
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.codec import Json
-from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.exceptions import CheckpointError, DamagedError
 from flwr_asyncdrop.storage.whole import sync
 
 FOLDER = "checkpoints"
@@ -175,8 +175,8 @@ def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
         raise _damaged(file, str(error)) from error
 
 
-def _damaged(file: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
+def _damaged(file: Path, reason: str) -> DamagedError:
+    return DamagedError(
         f"the checkpoint {file} is damaged ({' '.join(reason.split())}): delete its "
         f"folder to resume from the one before, or {START_OVER}"
     )

@@ -10,7 +10,7 @@ from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.cli.events import RunProgress
 from flwr_asyncdrop.cli.variants import Variant
-from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, DamagedError
 from flwr_asyncdrop.report.runlog import RunLog
 
 LOG = "run.log"
@@ -61,8 +61,8 @@ def all_runs(
 def is_complete(run: RunSpec) -> bool:
     """Return whether the run's folder already has its result.
 
-    A run of another configuration there is a ConfigError, and a history that was
-    changed since a DataError.
+    A run of another configuration there is a ConfigError, a history that was changed
+    since a DataError, and a checkpoint of another run or version a CheckpointError.
     """
     folder = RunFolder(run.folder)
     if folder.log is not None and folder.log.complete:
@@ -93,7 +93,7 @@ def progress_of(run: RunSpec) -> RunProgress:
 def resumed(run: RunSpec) -> RunSpec:
     """Return a run as it resumes from its last checkpoint, if it has one.
 
-    It begins again if that is damaged, and replaces what is there.
+    Without one, or if all are damaged, it begins again and replaces what is there.
     """
     checkpoint = _checkpoint(run) if run.config.checkpoint_every else None
     how = {"overwrite": True} if checkpoint is None else {"resume": str(run.folder)}
@@ -101,9 +101,12 @@ def resumed(run: RunSpec) -> RunSpec:
 
 
 def _checkpoint(run: RunSpec) -> Checkpoint | None:
+    """Return the one to resume from; a CheckpointError says why none can be used."""
+    if not RunFolder(run.folder).can_resume:
+        return None
     try:
         return newest(run.folder)
-    except CheckpointError:
+    except DamagedError:  # all of them
         return None
 
 

@@ -136,7 +136,7 @@ def _show_result(out: Path, display: LineDisplay) -> None:
     files = RunFolder(out)
     for line in summarise(read_history(files.history)).text().splitlines():
         display.say(line)
-    for path in files.files:
+    for path in files.files.values():
         display.say(str(path))
 
 

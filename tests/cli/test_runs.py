@@ -16,7 +16,7 @@ from flwr_asyncdrop.cli.runs import (
     resumed,
 )
 from flwr_asyncdrop.cli.variants import Variant
-from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, DataError
 from flwr_asyncdrop.observers.history import SCHEMA
 
 SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
@@ -118,10 +118,10 @@ def test_a_complete_run_of_another_configuration_is_an_error(run, difference, sa
         is_complete(run)
 
 
-def save(run, devices=10, **config):
+def save(run, devices=10, run_id="a", **config):
     """Leave a checkpoint of the run, as if it had been killed."""
     body = {"settings": run.config.settings | config, "updates": 4, "devices": devices}
-    body |= {"run": "a", "parts": {}}
+    body |= {"run": run_id, "parts": {}}
     return write_checkpoint(run.folder / "checkpoints", body, {})
 
 
@@ -149,8 +149,24 @@ def test_half_a_run_of_another_configuration_is_an_error(run, difference, says):
 
 
 def test_half_a_run_with_a_damaged_checkpoint_begins_again(run):
-    (save(run) / "state.json").write_text("{}")
+    (save(run) / "state.json").write_text("{")
     assert resumed(run) == begun_again(run)
+
+
+def test_half_a_run_with_a_checkpoint_of_another_run_is_an_error(run):
+    save(run)
+    save(run, run_id="b")
+    with pytest.raises(CheckpointError, match="are of different runs"):
+        is_complete(run)
+
+
+def test_half_a_run_of_another_version_is_an_error(run):
+    state = save(run) / "state.json"
+    state.write_text(
+        state.read_text().replace('"format_version": ', '"format_version": 9')
+    )
+    with pytest.raises(CheckpointError, match="resume with that version"):
+        is_complete(run)
 
 
 def test_half_a_run_that_is_to_have_no_checkpoints_begins_again(run):
