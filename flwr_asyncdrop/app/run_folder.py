@@ -12,7 +12,7 @@ from flwr_asyncdrop.checkpoint import run_folder
 from flwr_asyncdrop.checkpoint.files import FOLDER, all_checkpoints, discard
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.extras import is_installed
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
@@ -61,16 +61,10 @@ class RunFolder:
         DataError if it is damaged and no checkpoint can tell from where on, or if it
         was changed after the run had ended.
         """
-        if not self.history.exists():
+        if not self.history.exists() or self.history.stat().st_size == 0:
             return None
-        if not is_as_marked(self.path, _HISTORY):
-            raise DataError(
-                f"{self.history} was changed after its run had ended: put the run's "
-                f"own back, or delete {self.path} to do the run again"
-            )
         try:
-            records = list(read_history(self.history))
-            return RunLog.from_records(records) if records else None
+            return read_log(self.history)
         except DataError:
             if self.can_resume:
                 return None

@@ -15,6 +15,7 @@ from safetensors.torch import save
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import INCIDENTAL, IRRELEVANT, LEFT_OUT, RunConfig
+from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.evaluation import CentralTest
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.app.fleets import build_fleet
@@ -24,23 +25,17 @@ from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.exceptions import (
     CheckpointError,
     ConfigError,
-    MissingExtraError,
 )
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history
+from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
-from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.storage.done import DONE
-from flwr_asyncdrop.storage.lock import FolderLock
-from flwr_asyncdrop.storage.patience import Patience
 from flwr_asyncdrop.storage.whole import write_whole
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-_PATIENCE = Patience()
 _DEFAULTS = RunConfig().settings
 _SELECTIONS = {"stratified": Stratified, "uniform": Uniform}
 
@@ -99,26 +94,26 @@ def run_experiment(
     command = resume_command or _flwr_run(config, out)
     if config.resume and not out.is_dir():
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
-    with FolderLock(out):
+    with FilesAtTheEnd(out, say, command) as files:
         folder = RunFolder(out)
-        over = config.resume == str(out) and folder.is_trained
+        over = _resumes_all(config, out) and folder.is_trained
         if not over:
             if not (config.resume or config.overwrite):
                 folder.refuse_what_is_there(resume_command or _resume_what(out, config))
-            over = _train(grid, config, folder, callbacks, command, say)
-        finish(out, over=over, say=say, resume_command=command)
+            over = _train(grid, config, files, callbacks, command)
+        files.finish(over=over)
     return out
 
 
 def _train(
     grid: Grid,
     config: RunConfig,
-    folder: RunFolder,
+    files: FilesAtTheEnd,
     callbacks: Sequence[Callback],
     resume_command: str,
-    say: Callable[[str], None],
 ) -> bool:
     """Run, and write history and model; return whether all rounds were done."""
+    folder = RunFolder(files.folder)
     history = HistoryWriter(
         folder.history,
         {"algorithm": config.algo, "config": _portable(config)},
@@ -130,7 +125,6 @@ def _train(
     earlier = EarlierFiles(folder)
     callbacks = [earlier, history, test, *callbacks, *_monitors(config)]
     strategy = build_strategy(config, callbacks, checkpointer)
-    write = partial(_PATIENCE.until_written, say=say, otherwise=_again(resume_command))
     try:
         result = strategy.start(
             grid=grid,
@@ -140,35 +134,13 @@ def _train(
             train_config=ConfigRecord({"lr": config.lr}),
             evaluate_fn=test,
         )
-        write(folder.history, history.flush)
+        files.write(folder.history, history.flush)
     finally:
         history.close()
     trained = trained_model(config, wire.from_record(result.arrays))
     model = save(trained.state_dict(), {"algorithm": config.algo})
-    write(folder.model, lambda: write_whole(folder.model, model))
+    files.write(folder.model, lambda: write_whole(folder.model, model))
     return not history.ended_early
-
-
-def finish(
-    out: Path, *, over: bool, say: Callable[[str], None], resume_command: str
-) -> None:
-    """Write the files of a run that come after its model, and say what it came to.
-
-    If it is over, the last one is the mark that all are there.
-    """
-    folder = RunFolder(out)
-    write = partial(_PATIENCE.until_written, say=say, otherwise=_again(resume_command))
-    try:
-        if not folder.picture.exists():
-            write(folder.picture, lambda: draw_run(folder.history, folder.picture))
-    except MissingExtraError as error:
-        logger.warning("no picture: %s", error)
-    for line in summarise(read_history(folder.history)).text().splitlines():
-        logger.info("%s", line)
-    for label, path in folder.files.items():
-        logger.info("%-8s %s", label, path)
-    if over:
-        write(folder.path / DONE, folder.mark)
 
 
 def _portable(config: RunConfig) -> dict[str, object]:
@@ -225,8 +197,9 @@ def _resume_what(out: Path, config: RunConfig) -> str:
         return _flwr_run(config, out)
 
 
-def _again(resume_command: str) -> str:
-    return f"to try again: {resume_command}"
+def _resumes_all(config: RunConfig, out: Path) -> bool:
+    """Return whether a run resumes from its newest checkpoint, not from one by name."""
+    return bool(config.resume) and Path(config.resume).expanduser().absolute() == out
 
 
 def _flwr_run(config: RunConfig, out: Path) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from flwr_asyncdrop.app.config import RunConfig, Value
+from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
-from flwr_asyncdrop.app.server import finish
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.display import (
     LineDisplay,
@@ -105,7 +105,8 @@ def _resume(settings: Mapping[str, Value], workers: int) -> None:
 def _finish(out: Path, command: str) -> None:
     """Write what a run lacks that did all its rounds, and show what it came to."""
     with make_display(make_console()) as display, warnings_to(display.say):
-        finish(out, over=True, say=display.say, resume_command=command)
+        with FilesAtTheEnd(out, display.say, command) as files:
+            files.finish(over=True)
         _show_result(out, display)
 
 

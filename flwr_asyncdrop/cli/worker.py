@@ -11,7 +11,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from flwr_asyncdrop.app.server import finish, run_experiment
+from flwr_asyncdrop.app.end import FilesAtTheEnd
+from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress, Said, Waiting
 from flwr_asyncdrop.cli.runs import (
     LOG,
@@ -70,11 +71,14 @@ def work(run: RunSpec, workers: int, channel: "Connection[Said, None]") -> None:
     try:
         with FolderLock(run.folder, patience=_PATIENCE):
             _write_output_to(run.folder / LOG)
-            _do(run, workers, channel.send)
+            try:
+                _do(run, workers, channel.send)
+            except Exception:
+                traceback.print_exc()
+                raise
     except BrokenPipeError:
         sys.exit(_FAILED)  # the comparison is gone
     except Exception as error:
-        traceback.print_exc()
         known = isinstance(error, AsyncDropError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
         channel.send(Failed(reason))
@@ -90,12 +94,10 @@ def _do(
     if not is_complete(run) and not is_trained(run):
         execute(resumed(run), workers, say, _COMMAND)
         return
-    finish(
-        run.folder,
-        over=True,
-        say=lambda reason: say(Waiting(reason)),
-        resume_command=_COMMAND,
-    )
+    with FilesAtTheEnd(
+        run.folder, lambda reason: say(Waiting(reason)), _COMMAND
+    ) as files:
+        files.finish(over=True)
     say(progress_of(run))
 
 

@@ -41,7 +41,14 @@ def read_mark(folder: Path) -> Mapping[str, FileDigest] | None:
         if found["format"] != _FORMAT:
             return None
         return {name: FileDigest(**entry) for name, entry in found["files"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):
         return None
 
 

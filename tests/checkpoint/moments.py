@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import flwr_asyncdrop.app.server
+import flwr_asyncdrop.app.end
 from flwr_asyncdrop.storage.whole import write_whole
 
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
@@ -46,7 +46,7 @@ class Moments:
 
     def begin(self) -> None:
         """Begin in this process, whose pictures are quick from now on."""
-        flwr_asyncdrop.app.server.draw_run = _draw
+        flwr_asyncdrop.app.end.draw_run = _draw
         descriptor = None
         if self.notes is not None:
             descriptor = os.open(self.notes, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -20,6 +20,8 @@ from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, DataError
 from flwr_asyncdrop.observers.history import SCHEMA
 
 SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
+UPDATE = {"event": "update", "time": 8.0, "device": 1, "rank": 0, "staleness": 0}
+UPDATE |= {"update": 1, "round": 1, "bytes_down": 9, "bytes_up": 9, "metrics": {}}
 VARIANTS = [Variant("one", SETTINGS), Variant("other", {**SETTINGS, "lr": 0.2})]
 
 
@@ -31,10 +33,10 @@ def run(tmp_path):
 def write(run, updates=12, *, ended=True, whole=True, devices=10, **config):
     """Leave a run; `config` is what differs, `whole` whether it has all its files."""
     recorded = {**SETTINGS, "seed": 7, "partition": "speed-level", **config}
-    first = {"schema": SCHEMA, "devices": devices, "config": recorded}
-    lines = [{"event": "run", **first}, *({"event": "update"} for _ in range(updates))]
+    first = {"schema": SCHEMA, "devices": devices, "full_bytes": 9, "config": recorded}
+    lines = [{"event": "run", **first}, *(UPDATE for _ in range(updates))]
     if ended:
-        lines.append({"event": "end", "updates": updates, "time": 8.0, "failures": {}})
+        lines.append({**UPDATE, "event": "end", "updates": updates, "failures": {}})
     run.folder.mkdir(parents=True)
     text = "".join(
         f"{json.dumps({**line, 'wall': {'seconds': 0}})}\n" for line in lines
