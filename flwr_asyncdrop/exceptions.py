@@ -5,6 +5,8 @@
     AsyncDropError
     ├── ConfigError            a run-config key is unknown, wrong or contradictory
     ├── CheckpointError        a checkpoint cannot be used
+    │   └── DamagedError           its files are not what was written
+    ├── FolderError            a run's folder is in use, or cannot be written
     ├── DataError              a data set is missing or damaged
     ├── MissingExtraError      a package is missing that an extra brings
     ├── SubmodelError
@@ -36,6 +38,14 @@ class ConfigError(AsyncDropError, ValueError):
 
 class CheckpointError(AsyncDropError):
     """A checkpoint is missing, damaged, or of another run or version."""
+
+
+class DamagedError(CheckpointError):
+    """The files of a checkpoint are not what was written."""
+
+
+class FolderError(AsyncDropError):
+    """A run's folder is in use by somebody else, or its files cannot be written."""
 
 
 class DataError(AsyncDropError):

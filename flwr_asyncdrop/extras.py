@@ -1,6 +1,7 @@
 """Packages that only some uses need: each comes with an extra of this package."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 from flwr_asyncdrop.exceptions import MissingExtraError
@@ -18,3 +19,8 @@ def require(module: str, extra: str) -> ModuleType:
             f"{package} is not installed: pip install 'flwr-asyncdrop[{extra}]'",
             name=package,
         ) from error
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module could be imported, without importing it."""
+    return find_spec(module) is not None

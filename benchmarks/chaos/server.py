@@ -97,7 +97,8 @@ def run(grid: Grid, folder: Path) -> None:
         min_available_nodes=settings.in_flight,
         faults=FaultPolicy(deadline=settings.deadline),
         checkpointer=_checkpointer(settings, folder),
-        callbacks=[HistoryWriter(folder / "history.jsonl"), books],
+        # One that was killed before its first checkpoint begins again.
+        callbacks=[HistoryWriter(folder / "history.jsonl", overwrite=True), books],
     )
     ballast = torch.rand(settings.ballast * _FLOATS_PER_MEGABYTE)
     result = strategy.start(

@@ -3,8 +3,7 @@
 import logging
 import math
 import platform
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -12,22 +11,27 @@ from pathlib import Path
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import INCIDENTAL, IRRELEVANT, LEFT_OUT, RunConfig
+from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.evaluation import CentralTest
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule
-from flwr_asyncdrop.checkpoint import Checkpointer, run_folder
-from flwr_asyncdrop.exceptions import ConfigError, MissingExtraError
+from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
+from flwr_asyncdrop.checkpoint import Checkpointer, newest
+from flwr_asyncdrop.exceptions import (
+    CheckpointError,
+    ConfigError,
+)
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history
+from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
-from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.storage.whole import write_whole
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -72,11 +76,13 @@ def run_experiment(
     config: RunConfig,
     callbacks: Sequence[Callback] = (),
     resume_command: str = "",
+    say: Callable[[str], None] = logger.warning,
 ) -> Path:
     """Run what `config` describes on the nodes of `grid`, whose clients have it too.
 
     Return the folder with ``history.jsonl``, ``model.safetensors`` and ``run.png``. The
-    log names `resume_command`, by default the ``flwr run`` that resumes the run.
+    log names `resume_command`, by default the ``flwr run`` that resumes the run. `say`
+    tells what the end of the run waits for, if its files cannot be written.
     """
     if config.resume and config.algorithm.keeps_client_state:
         raise ConfigError(
@@ -85,51 +91,56 @@ def run_experiment(
         )
     torch.set_num_threads(config.threads)
     out = output_dir(config)
+    command = resume_command or _flwr_run(config, out)
+    if config.resume and not out.is_dir():
+        raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
+    with FilesAtTheEnd(out, say, command) as files:
+        folder = RunFolder(out)
+        over = _resumes_all(config, out) and folder.is_trained
+        if not over:
+            if not (config.resume or config.overwrite):
+                folder.refuse_what_is_there(resume_command or _resume_what(out, config))
+            over = _train(grid, config, files, callbacks, command)
+        files.finish(over=over)
+    return out
+
+
+def _train(
+    grid: Grid,
+    config: RunConfig,
+    files: FilesAtTheEnd,
+    callbacks: Sequence[Callback],
+    resume_command: str,
+) -> bool:
+    """Run, and write history and model; return whether all rounds were done."""
+    folder = RunFolder(files.folder)
     history = HistoryWriter(
-        out / "history.jsonl",
+        folder.history,
         {"algorithm": config.algo, "config": _portable(config)},
         _machine(),
+        overwrite=config.overwrite,
     )
     test = CentralTest(config)
-    checkpointer = checkpointer_of(config, out, resume_command)
-    callbacks = [history, test, *callbacks, *_monitors(config)]
+    checkpointer = checkpointer_of(config, folder.path, resume_command)
+    earlier = EarlierFiles(folder)
+    callbacks = [earlier, history, test, *callbacks, *_monitors(config)]
     strategy = build_strategy(config, callbacks, checkpointer)
-    result = strategy.start(
-        grid=grid,
-        initial_arrays=ArrayRecord(initial_model(config).state_dict()),
-        num_rounds=config.num_rounds,
-        timeout=config.timeout,
-        train_config=ConfigRecord({"lr": config.lr}),
-        evaluate_fn=test,
-    )
-    model = out / "model.safetensors"
-    trained = trained_model(config, wire.from_record(result.arrays))
-    save_file(trained.state_dict(), model, {"algorithm": config.algo})
-    files = {"history": history.path, "model": model}
     try:
-        files["picture"] = draw_run(history.path, out / "run.png")
-    except MissingExtraError as error:
-        logger.warning("no picture: %s", error)
-    for line in summarise(read_history(history.path)).text().splitlines():
-        logger.info("%s", line)
-    for label, path in files.items():
-        logger.info("%-8s %s", label, path)
-    if checkpointer is not None and not history.ended_early:
-        checkpointer.discard()
-    return out
-
-
-def output_dir(config: RunConfig) -> Path:
-    """Return the absolute folder of the run's files, made if need be."""
-    if config.resume:
-        out = run_folder(Path(config.resume).expanduser().absolute())
-    elif config.out_dir:
-        out = Path(config.out_dir).expanduser().absolute()
-    else:
-        stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-        out = Path.cwd() / "runs" / f"{stamp}-{config.algorithm.label()}"
-    out.mkdir(parents=True, exist_ok=True)
-    return out
+        result = strategy.start(
+            grid=grid,
+            initial_arrays=ArrayRecord(initial_model(config).state_dict()),
+            num_rounds=config.num_rounds,
+            timeout=config.timeout,
+            train_config=ConfigRecord({"lr": config.lr}),
+            evaluate_fn=test,
+        )
+        files.write(folder.history, history.flush)
+    finally:
+        history.close()
+    trained = trained_model(config, wire.from_record(result.arrays))
+    model = save(trained.state_dict(), {"algorithm": config.algo})
+    files.write(folder.model, lambda: write_whole(folder.model, model))
+    return not history.ended_early
 
 
 def _portable(config: RunConfig) -> dict[str, object]:
@@ -174,12 +185,31 @@ def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer 
         incidental=IRRELEVANT,
         defaults=_DEFAULTS,
         command=command or _flwr_run(config, out),
+        overwrite=config.overwrite,
     )
+
+
+def _resume_what(out: Path, config: RunConfig) -> str:
+    """Return the ``flwr run`` that resumes the run in a folder, which knows itself."""
+    try:
+        return _flwr_run(RunConfig.parse(newest(out).settings), out)
+    except (CheckpointError, ConfigError):
+        return _flwr_run(config, out)
+
+
+def _resumes_all(config: RunConfig, out: Path) -> bool:
+    """Return whether a run resumes from its newest checkpoint, not from one by name."""
+    return bool(config.resume) and Path(config.resume).expanduser().absolute() == out
 
 
 def _flwr_run(config: RunConfig, out: Path) -> str:
     """Return the ``flwr run`` that resumes a run; it needs as many nodes."""
-    settings = {**config.settings, "out-dir": "", "resume": str(out)}
+    settings = {
+        **config.settings,
+        "out-dir": "",
+        "overwrite": False,
+        "resume": str(out),
+    }
     given = (
         f"{key}={_toml(value)}"
         for key, value in settings.items()

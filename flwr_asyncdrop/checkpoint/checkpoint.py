@@ -1,7 +1,7 @@
 """A checkpoint that has been read, and which one a run resumes from."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from flwr_asyncdrop.checkpoint.files import (
     all_checkpoints,
     read_body,
     read_tensors,
+    run_of,
 )
 from flwr_asyncdrop.exceptions import CheckpointError, ShapeError
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART
@@ -25,6 +26,8 @@ class Checkpoint:
     """A checkpoint that has been read."""
 
     path: Path
+    run: str
+    """The id of its run."""
     settings: dict[str, Json]
     """The settings of the run."""
     updates: int
@@ -38,7 +41,14 @@ class Checkpoint:
         """Read a checkpoint; what is missing or damaged raises a CheckpointError."""
         body = read_body(path)
         parts = unpack(body["parts"], read_tensors(path, body["tensors_sha256"]))
-        return cls(path, body["settings"], body["updates"], body["devices"], parts)
+        return cls(
+            path,
+            body["run"],
+            body["settings"],
+            body["updates"],
+            body["devices"],
+            parts,
+        )
 
     def restore(self, parts: Mapping[str, Stateful]) -> None:
         """Load into each part of a run the state that was saved of it.
@@ -74,7 +84,7 @@ def newest(folder: Path) -> Checkpoint:
     """Return the newest checkpoint of a run's folder that is not damaged.
 
     Given the folder of one checkpoint, return that one. A CheckpointError says why
-    there is none.
+    there is none, or that those there are of different runs.
     """
     if folder.parent.name == FOLDER:
         return Checkpoint.read(folder)
@@ -84,6 +94,17 @@ def newest(folder: Path) -> Checkpoint:
             f"{folder} has no checkpoint to resume from: the run ended, never began, "
             "or had checkpoint-every=0"
         )
+    found = _first_whole(candidates)
+    for path in candidates:
+        if run_of(path) not in ("", found.run):
+            raise CheckpointError(
+                f"{found.path} and {path} are of different runs: take away the one "
+                "that does not belong there"
+            )
+    return found
+
+
+def _first_whole(candidates: Sequence[Path]) -> Checkpoint:
     for path in candidates[:-1]:
         try:
             return Checkpoint.read(path)

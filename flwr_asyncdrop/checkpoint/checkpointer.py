@@ -1,28 +1,43 @@
 """Saves a run in a thread, and finds the checkpoint that it resumes from."""
 
 import logging
-import shutil
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
+from uuid import uuid4
 
 from safetensors import SafetensorError
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.checkpoint.codec import Json, pack
-from flwr_asyncdrop.checkpoint.files import FOLDER, START_OVER, forget_later, write
-from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.checkpoint.files import (
+    FOLDER,
+    START_OVER,
+    all_checkpoints,
+    all_of_ours,
+    checkpoints_of,
+    delete,
+    delete_drafts,
+    write,
+)
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import Stateful
+from flwr_asyncdrop.storage.lock import FolderLock
+from flwr_asyncdrop.storage.whole import changing
 
 logger = logging.getLogger("flwr.asyncdrop")
 
 
 class Checkpointer(Callback):
-    """Saves a run, and says what it resumes from.
+    """Saves a run, and says what it resumes from; a context manager.
+
+    While it is entered, as `AsyncStrategy.start` does, nobody else can write to the
+    folder: a second one is refused with a FolderError that says who does.
 
     There is a checkpoint before the first update, one every so many rounds, one when
     a signal stops the run, and one when the run ends early. One that cannot be written
@@ -52,6 +67,9 @@ class Checkpointer(Callback):
         The values of settings that a checkpoint is too old to have.
     command : str
         How to resume the run, for the log.
+    overwrite : bool
+        Whether a run that begins may delete the checkpoints of another one in the
+        folder. Without that it is refused.
     """
 
     def __init__(
@@ -65,6 +83,7 @@ class Checkpointer(Callback):
         incidental: Collection[str] = (),
         defaults: Mapping[str, Json] | None = None,
         command: str = "do the same with Checkpointer(folder, resume=folder)",
+        overwrite: bool = False,
     ) -> None:
         at_least(1).check("every", every)
         at_least(1).check("keep", keep)
@@ -76,8 +95,12 @@ class Checkpointer(Callback):
         self.incidental = incidental
         self.defaults = dict(defaults or {})
         self.command = command
+        self.overwrite = overwrite
         self._all_settings = self.settings
-        self._resumed: Path | None = None
+        self._lock = FolderLock(folder)
+        self._run = ""
+        # Those of this run, the oldest first.
+        self._own: list[Path] = []
         self._parts: Mapping[str, Stateful] = {}
         self._updates_between = 0
         self._due = 0
@@ -89,19 +112,38 @@ class Checkpointer(Callback):
         """The folder of the checkpoints."""
         return self.folder / FOLDER
 
+    def __enter__(self) -> Self:
+        self._lock.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
     def load(self, settings: Mapping[str, Json]) -> Checkpoint | None:
         """Return the checkpoint that the run resumes from; None if it begins.
 
         `settings` are those that the strategy knows. A CheckpointError says that there
-        is no checkpoint, or none that fits.
+        is no checkpoint, or none that fits; a ConfigError, that another run's are in
+        the way.
         """
         self._all_settings = {**settings, **self.settings}
-        self._resumed = None
+        self._own = []
         if self.resume is None:
+            if not self.overwrite and all_checkpoints(self.path):
+                raise ConfigError(
+                    f"{self.path} has a run that can be resumed: {self.command}; to "
+                    "replace it, say overwrite"
+                )
+            self._run = uuid4().hex
             return None
         checkpoint = newest(self.resume)
         self._check_settings(checkpoint)
-        self._resumed = checkpoint.path
+        self._run = checkpoint.run
+        self._own = [
+            path
+            for path in reversed(checkpoints_of(self.path, self._run))
+            if int(path.name) <= int(checkpoint.path.name)
+        ]
         return checkpoint
 
     def attach(self, parts: Mapping[str, Stateful], updates_per_round: int) -> None:
@@ -112,10 +154,22 @@ class Checkpointer(Callback):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing = None
 
+    def on_start(self, state: RunState) -> None:
+        """Delete the checkpoints of the run that is replaced."""
+        with changing(self.path):
+            delete_drafts(self.path)
+            if self.overwrite:
+                delete(all_of_ours(self.path))
+
     def on_resume(self, state: RunState) -> None:
-        """Delete the checkpoints after the one that the run resumes from."""
-        if self._resumed is not None:
-            forget_later(self._resumed)
+        """Delete the checkpoints after the one that the run resumes from.
+
+        They count on the history after it, which the run writes again.
+        """
+        later = set(checkpoints_of(self.path, self._run)) - set(self._own)
+        with changing(self.path):
+            delete_drafts(self.path)
+            delete(sorted(later, reverse=True))
         self._due = self._next(state)
 
     def on_pause(self, state: RunState) -> None:
@@ -128,7 +182,10 @@ class Checkpointer(Callback):
         """Save the run as it is now, and say how it resumes."""
         self._save(state)
         self._thread.shutdown()
-        logger.warning("interrupted; to resume: %s", self.command)
+        if self._own:
+            logger.warning("interrupted; to resume: %s", self.command)
+        else:
+            logger.warning("interrupted, and no checkpoint could be written")
 
     def on_end(self, state: RunState) -> None:
         """Save a run that ended before its last round, and wait for the disk."""
@@ -136,12 +193,6 @@ class Checkpointer(Callback):
             self._save(state)
             logger.warning("to resume: %s", self.command)
         self._thread.shutdown()
-
-    def discard(self) -> None:
-        """Delete all checkpoints, when the run is over and its files are written."""
-        if self.path.is_dir():
-            # Renamed first: half a folder must not look like one to resume from.
-            shutil.rmtree(self.path.rename(self.path.with_suffix(".tmp")))
 
     def _next(self, state: RunState) -> int:
         return (state.updates // self._updates_between + 1) * self._updates_between
@@ -153,6 +204,7 @@ class Checkpointer(Callback):
             {name: part.state_dict() for name, part in self._parts.items()}
         )
         body = {
+            "run": self._run,
             "settings": self._all_settings,
             "updates": state.updates,
             "devices": state.num_devices,
@@ -164,7 +216,11 @@ class Checkpointer(Callback):
         callbacks = [p for p in self._parts.values() if isinstance(p, Callback)]
         files = [file for callback in callbacks for file in callback.files]
         try:
-            write(self.path, body, tensors, self.keep, files)
+            self._lock.check()
+            self._own.append(write(self.path, body, tensors, files))
+            while len(self._own) > self.keep:
+                delete(self._own[:1])
+                del self._own[0]
         except (OSError, SafetensorError) as error:
             logger.warning(
                 "no checkpoint at update %d, and the run continues: %s",

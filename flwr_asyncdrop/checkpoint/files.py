@@ -5,85 +5,133 @@
 
 import hashlib
 import json
-import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from uuid import uuid4
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.codec import Json
-from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.exceptions import CheckpointError, DamagedError
+from flwr_asyncdrop.storage.whole import sync
 
 FOLDER = "checkpoints"
 """Name of the folder of checkpoints in that of their run."""
 
 START_OVER = "start the run again without resume"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _FORMAT = "flwr-asyncdrop checkpoint"
 _JSON, _TENSORS = "state.json", "state.safetensors"
 _DIGITS = 6
+_NUMBER = re.compile(r"[0-9]{6,18}")
+_DRAFT = re.compile(r"draft-[0-9a-f]{32}")
 
 
 def all_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the newest first."""
-    if not folder.is_dir():
-        return []
-    found = [path for path in folder.iterdir() if path.name.isdecimal()]
+    """Return the checkpoints in a folder, the newest first.
+
+    A checkpoint is a folder with a number for a name and a state in it, damaged or not.
+    """
+    found = [path for path in _numbered(folder) if (path / _JSON).is_file()]
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def forget_later(path: Path) -> None:
-    """Delete the checkpoints that are newer than one that a run resumes from.
+def checkpoints_of(folder: Path, run: str) -> list[Path]:
+    """Return those of one run, by its id, the newest first."""
+    return [path for path in all_checkpoints(folder) if run_of(path) == run]
 
-    They count on the history after it, which the run writes again.
+
+def run_of(path: Path) -> str:
+    """Return the id of the run that a checkpoint is of, "" if it cannot be read."""
+    try:
+        return str(read_body(path)["run"])
+    except CheckpointError:
+        return ""
+
+
+def all_of_ours(folder: Path) -> list[Path]:
+    """Return the checkpoints that this package wrote, of whatever run and version."""
+    return [path for path in all_checkpoints(folder) if _is_ours(path / _JSON)]
+
+
+def delete(paths: Iterable[Path]) -> None:
+    """Delete checkpoints, each in one step: half a one must not look like one."""
+    for path in paths:
+        draft = path.with_name(_draft_name())
+        with suppress(FileNotFoundError):  # somebody else has
+            path.rename(draft)
+            shutil.rmtree(draft)
+
+
+def discard(folder: Path) -> None:
+    """Delete the checkpoints of a run that is over.
+
+    Their folder goes, too, if nothing else is in it. Where they are of several runs,
+    none is deleted.
     """
-    for other in all_checkpoints(path.parent):
-        if int(other.name) > int(path.name):
-            shutil.rmtree(other)
+    delete_drafts(folder)
+    by_run = {path: run_of(path) for path in all_checkpoints(folder)}
+    ours = [path for path, run in by_run.items() if run]
+    if len({by_run[path] for path in ours}) == 1:
+        delete(ours)
+    with suppress(OSError):  # it never was there, or has what is not ours
+        folder.rmdir()
+
+
+def delete_drafts(folder: Path) -> None:
+    """Delete what processes that were killed have left of checkpoints.
+
+    Nobody else may be writing there.
+    """
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if _DRAFT.fullmatch(path.name) and path.is_dir() and _holds_only_ours(path):
+            shutil.rmtree(path)
 
 
 def write(
     folder: Path,
     body: Mapping[str, Json],
     tensors: Mapping[str, Tensor],
-    keep: int,
     files: Iterable[Path] = (),
 ) -> Path:
-    """Write a checkpoint, and delete the oldest but for `keep`; return its folder.
+    """Write a checkpoint; return its folder.
 
-    If the machine stops, there is the new one, or all that were there before. The
-    `files` are on the disk before it is. The body has ``settings``, ``updates``,
-    ``devices`` and ``parts``, which name the tensors.
+    If the machine stops, or there is an error, it is there as a whole or not at all.
+    The `files` are on the disk before it is. The body has ``run``, ``settings``,
+    ``updates``, ``devices`` and ``parts``, which name the tensors.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    before = all_checkpoints(folder)
-    number = int(before[0].name) + 1 if before else 1
-    path = folder / f"{number:0{_DIGITS}}"
-    for left_over in folder.glob("*.tmp"):
-        shutil.rmtree(left_over)
-    draft = path.with_suffix(".tmp")
+    numbers = [int(path.name) for path in _numbered(folder)]
+    path = folder / f"{max(numbers, default=0) + 1:0{_DIGITS}}"
+    draft = folder / _draft_name()
     draft.mkdir()
-    save_file(_apart(tensors), draft / _TENSORS)
-    content = {
-        "format": _FORMAT,
-        "format_version": FORMAT_VERSION,
-        "written_by": version("flwr-asyncdrop"),
-        "tensors_sha256": _sha256(draft / _TENSORS),
-        **body,
-    }
-    (draft / _JSON).write_text(
-        json.dumps({**content, "sha256": _digest(content)}), encoding="utf-8"
-    )
-    for written in (*files, draft / _TENSORS, draft / _JSON, draft):
-        _sync(written)
-    draft.rename(path)
-    _sync(folder)
-    for old in all_checkpoints(folder)[keep:]:
-        shutil.rmtree(old)
+    try:
+        save_file(_apart(tensors), draft / _TENSORS)
+        content = {
+            "format": _FORMAT,
+            "format_version": FORMAT_VERSION,
+            "written_by": version("flwr-asyncdrop"),
+            "tensors_sha256": _sha256(draft / _TENSORS),
+            **body,
+        }
+        (draft / _JSON).write_text(
+            json.dumps({**content, "sha256": _digest(content)}), encoding="utf-8"
+        )
+        for written in (*files, draft / _TENSORS, draft / _JSON, draft):
+            sync(written)
+        draft.rename(path)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)  # it may be what fills the disk
+        raise
+    sync(folder)
     return path
 
 
@@ -91,7 +139,7 @@ def read_body(path: Path) -> dict[str, Json]:
     """Return what a checkpoint holds beside its tensors."""
     file = path / _JSON
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = _load(file)
     except OSError as error:
         raise CheckpointError(
             f"cannot read the checkpoint {file}: {error.strerror}; {START_OVER}"
@@ -127,8 +175,8 @@ def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
         raise _damaged(file, str(error)) from error
 
 
-def _damaged(file: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
+def _damaged(file: Path, reason: str) -> DamagedError:
+    return DamagedError(
         f"the checkpoint {file} is damaged ({' '.join(reason.split())}): delete its "
         f"folder to resume from the one before, or {START_OVER}"
     )
@@ -155,10 +203,31 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def _is_ours(file: Path) -> bool:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        content = _load(file)
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == _FORMAT
+
+
+def _load(file: Path) -> Json:
+    """Read JSON; ValueError if it is none."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _numbered(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if _NUMBER.fullmatch(path.name)]
+
+
+def _draft_name() -> str:
+    return f"draft-{uuid4().hex}"
+
+
+def _holds_only_ours(folder: Path) -> bool:
+    return {path.name for path in folder.iterdir()} <= {_JSON, _TENSORS}

@@ -23,13 +23,23 @@ from flwr_asyncdrop.cli.flags import (
 )
 from flwr_asyncdrop.cli.pool import RunPool, cores, share_out
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
-from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete, resumed
+from flwr_asyncdrop.cli.refusals import refuse_at_once
+from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.report import comparison_table
+from flwr_asyncdrop.storage.lock import FolderLock
 
 _FAILED = 1
 # What the command sets in another way, and a port, which runs cannot share.
-_WITHOUT = ("algo", "seed", "out-dir", "resume", "metrics-port", "metrics-address")
+_WITHOUT = (
+    "algo",
+    "seed",
+    "out-dir",
+    "overwrite",
+    "resume",
+    "metrics-port",
+    "metrics-address",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -101,7 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
     console = make_console()
-    num_failed = compare(runs, arguments.jobs, console)
+    with FolderLock(out):
+        num_failed = compare(runs, arguments.jobs, console)
     if num_failed < len(runs):
         console.print(comparison_table([out]))
         line = f"figures and a page with everything: asyncdrop report {out}"
@@ -125,7 +136,8 @@ def _what(
 
 def compare(runs: Sequence[RunSpec], jobs: int, console: Console) -> int:
     """Do the runs that are missing on so many cores; return how many failed."""
-    missing = [resumed(run) for run in runs if not is_complete(run)]
+    missing = [run for run in runs if not is_complete(run)]
+    refuse_at_once(missing)
     num_complete = len(runs) - len(missing)
     failed = 0
     with make_display(console, len(runs), num_complete) as display:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Self
 
 from rich.console import Console
@@ -17,7 +17,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from flwr_asyncdrop.cli.events import Ended, Event, Failed, RunProgress, Started
+from flwr_asyncdrop.cli.events import (
+    Ended,
+    Event,
+    Failed,
+    RunProgress,
+    Started,
+    Waiting,
+)
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 
 _WIDTH_OF_FILES = 120
@@ -57,6 +64,8 @@ class LineDisplay:
                 self.on_start(run)
             case RunProgress():
                 self.on_progress(run, event)
+            case Waiting():
+                self.say(f"waiting  {run.name}: {event.reason}")
             case Ended() | Failed():
                 self._num_ended += 1
                 self.on_end(run)
@@ -88,8 +97,9 @@ class LineDisplay:
             self.say(f"         its log: {log}")
 
     def say(self, line: str) -> None:
-        """Print a line as it is."""
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        """Print a line as it is, if the disk or pipe that it goes to takes it."""
+        with suppress(OSError):
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 class BarDisplay(LineDisplay):

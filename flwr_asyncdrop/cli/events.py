@@ -34,6 +34,13 @@ class Started:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """The run cannot write its files, for a reason of one line, and tries again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """The run has ended well, with its last progress."""
 
@@ -47,7 +54,10 @@ class Failed:
     reason: str
 
 
-Event = Started | RunProgress | Ended | Failed
+Said = RunProgress | Waiting | Failed
+"""What a process says of the run that it does."""
+
+Event = Started | RunProgress | Waiting | Ended | Failed
 
 
 class Reporter(Callback):

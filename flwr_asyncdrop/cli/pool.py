@@ -12,10 +12,17 @@ from threading import Lock
 from typing import Self
 
 from flwr_asyncdrop.cli import worker
-from flwr_asyncdrop.cli.events import Ended, Event, Failed, RunProgress, Started
+from flwr_asyncdrop.cli.events import (
+    Ended,
+    Event,
+    Failed,
+    RunProgress,
+    Said,
+    Started,
+)
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 
-Work = Callable[[RunSpec, int, "Connection[RunProgress | Failed, None]"], None]
+Work = Callable[[RunSpec, int, "Connection[Said, None]"], None]
 
 _KILLED = -9
 
@@ -104,16 +111,18 @@ class RunPool:
         # The channel ends with the process only if nobody else holds its far end.
         far.close()
         self._events.put((run, Started()))
-        last: RunProgress | Failed = RunProgress()
+        last, failed = RunProgress(), None
         with near:
             try:
-                while isinstance(last := near.recv(), RunProgress):
-                    self._events.put((run, last))
+                while not isinstance(said := near.recv(), Failed):
+                    self._events.put((run, said))
+                    last = said if isinstance(said, RunProgress) else last
+                failed = said
             except EOFError:
                 pass
         process.join()
-        if isinstance(last, Failed):
-            return last
+        if failed is not None:
+            return failed
         code = process.exitcode
         return Failed(_how_it_died(code, run.folder / LOG)) if code else Ended(last)
 

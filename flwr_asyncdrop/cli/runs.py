@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from flwr_asyncdrop.app.config import IRRELEVANT, LEFT_OUT, RunConfig, Value, key_table
-from flwr_asyncdrop.checkpoint import newest
+from flwr_asyncdrop.app.run_folder import RunFolder
+from flwr_asyncdrop.checkpoint import Checkpoint, newest
+from flwr_asyncdrop.cli.events import RunProgress
 from flwr_asyncdrop.cli.variants import Variant
-from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.exceptions import ConfigError, DamagedError
 from flwr_asyncdrop.report.runlog import RunLog
 
-HISTORY = "history.jsonl"
 LOG = "run.log"
 
 
@@ -61,36 +61,65 @@ def all_runs(
 def is_complete(run: RunSpec) -> bool:
     """Return whether the run's folder already has its result.
 
-    A complete run of another configuration there is a ConfigError.
+    A run of another configuration there is a ConfigError, a history that was changed
+    since a DataError, and a checkpoint of another run or version a CheckpointError.
     """
-    path = run.folder / HISTORY
-    if not path.exists():
-        return False
-    records = list(read_history(path))
-    if not records or not RunLog.from_records(records).complete:
-        return False
-    recorded = {"devices": records[0].get("devices"), **records[0].get("config", {})}
-    if differences := _differences(recorded, run):
-        raise ConfigError(
-            f"{run.folder} has a complete run with another configuration "
-            f"({'; '.join(differences)}): choose another --out, or delete that folder"
-        )
-    return True
+    folder = RunFolder(run.folder)
+    if folder.log is not None and folder.log.complete:
+        _check_same("complete", _recorded(folder.log), run)
+        return folder.is_complete
+    if run.config.checkpoint_every and (checkpoint := _checkpoint(run)) is not None:
+        recorded = {"devices": checkpoint.devices, **checkpoint.settings}
+        _check_same("interrupted", recorded, run)
+    return False
+
+
+def is_trained(run: RunSpec) -> bool:
+    """Return whether all that the run's folder lacks can be made without training."""
+    return RunFolder(run.folder).is_trained
+
+
+def progress_of(run: RunSpec) -> RunProgress:
+    """Return how far a run that is over came."""
+    log = RunFolder(run.folder).log
+    if log is None or log.end is None:
+        return RunProgress()
+    curve = log.curve
+    metric = None if curve is None else (curve.metric.name, curve.final.value)
+    lost = sum(log.end["failures"].values())
+    return RunProgress(log.end["updates"], log.end["time"], metric, lost)
 
 
 def resumed(run: RunSpec) -> RunSpec:
     """Return a run as it resumes from its last checkpoint, if it has one.
 
-    It begins again if that is damaged, or of another configuration.
+    Without one, or if all are damaged, it begins again and replaces what is there.
     """
+    checkpoint = _checkpoint(run) if run.config.checkpoint_every else None
+    how = {"overwrite": True} if checkpoint is None else {"resume": str(run.folder)}
+    return replace(run, settings={**run.settings, **how})
+
+
+def _checkpoint(run: RunSpec) -> Checkpoint | None:
+    """Return the one to resume from; a CheckpointError says why none can be used."""
+    if not RunFolder(run.folder).can_resume:
+        return None
     try:
-        checkpoint = newest(run.folder)
-    except CheckpointError:
-        return run
-    recorded = {"devices": checkpoint.devices, **checkpoint.settings}
-    if run.config.checkpoint_every == 0 or _differences(recorded, run):
-        return run
-    return replace(run, settings={**run.settings, "resume": str(checkpoint.path)})
+        return newest(run.folder)
+    except DamagedError:  # all of them
+        return None
+
+
+def _recorded(log: RunLog) -> dict[str, Any]:
+    return {"devices": log.run.get("devices"), **log.run.get("config", {})}
+
+
+def _check_same(state: str, recorded: Mapping[str, Any], run: RunSpec) -> None:
+    if differences := _differences(recorded, run):
+        raise ConfigError(
+            f"{run.folder} has a run that is {state}, with another configuration "
+            f"({'; '.join(differences)}): choose another --out, or delete that folder"
+        )
 
 
 def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:

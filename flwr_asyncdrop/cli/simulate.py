@@ -2,15 +2,22 @@
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from flwr_asyncdrop.app.config import RunConfig, Value
-from flwr_asyncdrop.app.server import output_dir
+from flwr_asyncdrop.app.end import FilesAtTheEnd
+from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
-from flwr_asyncdrop.cli.display import make_console, make_display, warnings_to
-from flwr_asyncdrop.cli.events import Ended, RunProgress, Started
+from flwr_asyncdrop.cli.display import (
+    LineDisplay,
+    make_console,
+    make_display,
+    warnings_to,
+)
+from flwr_asyncdrop.cli.events import Ended, RunProgress, Started, Waiting
 from flwr_asyncdrop.cli.flags import (
     TASK_DEFAULTS,
     add_flags,
@@ -21,12 +28,13 @@ from flwr_asyncdrop.cli.flags import (
     given,
 )
 from flwr_asyncdrop.cli.presets import PRESETS
-from flwr_asyncdrop.cli.runs import HISTORY, RunSpec
+from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.cli.worker import execute
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report import summarise
+from flwr_asyncdrop.storage.lock import FolderLock
 
 
 def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -53,30 +61,60 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the run."""
-    settings, devices = _what(arguments)
+    settings, workers = given(arguments), arguments.workers
+    if "resume" in settings:
+        _refuse_needless(arguments)
+        _resume(settings, workers)
+        return 0
+    settings = preset_settings(PRESETS[arguments.task], settings)
     config = RunConfig.parse(settings)
-    out = output_dir(config)
-    name = f"{config.algorithm.label()} seed {config.seed}"
-    spec = RunSpec(name, out, {**settings, "out-dir": str(out)}, devices)
-    simulate(spec, arguments.workers, make_console())
+    spec = _spec(config, settings, output_dir(config), arguments.devices)
+    with FolderLock(spec.folder):
+        if not config.overwrite:
+            RunFolder(spec.folder).refuse_what_is_there(_command(spec.folder, workers))
+        simulate(spec, workers, make_console())
     return 0
 
 
-def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
-    settings = given(arguments)
-    if "resume" not in settings:
-        return preset_settings(PRESETS[arguments.task], settings), arguments.devices
+def _refuse_needless(arguments: argparse.Namespace) -> None:
     for name, default in TASK_DEFAULTS.items():
         if getattr(arguments, name) != default:
             raise ConfigError(
                 f"--{name} makes no difference to --resume, which reads the run's "
                 "settings from its folder: leave it out"
             )
-    checkpoint = newest(folder(str(settings["resume"])))
-    # The folder may have been moved since.
-    out = str(run_folder(checkpoint.path))
-    where = {"resume": str(checkpoint.path), "out-dir": out}
-    return {**checkpoint.settings, **settings, **where}, checkpoint.devices
+
+
+def _resume(settings: Mapping[str, Value], workers: int) -> None:
+    path = folder(str(settings["resume"]))
+    out = run_folder(path)
+    if not out.is_dir():
+        raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
+    with FolderLock(out):
+        if path == out and RunFolder(out).is_trained:
+            _finish(out, _command(out, workers))
+            return
+        checkpoint = newest(path)
+        # The folder may have been moved since.
+        where = {"resume": str(checkpoint.path), "out-dir": str(out)}
+        told = {**checkpoint.settings, "overwrite": False, **settings, **where}
+        spec = _spec(RunConfig.parse(told), told, out, checkpoint.devices)
+        simulate(spec, workers, make_console())
+
+
+def _finish(out: Path, command: str) -> None:
+    """Write what a run lacks that did all its rounds, and show what it came to."""
+    with make_display(make_console()) as display, warnings_to(display.say):
+        with FilesAtTheEnd(out, display.say, command) as files:
+            files.finish(over=True)
+        _show_result(out, display)
+
+
+def _spec(
+    config: RunConfig, settings: Mapping[str, Value], out: Path, devices: int
+) -> RunSpec:
+    name = f"{config.algorithm.label()} seed {config.seed}"
+    return RunSpec(name, out, {**settings, "out-dir": str(out)}, devices)
 
 
 def simulate(run: RunSpec, workers: int, console: Console) -> None:
@@ -85,19 +123,24 @@ def simulate(run: RunSpec, workers: int, console: Console) -> None:
     with make_display(console) as display, warnings_to(display.say):
         display.show(run, Started())
 
-        def say(progress: RunProgress) -> None:
+        def say(event: RunProgress | Waiting) -> None:
             nonlocal last
-            last = progress
-            display.show(run, progress)
+            last = event if isinstance(event, RunProgress) else last
+            display.show(run, event)
 
-        execute(run, workers, say, _command(run, workers))
+        execute(run, workers, say, _command(run.folder, workers))
         display.show(run, Ended(last))
-    for line in summarise(read_history(run.folder / HISTORY)).text().splitlines():
+        _show_result(run.folder, display)
+
+
+def _show_result(out: Path, display: LineDisplay) -> None:
+    files = RunFolder(out)
+    for line in summarise(read_history(files.history)).text().splitlines():
         display.say(line)
-    for path in sorted(run.folder.iterdir()):
+    for path in files.files.values():
         display.say(str(path))
 
 
-def _command(run: RunSpec, workers: int) -> str:
-    command = f"asyncdrop simulate --resume {shlex.quote(str(run.folder))}"
+def _command(out: Path, workers: int) -> str:
+    command = f"asyncdrop simulate --resume {shlex.quote(str(out))}"
     return f"{command} --workers {workers}" if workers else command

@@ -3,24 +3,43 @@
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
+from multiprocessing import parent_process
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.server import run_experiment
-from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress
-from flwr_asyncdrop.cli.runs import LOG, RunSpec
+from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress, Said, Waiting
+from flwr_asyncdrop.cli.runs import (
+    LOG,
+    RunSpec,
+    is_complete,
+    is_trained,
+    progress_of,
+    resumed,
+)
 from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.simulation import LocalGrid
+from flwr_asyncdrop.storage.lock import FolderLock
+from flwr_asyncdrop.storage.whole import changing
 
 _CLIENT_APP = "flwr_asyncdrop.client_app:app"
 _STDOUT, _STDERR = 1, 2
 _FAILED = 1
+_COMMAND = "the same asyncdrop compare"
+# What processes of a comparison that was killed may need to end.
+_PATIENCE = 10.0
 
 
 def execute(
-    run: RunSpec, workers: int, say: Callable[[RunProgress], None], resume_command: str
+    run: RunSpec,
+    workers: int,
+    say: Callable[[RunProgress | Waiting], None],
+    resume_command: str,
 ) -> None:
     """Do a run to its end, and write its files.
 
@@ -34,33 +53,81 @@ def execute(
         run_config=run.settings,
         threads_per_worker=config.threads,
     ) as grid:
-        run_experiment(grid, config, [Reporter(say)], resume_command)
+        reporter = Reporter(say)
+        run_experiment(
+            grid,
+            config,
+            [reporter],
+            resume_command,
+            lambda reason: say(Waiting(reason)),
+        )
 
 
-def work(
-    run: RunSpec, workers: int, channel: "Connection[RunProgress | Failed, None]"
-) -> None:
+def work(run: RunSpec, workers: int, channel: "Connection[Said, None]") -> None:
     """Do a run in a process of its own, which exits with 0 if all is well."""
     # Ctrl-C goes to the whole process group; the comparison decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_the_comparison()
     try:
-        _write_output_to(run.folder / LOG)
-        execute(run, workers, channel.send, "the same asyncdrop compare")
+        with FolderLock(run.folder, patience=_PATIENCE):
+            _write_output_to(run.folder / LOG)
+            try:
+                _do(run, workers, channel.send)
+            except Exception:
+                traceback.print_exc()
+                raise
     except BrokenPipeError:
         sys.exit(_FAILED)  # the comparison is gone
     except Exception as error:
-        traceback.print_exc()
         known = isinstance(error, AsyncDropError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
         channel.send(Failed(reason))
         sys.exit(_FAILED)
+    finally:
+        _let_go_of_the_log()
+
+
+def _do(
+    run: RunSpec, workers: int, say: Callable[[RunProgress | Waiting], None]
+) -> None:
+    """Do of a run what is missing, as it is now that nobody else can change it."""
+    if not is_complete(run) and not is_trained(run):
+        execute(resumed(run), workers, say, _COMMAND)
+        return
+    with FilesAtTheEnd(
+        run.folder, lambda reason: say(Waiting(reason)), _COMMAND
+    ) as files:
+        files.finish(over=True)
+    say(progress_of(run))
+
+
+def _end_with_the_comparison() -> None:
+    """End this process when the one that started it dies, or it would hold the run."""
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_outlive, args=(parent,), daemon=True).start()
+
+
+def _outlive(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(_FAILED)
 
 
 def _write_output_to(path: Path) -> None:
     """Let all that this process prints, in whatever language, go to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    with path.open("wb") as log:
+    with changing(path), path.open("wb") as log:
         os.dup2(log.fileno(), _STDOUT)
         os.dup2(log.fileno(), _STDERR)
+
+
+def _let_go_of_the_log() -> None:
+    """Print what is left; on a disk that is full nothing of that is worth a failure."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

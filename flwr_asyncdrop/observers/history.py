@@ -23,25 +23,31 @@
                         there were any; ``ended``, why, if it ended early
 ======================  ==========================================================
 
-Times are seconds on the run's clock. Whatever depends on the machine stands under
-``wall``: the real ``seconds`` since the start, and metrics whose name begins with
-``wall-``. Under the virtual clock everything else is a function of the configuration
-and the seed, bit for bit.
+Times are seconds on the run's clock. A number that JSON does not have, NaN or infinity,
+is null. Whatever depends on the machine stands under ``wall``: the real ``seconds``
+since the start, metrics whose name begins with ``wall-``, and in the first line the
+``run``, an id that no other run has. Under the virtual clock everything else is a
+function of the configuration and the seed, bit for bit.
 """
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+from uuid import uuid4
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import CheckpointError, DataError
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.observers.history_file import HistoryFile
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 SCHEMA = 2
 """Version of what the lines hold."""
@@ -56,18 +62,21 @@ class HistoryWriter(Callback):
     """Writes ``history.jsonl`` during the run.
 
     The line of an evaluation stands where the evaluation was asked for: the lines
-    behind it wait until it has ended.
+    behind it wait until it has ended. Lines that the disk does not take are kept and
+    tried again with the next ones.
 
     Parameters
     ----------
     path : Path
-        The file; its folder is made, an old file is replaced.
+        The file; its folder is made. Nobody else may be writing it.
     run : mapping of str to JSON values
         What the first line says about the run.
     machine : mapping of str to JSON values
         What the first line says under ``wall``.
     timer : callable
         Source of monotonic seconds, for ``wall``.
+    overwrite : bool
+        Whether a run that begins may replace a file that is there already.
 
     Attributes
     ----------
@@ -81,6 +90,8 @@ class HistoryWriter(Callback):
         run: Mapping[str, object] | None = None,
         machine: Mapping[str, object] | None = None,
         timer: Callable[[], float] = time.monotonic,
+        *,
+        overwrite: bool = False,
     ) -> None:
         self.path = path
         self.files = (path,)
@@ -89,8 +100,9 @@ class HistoryWriter(Callback):
         self._machine = machine or {}
         self._timer = timer
         self._start = timer()
-        self._file: IO[bytes] | None = None
-        self._num_bytes = 0
+        self._overwrite = overwrite
+        self._file = HistoryFile(path)
+        self._warned = False
         # Not written yet: from the first evaluation on that has not ended. Its line,
         # and only such a line, has no "wall".
         self._lines: list[Record] = []
@@ -98,8 +110,7 @@ class HistoryWriter(Callback):
 
     def on_start(self, state: RunState) -> None:
         """Open the file and write the first line."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("wb")
+        self._file.begin(overwrite=self._overwrite)
         self._start = self._timer()
         self._add(
             {
@@ -110,43 +121,36 @@ class HistoryWriter(Callback):
                 "full_bytes": wire.array_bytes(wire.to_record(state.arrays)),
                 **self._run,
             },
-            self._machine,
+            {"run": uuid4().hex, **self._machine},
         )
 
     def state_dict(self) -> StateDict:
-        """Return the length of the file, and the lines that wait."""
+        """Return the length and digest of the file, and the lines that wait."""
         return {
-            "num_bytes": self._num_bytes if self._file is None else self._file.tell(),
+            "num_bytes": self._file.num_bytes,
+            "sha256": self._file.sha256,
             "seconds": self._timer() - self._start,
             "lines": list(self._lines),
             "units": self._units.state_dict(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from there; what the file has beyond it will be written again."""
-        self._num_bytes = state["num_bytes"]
-        length = self.path.stat().st_size if self.path.exists() else 0
-        if length < self._num_bytes:
-            raise CheckpointError(
-                f"the history {self.path} has {length} bytes, and the checkpoint knows "
-                f"of {self._num_bytes}: it is of another run; start the run again "
-                "without resume"
-            )
+        """Continue from there; what the file has beyond it will be written again.
+
+        CheckpointError if what the file has up to there is something else.
+        """
+        self._file.verify(state["num_bytes"], state["sha256"])
         self._start = self._timer() - state["seconds"]
         self._lines = list(state["lines"])
         self._units.load_state_dict(state["units"])
 
     def on_resume(self, state: RunState) -> None:
         """Open the file at the place that was saved."""
-        self._file = self.path.open("r+b")
-        self._file.truncate(self._num_bytes)
-        self._file.seek(self._num_bytes)
+        self._file.resume()
 
     def on_interrupt(self, state: RunState) -> None:
         """Close the file without an end."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.close()
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Write an ``update`` line."""
@@ -214,11 +218,12 @@ class HistoryWriter(Callback):
         else:
             line = {**line, "update": evaluation.update, "time": evaluation.time}
             self._lines[at] = self._stamped(line, metrics=evaluation.metrics)
-        self._flush()
+        self._write()
 
     def on_end(self, state: RunState) -> None:
         """Write the last lines and close the file."""
-        if self._file is None:
+        if not self._file.is_open:
+            self.close()
             return
         self.ended_early = bool(state.ended)
         self._lines = [line for line in self._lines if "wall" in line]
@@ -236,7 +241,29 @@ class HistoryWriter(Callback):
                 **({"ended": state.ended} if state.ended else {}),
             }
         )
-        self.on_interrupt(state)
+        if not self._lines:
+            self.close()
+            return
+        logger.warning(
+            "%s lacks its last %d lines, which HistoryWriter.flush() tries again",
+            self.path,
+            len(self._lines),
+        )
+
+    def flush(self) -> None:
+        """Write all lines in front of the first place that is still kept.
+
+        An OSError leaves the file with whole lines; those that are not in it are kept.
+        """
+        waiting = (at for at, line in enumerate(self._lines) if "wall" not in line)
+        ready = next(waiting, len(self._lines))
+        if ready and self._file.is_open:
+            self._file.write(self._lines[:ready])
+            del self._lines[:ready]
+
+    def close(self) -> None:
+        """Close the file, and let others write it."""
+        self._file.close()
 
     def _add(
         self,
@@ -245,7 +272,7 @@ class HistoryWriter(Callback):
         metrics: Mapping[str, object] | None = None,
     ) -> None:
         self._lines.append(self._stamped(record, wall, metrics))
-        self._flush()
+        self._write()
 
     def _stamped(
         self,
@@ -264,15 +291,20 @@ class HistoryWriter(Callback):
                     record["metrics"][name] = value
         return {**record, "wall": measured}
 
-    def _flush(self) -> None:
-        """Write all lines in front of the first place that is still kept."""
-        waiting = (at for at, line in enumerate(self._lines) if "wall" not in line)
-        ready = next(waiting, len(self._lines))
-        if self._file is not None and ready:
-            text = "".join(f"{json.dumps(line)}\n" for line in self._lines[:ready])
-            self._file.write(text.encode())
-            self._file.flush()
-            del self._lines[:ready]
+    def _write(self) -> None:
+        """Flush, or warn: the run is worth more than its record."""
+        try:
+            self.flush()
+        except OSError as error:
+            if not self._warned:
+                logger.warning(
+                    "cannot write %s: %s; the run continues and keeps its lines",
+                    self.path,
+                    error.strerror,
+                )
+            self._warned = True
+        else:
+            self._warned = False
 
 
 def read_history(path: Path) -> Iterator[Record]:
@@ -281,12 +313,14 @@ def read_history(path: Path) -> Iterator[Record]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read the history {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text: this is not a history file") from error
     # A run that was killed may leave half a line behind.
     whole = text[: text.rfind("\n") + 1]
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"line {number} of {path} is not JSON: this is not a history file"
             ) from error

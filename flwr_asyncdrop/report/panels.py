@@ -150,7 +150,8 @@ def draw_levels(axes: Axes, log: RunLog) -> None:
         return
     times = column(evaluations, "time")
     edges = np.concatenate([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
-    levels = np.array([line["metrics"][LEVELS] for line in evaluations]).T
+    shares = [line["metrics"][LEVELS] for line in evaluations]
+    levels = np.array(shares, dtype=np.float64).T
     rows = np.arange(len(levels) + 1) - 0.5
     mesh = axes.pcolormesh(edges, rows, levels, cmap="cividis", vmin=0, vmax=1)
     axes.set_ylim(rows[-1], rows[0])

@@ -1,6 +1,7 @@
 """How pictures look, and how they are saved."""
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from flwr_asyncdrop.storage.whole import write_whole
 
 # Okabe and Ito's palette, safe for colour-blind readers.
 BLUE: Final = "#0072B2"
@@ -50,10 +53,11 @@ STYLE: Final[dict[str, Any]] = {
 def save(draw: Callable[[], Figure], png: Path, *, dpi: int) -> Path:
     """Draw a figure in our style and write it, the same bytes for the same figure."""
     png.parent.mkdir(parents=True, exist_ok=True)
+    data = BytesIO()
     with style.context(["default", STYLE]):
         # Without the version of Matplotlib, and nothing in it tells the time.
-        draw().savefig(png, dpi=dpi, format="png", metadata={"Software": None})
-    return png
+        draw().savefig(data, dpi=dpi, format="png", metadata={"Software": None})
+    return write_whole(png, data.getvalue())
 
 
 def say_none(axes: Axes, text: str) -> None:

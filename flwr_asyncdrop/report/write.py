@@ -14,6 +14,7 @@ from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report.comparison import Comparison, compare
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series, read_series
+from flwr_asyncdrop.storage.whole import changing, make_folder, write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,6 +109,8 @@ def write_report(
         If the target makes no sense, or the reference is none of the labels.
     MissingExtraError
         If Matplotlib, Jinja or Rich is not installed.
+    FolderError
+        If nothing can be written to `out`.
     """
     for module in ("matplotlib", "jinja2", "rich"):
         require(module, "report")
@@ -116,24 +119,23 @@ def write_report(
 
     series = read_series(folders)
     comparison = compare(series, target, reference)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     texts = {
         "table.md": markdown(comparison),
         "table.csv": csv_text(comparison),
         "table.json": json.dumps(json_values(comparison), indent=2) + "\n",
     }
-    for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
-    pictures = draw_comparison(series, comparison.target, out)
-    runs = {
-        one.label: draw_fleet(next(iter(one.runs.values())), one.label, out)
-        for one in series
-        if one.runs
-    }
-    page = out / "report.html"
-    html = _render_page(series, comparison, pictures, runs)
-    page.write_text(html, encoding="utf-8")
-    return page
+    with changing(out):
+        for name, text in texts.items():
+            write_whole(out / name, text.encode())
+        pictures = draw_comparison(series, comparison.target, out)
+        runs = {
+            one.label: draw_fleet(next(iter(one.runs.values())), one.label, out)
+            for one in series
+            if one.runs
+        }
+        html = _render_page(series, comparison, pictures, runs)
+        return write_whole(out / "report.html", html.encode())
 
 
 def _render_page(

@@ -303,8 +303,31 @@ class AsyncStrategy(SynchronousRounds):
             If no node is there, or if every task fails.
         CheckpointError
             If the checkpoint to resume cannot be used.
+        FolderError
+            If another run holds the checkpointer's folder.
         """
         at_least(1).check("num_rounds", num_rounds)
+        with self.checkpointer or nullcontext():
+            return self._start(
+                grid,
+                initial_arrays,
+                num_rounds,
+                timeout,
+                train_config,
+                evaluate_config,
+                evaluate_fn,
+            )
+
+    def _start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        timeout: float,
+        train_config: ConfigRecord | None,
+        evaluate_config: ConfigRecord | None,
+        evaluate_fn: EvaluateFn | None,
+    ) -> Result:
         logger.info("Starting %s:", type(self).__name__)
         self.summary()
         checkpoint = None

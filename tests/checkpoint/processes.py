@@ -3,11 +3,16 @@
 import json
 import multiprocessing
 import os
+import resource
 import sys
 import time
 from pathlib import Path
 
+# Here, so that the fork server has imported all that a run needs.
+import flwr_asyncdrop.cli.simulate
+import flwr_asyncdrop.report.pictures  # noqa: F401
 from flwr_asyncdrop.cli.main import main
+from tests.checkpoint.moments import Moments
 
 # Imports take seconds: the fork server has them done, and each process is a fork.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -35,11 +40,22 @@ class Simulation:
         What it is told.
     log : Path
         Where all that it prints goes.
+    moments : Moments, optional
+        What it does when it changes something on the disk.
+    largest : int
+        Bytes that a file can have.
     """
 
-    def __init__(self, *flags: str, log: Path) -> None:
+    def __init__(
+        self,
+        *flags: str,
+        log: Path,
+        moments: Moments | None = None,
+        largest: int = resource.RLIM_INFINITY,
+    ) -> None:
+        words = ["simulate", *flags]
         self._process = _CONTEXT.Process(
-            target=_simulate, args=(["simulate", *flags], log)
+            target=_simulate, args=(words, log, moments, largest)
         )
         self._process.start()
 
@@ -58,6 +74,15 @@ class Simulation:
         self._process.join(seconds)
         return self._process.exitcode
 
+    def limit(self, largest: int) -> None:
+        """Let files have so many bytes from now on."""
+        limits = (largest, resource.RLIM_INFINITY)
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, limits)
+
+    def make_room(self) -> None:
+        """Let files have any size again."""
+        self.limit(resource.RLIM_INFINITY)
+
     def wait_for_lines(self, folder: Path, count: int, seconds: float = 60) -> None:
         """Wait until the history of a run has so many lines, or it is over."""
         deadline = time.monotonic() + seconds
@@ -65,7 +90,12 @@ class Simulation:
             assert time.monotonic() < deadline, "the run does not get on"
 
 
-def _simulate(arguments: list[str], log: Path) -> None:
+def _simulate(
+    arguments: list[str], log: Path, moments: Moments | None, largest: int
+) -> None:
+    if moments is not None:
+        moments.begin()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -75,6 +105,14 @@ def _simulate(arguments: list[str], log: Path) -> None:
 def num_lines(folder: Path) -> int:
     path = folder / "history.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_for(log: Path, text: str, run: Simulation, seconds: float = 60) -> None:
+    """Wait until a run has printed something."""
+    deadline = time.monotonic() + seconds
+    while text not in log.read_text():
+        assert run.wait(0.01) is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
 
 
 def files(folder: Path) -> tuple[list[dict], bytes]:

@@ -37,8 +37,8 @@ class Raises:
 
 def saved(folder, parts):
     packed, tensors = pack({name: part.state_dict() for name, part in parts.items()})
-    body = {"settings": {}, "updates": 3, "devices": 2, "parts": packed}
-    return Checkpoint.read(write(folder / "checkpoints", body, tensors, 2))
+    body = {"run": "a", "settings": {}, "updates": 3, "devices": 2, "parts": packed}
+    return Checkpoint.read(write(folder / "checkpoints", body, tensors))
 
 
 @pytest.fixture

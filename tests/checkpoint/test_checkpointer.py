@@ -6,8 +6,8 @@ import threading
 import pytest
 import torch
 
-from flwr_asyncdrop.checkpoint import Checkpointer, checkpointer, newest
-from flwr_asyncdrop.checkpoint.files import all_checkpoints
+from flwr_asyncdrop.checkpoint import Checkpointer, checkpointer, files, newest
+from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
@@ -131,10 +131,8 @@ def test_the_loop_waits_for_the_disk_only_before_the_next_checkpoint(
 
 
 def test_files_that_a_part_counts_on_are_on_the_disk_first(tmp_path, monkeypatch):
-    synced, sync = [], checkpointer.write.__globals__["_sync"]
-    monkeypatch.setitem(
-        checkpointer.write.__globals__, "_sync", lambda f: (synced.append(f), sync(f))
-    )
+    synced, sync = [], files.sync
+    monkeypatch.setattr(files, "sync", lambda f: (synced.append(f), sync(f)))
     played = Played(tmp_path)
     history = tmp_path / "history"
     history.write_text("line")
@@ -194,17 +192,19 @@ class TestSettings:
         with pytest.raises(CheckpointError, match=r"\(queue-ahead 0, now 1\)"):
             self.loaded(tmp_path, {"queue-ahead": 1}, defaults=defaults)
 
-    def test_a_run_that_begins_looks_at_no_checkpoint(self, tmp_path):
-        assert Checkpointer(tmp_path).load({}) is None
+    def test_a_run_that_begins_replaces_no_other_unless_told(self, tmp_path):
+        with pytest.raises(ConfigError, match="has a run that can be resumed"):
+            Checkpointer(tmp_path).load({})
+        assert Checkpointer(tmp_path, overwrite=True).load({}) is None
 
 
 def test_a_run_that_is_over_leaves_no_checkpoint(tmp_path):
     played = Played(tmp_path)
     played.go_to(1)
     played.saver.on_end(played.state)
-    played.saver.discard()
-    assert list(tmp_path.iterdir()) == []
-    played.saver.discard()
+    for _ in range(2):
+        discard(played.saver.path)
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["every", "keep"])

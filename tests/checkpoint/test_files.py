@@ -13,6 +13,7 @@ from flwr_asyncdrop.checkpoint.files import all_checkpoints, write
 from flwr_asyncdrop.exceptions import CheckpointError
 
 BODY = {
+    "run": "a",
     "settings": {"algo": "asyncdrop", "lr": 0.1},
     "updates": 120,
     "devices": 8,
@@ -21,8 +22,8 @@ BODY = {
 W = torch.arange(6, dtype=torch.float32).reshape(2, 3)
 
 
-def save(run, body=BODY, keep=2, **tensors):
-    return write(run / "checkpoints", body, tensors or {"state/w": W}, keep)
+def save(run, body=BODY, **tensors):
+    return write(run / "checkpoints", body, tensors or {"state/w": W})
 
 
 def change(path, **values):
@@ -72,37 +73,93 @@ def test_what_is_read_does_not_depend_on_the_file_any_more(tmp_path):
     assert torch.equal(w, W + 1)
 
 
-def test_the_last_ones_are_kept_and_numbers_go_on(tmp_path):
-    for _ in range(4):
-        last = save(tmp_path, keep=2)
+def test_numbers_go_on(tmp_path):
+    for _ in range(3):
+        last = save(tmp_path)
     names = [path.name for path in all_checkpoints(tmp_path / "checkpoints")]
-    assert names == ["000004", "000003"]
+    assert names == ["000003", "000002", "000001"]
     assert newest(tmp_path).path == last
 
 
-def test_half_a_checkpoint_is_none_and_goes_away_with_the_next(tmp_path):
-    draft = tmp_path / "checkpoints" / "000001.tmp"
+def test_half_a_checkpoint_is_none_and_can_be_deleted(tmp_path):
+    draft = tmp_path / "checkpoints" / f"draft-{'0' * 32}"
     draft.mkdir(parents=True)
     (draft / "state.json").write_text("{")
     with pytest.raises(CheckpointError, match="has no checkpoint"):
         newest(tmp_path)
     assert save(tmp_path).name == "000001"
+    files.delete_drafts(tmp_path / "checkpoints")
     assert not draft.exists()
 
 
-@pytest.mark.parametrize("step", ["save_file", "_sync", "_digest"])
+@pytest.mark.parametrize("step", ["save_file", "sync", "_digest"])
 def test_a_write_that_fails_leaves_the_one_before(tmp_path, monkeypatch, step):
-    before = save(tmp_path, keep=1)
+    before = save(tmp_path)
 
     def no_space(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, step, no_space)
     with pytest.raises(OSError, match="No space"):
-        save(tmp_path, {**BODY, "updates": 130}, keep=1)
+        save(tmp_path, {**BODY, "updates": 130})
     monkeypatch.undo()
     assert newest(tmp_path).path == before
     assert newest(tmp_path).updates == 120
+    assert [path.name for path in before.parent.iterdir()] == [before.name]
+
+
+def strays(folder):
+    """Put into a folder of checkpoints what does not belong there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "000007").write_text("a file")
+    (folder / "000008").mkdir()
+    (folder / "\u0661\u0662\u0663\u0664\u0665\u0666").mkdir()
+    (folder / "\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2").mkdir()
+    (folder / "9").mkdir()
+    (folder / "9" / "state.json").write_text("{}")
+    (folder / "notes.tmp").write_text("mine")
+    (folder / "kept.tmp").mkdir()
+    (folder / "draft-of-a-paper").mkdir()
+    odd = folder / f"draft-{'a' * 32}"
+    odd.mkdir()
+    (odd / "thesis.txt").write_text("mine")
+    (folder / "gone").symlink_to(folder / "nowhere")
+    return {path.name for path in folder.iterdir()}
+
+
+def test_what_does_not_belong_there_is_neither_read_nor_deleted(tmp_path):
+    folder = tmp_path / "checkpoints"
+    found = strays(folder)
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
+        newest(tmp_path)
+    first, second = save(tmp_path), save(tmp_path)
+    assert (first.name, second.name) == ("000009", "000010")
+    assert all_checkpoints(folder) == [second, first]
+    assert newest(tmp_path).path == second
+    files.delete_drafts(folder)
+    files.delete([first])
+    files.discard(folder)
+    assert {path.name for path in folder.iterdir()} == found
+    assert files.all_of_ours(folder) == []
+
+
+def test_checkpoints_of_two_runs_in_one_folder_are_refused(tmp_path):
+    own = save(tmp_path)
+    other = save(tmp_path / "other", {**BODY, "run": "b"})
+    shutil.copytree(other, own.with_name("000005"))
+    with pytest.raises(CheckpointError, match=r"000005 and .*000001 are of different"):
+        newest(tmp_path)
+    files.discard(own.parent)
+    assert len(all_checkpoints(own.parent)) == 2
+    assert files.checkpoints_of(own.parent, "a") == [own]
+
+
+def test_json_that_is_nested_too_deeply_is_damage(tmp_path):
+    path = save(tmp_path)
+    (path / "state.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match="is damaged"):
+        newest(path)
+    assert files.all_of_ours(path.parent) == []
 
 
 @pytest.mark.parametrize("place", [0, 9, -1])

@@ -17,7 +17,8 @@ def flags(folder, algorithm):
     """Return what starts a run, or goes on with it."""
     if all_checkpoints(folder / "checkpoints"):
         return [f"--resume={folder}"]
-    return [*SMALL, f"--algo={algorithm}", f"--out={folder}"]
+    # One that was killed before its first checkpoint is in the way.
+    return [*SMALL, f"--algo={algorithm}", f"--out={folder}", "--overwrite"]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_killed_again_and_again(algorithm, workers, tmp_path):
         with Simulation(*told, log=log) as run:
             # Anywhere between two lines of the history, or before the first.
             run.wait_for_lines(killed, chance.randint(0, length * (kills + 1) // KILLS))
-            # One that was faster begins again, as its checkpoints are gone.
+            # One that was faster begins again: it is over, and has no checkpoints.
             if run.wait(chance.uniform(0, 0.05)) is None:
                 run.kill(signal.SIGKILL)
                 kills += 1

@@ -1,19 +1,24 @@
 """The commands as people call them, on the smallest runs there are."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import psutil
 import pytest
 
+from flwr_asyncdrop.cli.events import Reporter
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.storage.lock import FolderLock
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--model=mlp", "--num-rounds=2", "--local-steps=2", "--in-flight=3"]
@@ -77,19 +82,112 @@ def test_a_comparison_is_done_once_and_resumed_where_it_was(tmp_path, capsys):
     assert written[runs[0]] != written[runs[1]]
     assert written[runs[2]][0]["config"]["drop-rate"] == 0.5
 
-    # Half a run is done again, from the start, and a whole one is not.
+    # Half a run is done again, from the start, and so is one that has lost its model;
+    # a picture is drawn again, and a whole run is left alone.
     cut = runs[2] / "history.jsonl"
     cut.write_text("".join(cut.read_text().splitlines(keepends=True)[:3]))
-    whole = (runs[0] / "history.jsonl").stat().st_mtime_ns
+    (runs[2] / "done.json").unlink()
+    (runs[1] / "model.safetensors").unlink()
+    (runs[3] / "run.png").unlink()
+    times = {run: (run / "history.jsonl").stat().st_mtime_ns for run in runs}
     assert main(compare) == 0
     shown = capsys.readouterr().out
-    assert "3 of 4 runs are complete already" in shown
-    assert shown.count("started") == 1
+    assert "1 of 4 runs are complete already" in shown
+    assert shown.count("started") == 3
+    assert shown.count(": 6/6 updates") == 3
     assert {run: history(run) for run in runs} == written
-    assert (runs[0] / "history.jsonl").stat().st_mtime_ns == whole
+    same = [(run / "history.jsonl").stat().st_mtime_ns == times[run] for run in runs]
+    assert same == [True, False, False, True]
+    names = {"done.json", "history.jsonl", "model.safetensors", "run.log", "run.png"}
+    for run in runs:
+        assert {path.name for path in run.iterdir()} >= names - {"run.log"}
 
     assert main([*compare, "--lr=0.5"]) == 1
     assert "(lr 0.05, now 0.5): choose another --out" in capsys.readouterr().err
+
+    # One bit of a complete run: neither taken for complete nor done again unasked.
+    bad = runs[0] / "history.jsonl"
+    bad.write_text(bad.read_text().replace('"update": 1,', '"update": 3,', 1))
+    for command in (compare, ["report", str(tmp_path)]):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert f"{bad} was changed after its run had ended" in error
+        assert error.count("\n") == 1
+
+
+def test_a_folder_that_has_a_run_is_replaced_only_on_demand(tmp_path, capsys):
+    out = tmp_path / "a run"
+    simulate = ["simulate", "--algo=fedavg", *SMALL, *FLEET, f"--out={out}"]
+    assert main(simulate) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    capsys.readouterr()
+    assert main([*simulate, "--seed=3"]) == 1
+    error = capsys.readouterr().err
+    assert f"{out} has a run that is over: choose another out-dir; to replace" in error
+    assert error.count("\n") == 1
+    # What is complete resumes to what it is.
+    assert main(["simulate", f"--resume={out}"]) == 0
+    assert "updates         6 in 2 rounds" in capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+    with pytest.raises(SystemExit):  # as SIGTERM ends it, with a checkpoint
+        stopped(simulate, ["--overwrite", "--seed=3"])
+    capsys.readouterr()
+    assert main(simulate) == 1
+    error = capsys.readouterr().err
+    resume = re.search(r"to resume it: asyncdrop (.*); to replace it", error)[1]
+    assert main(shlex.split(resume)) == 0
+    assert history(out)[0]["config"]["seed"] == 3
+    assert main([*simulate, "--overwrite"]) == 0
+    assert history(out)[0]["config"]["seed"] == 0
+
+
+def stopped(command, more):
+    """Run a command that SIGTERM stops after its first update."""
+
+    class Stops(Reporter):
+        def on_update(self, state, merged):
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flwr_asyncdrop.cli.worker.Reporter", Stops)
+        main([*command, *more])
+
+
+HOLDS = [
+    ("simulate", ["simulate", "--overwrite", *SMALL, *FLEET, "--out={}"]),
+    ("resume", ["simulate", "--resume={}"]),
+    ("compare", ["compare", "--algos=fedavg", "--seeds=0", *SMALL, "--out={}"]),
+]
+
+
+@pytest.mark.parametrize(
+    "words", [w for _, w in HOLDS], ids=[name for name, _ in HOLDS]
+)
+def test_a_folder_in_use_is_refused_at_once(words, tmp_path, capsys):
+    with ThreadPoolExecutor(1) as other, FolderLock(tmp_path):
+        command = [word.format(tmp_path) for word in words]
+        assert other.submit(main, command).result() == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"asyncdrop: {tmp_path} is in use by another thread")
+    assert shown.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_all_runs_would_refuse_is_said_once(tmp_path, capsys):
+    out, nowhere = tmp_path / "out", tmp_path / "nowhere"
+    flags = ["--task=mlp-fashion-mnist", f"--data-dir={nowhere}", f"--out={out}"]
+    assert main(["compare", "--seeds=0-9", *flags]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert str(nowhere) in shown.err
+    assert shown.err.count("\n") == 1
+    assert list(out.iterdir()) == []
+
+    two = ["--algos=layerwise-asyncdrop", "--seeds=0-9", *SMALL, *FLEET]
+    assert main(["compare", *two, f"--out={out}"]) == 1
+    assert "0 residual blocks" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -181,7 +279,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
         (["compare", "--lr=-1"], "lr=-1.0 must be more than 0"),
         (["simulate", "--algo=fedavg", "--drop-rate=0.5"], "makes no difference"),
         (["simulate", "--task=mlp-fashion-mnist"], "set data-dir"),
-        (["simulate", "--resume=/nowhere"], "/nowhere has no checkpoint to resume"),
+        (["simulate", "--resume=/nowhere"], "/nowhere is no folder: nothing can be"),
         (["simulate", "--resume=/x", "--task=lstm-imdb"], "--task makes no difference"),
         (["simulate", "--resume=/x", "--devices=8"], "--devices makes no difference"),
     ],

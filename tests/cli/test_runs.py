@@ -3,19 +3,25 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
 from flwr_asyncdrop.cli.runs import (
-    HISTORY,
     all_runs,
     is_complete,
+    is_trained,
+    progress_of,
     resumed,
 )
 from flwr_asyncdrop.cli.variants import Variant
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, DataError
 from flwr_asyncdrop.observers.history import SCHEMA
 
 SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
+UPDATE = {"event": "update", "time": 8.0, "device": 1, "rank": 0, "staleness": 0}
+UPDATE |= {"update": 1, "round": 1, "bytes_down": 9, "bytes_up": 9, "metrics": {}}
 VARIANTS = [Variant("one", SETTINGS), Variant("other", {**SETTINGS, "lr": 0.2})]
 
 
@@ -24,18 +30,23 @@ def run(tmp_path):
     return all_runs(VARIANTS[:1], [7], devices=10, out=tmp_path)[0]
 
 
-def write(run, updates=12, *, ended=True, devices=10, **config):
-    """Write a history as a run would; `config` is what differs from the run's."""
+def write(run, updates=12, *, ended=True, whole=True, devices=10, **config):
+    """Leave a run; `config` is what differs, `whole` whether it has all its files."""
     recorded = {**SETTINGS, "seed": 7, "partition": "speed-level", **config}
-    first = {"schema": SCHEMA, "devices": devices, "config": recorded}
-    lines = [{"event": "run", **first}, *({"event": "update"} for _ in range(updates))]
+    first = {"schema": SCHEMA, "devices": devices, "full_bytes": 9, "config": recorded}
+    lines = [{"event": "run", **first}, *(UPDATE for _ in range(updates))]
     if ended:
-        lines.append({"event": "end", "updates": updates})
+        lines.append({**UPDATE, "event": "end", "updates": updates, "failures": {}})
     run.folder.mkdir(parents=True)
     text = "".join(
         f"{json.dumps({**line, 'wall': {'seconds': 0}})}\n" for line in lines
     )
-    (run.folder / HISTORY).write_text(text)
+    folder = RunFolder(run.folder)
+    folder.history.write_text(text)
+    if whole:
+        save_file({"w": torch.zeros(1)}, folder.model)
+        folder.picture.touch()
+        folder.mark()
 
 
 def test_runs_are_all_variants_of_the_first_seed_then_of_the_next(tmp_path):
@@ -63,7 +74,7 @@ def test_what_is_asked_for_twice_is_refused(tmp_path):
 def test_a_run_that_is_absent_is_to_be_done(run):
     assert not is_complete(run)
     run.folder.mkdir(parents=True)
-    (run.folder / HISTORY).touch()
+    RunFolder(run.folder).history.touch()
     assert not is_complete(run)
 
 
@@ -109,35 +120,96 @@ def test_a_complete_run_of_another_configuration_is_an_error(run, difference, sa
         is_complete(run)
 
 
-def save(run, devices=10, **config):
+def save(run, devices=10, run_id="a", **config):
     """Leave a checkpoint of the run, as if it had been killed."""
     body = {"settings": run.config.settings | config, "updates": 4, "devices": devices}
-    return write_checkpoint(run.folder / "checkpoints", {**body, "parts": {}}, {}, 2)
+    body |= {"run": run_id, "parts": {}}
+    return write_checkpoint(run.folder / "checkpoints", body, {})
+
+
+def begun_again(run):
+    return replace(run, settings={**run.settings, "overwrite": True})
 
 
 def test_half_a_run_goes_on_from_its_checkpoint(run):
-    assert resumed(run) == run
-    path = save(run)
+    assert resumed(run) == begun_again(run)
+    save(run)
     again = resumed(run)
-    assert again.settings == {**run.settings, "resume": str(path)}
+    assert again.settings == {**run.settings, "resume": str(run.folder)}
     assert again.config.out_dir == str(run.folder)
 
 
-@pytest.mark.parametrize("difference", [{"lr": 0.5}, {"devices": 9}])
-def test_half_a_run_of_another_configuration_begins_again(run, difference):
+@pytest.mark.parametrize(
+    ("difference", "says"),
+    [({"lr": 0.5}, "(lr 0.5, now 0.1)"), ({"devices": 9}, "(devices 9, now 10)")],
+)
+def test_half_a_run_of_another_configuration_is_an_error(run, difference, says):
     save(run, **difference)
-    assert resumed(run) == run
+    with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+        is_complete(run)
+    assert "has a run that is interrupted, with another" in str(caught.value)
 
 
 def test_half_a_run_with_a_damaged_checkpoint_begins_again(run):
-    (save(run) / "state.json").write_text("{}")
-    assert resumed(run) == run
+    (save(run) / "state.json").write_text("{")
+    assert resumed(run) == begun_again(run)
+
+
+def test_half_a_run_with_a_checkpoint_of_another_run_is_an_error(run):
+    save(run)
+    save(run, run_id="b")
+    with pytest.raises(CheckpointError, match="are of different runs"):
+        is_complete(run)
+
+
+def test_half_a_run_of_another_version_is_an_error(run):
+    state = save(run) / "state.json"
+    state.write_text(
+        state.read_text().replace('"format_version": ', '"format_version": 9')
+    )
+    with pytest.raises(CheckpointError, match="resume with that version"):
+        is_complete(run)
 
 
 def test_half_a_run_that_is_to_have_no_checkpoints_begins_again(run):
     save(run)
     without = replace(run, settings={**run.settings, "checkpoint-every": 0})
-    assert resumed(without) == without
+    assert resumed(without) == begun_again(without)
+
+
+@pytest.mark.parametrize("lost", ["run.png", "done.json", "model.safetensors"])
+def test_a_run_that_lacks_a_file_is_not_complete(run, lost):
+    """The picture and the mark can be made again, the model takes training."""
+    write(run)
+    (run.folder / lost).unlink()
+    assert not is_complete(run)
+    assert is_trained(run) == (lost != "model.safetensors")
+    assert progress_of(run).updates == 12
+
+
+def test_a_model_that_is_cut_off_is_not_there(run):
+    write(run, whole=False)
+    model = RunFolder(run.folder).model
+    save_file({"w": torch.zeros(9)}, model)
+    assert is_trained(run)
+    model.write_bytes(model.read_bytes()[:-3])
+    assert not is_trained(run)
+
+
+def test_a_model_of_a_flipped_bit_is_not_the_one_that_was_marked(run):
+    write(run)
+    model = RunFolder(run.folder).model
+    model.write_bytes(model.read_bytes()[:-1] + b"1")
+    assert not is_complete(run)
+    assert not is_trained(run)
+
+
+def test_a_history_that_was_changed_after_the_end_is_refused(run):
+    write(run)
+    history = RunFolder(run.folder).history
+    history.write_text(history.read_text().replace('"lr": 0.1', '"lr": 0.2'))
+    with pytest.raises(DataError, match="was changed after its run had ended"):
+        is_complete(run)
 
 
 def test_folders_and_patience_make_no_other_run(run):

@@ -1,10 +1,18 @@
+import errno
 import json
+import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from flwr.app import MetricRecord, RecordDict
 
-from flwr_asyncdrop.exceptions import CheckpointError, DataError
+from flwr_asyncdrop.exceptions import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    FolderError,
+)
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
@@ -193,13 +201,164 @@ def test_the_end_does_not_wait_for_an_evaluation_that_never_came(tmp_path):
     assert events(path) == ["run", "update", "end"]
 
 
-def test_an_old_file_is_replaced(tmp_path):
+def test_an_old_file_is_replaced_only_on_demand(tmp_path):
     path = tmp_path / "history.jsonl"
     path.write_text("old")
     writer = writer_at(path)
+    with pytest.raises(ConfigError, match="has the history of another run"):
+        writer.on_start(state())
+    writer.on_end(state())
+    assert path.read_text() == "old"
+    again = HistoryWriter(path, overwrite=True)
+    again.on_start(state())
+    again.on_end(state())
+    assert events(path) == ["run", "end"]
+
+
+def test_two_cannot_write_one_file(tmp_path):
+    path, other = tmp_path / "history.jsonl", tmp_path / "other.jsonl"
+    writer = writer_at(path)
     writer.on_start(state())
+
+    def second(path):
+        writer = HistoryWriter(path, overwrite=True)
+        writer.on_start(state())
+        writer.on_end(state())
+
+    with ThreadPoolExecutor(1) as thread:
+        with pytest.raises(FolderError, match="is in use by another thread"):
+            thread.submit(second, path).result()
+        thread.submit(second, other).result()
     writer.on_end(state())
     assert events(path) == ["run", "end"]
+    assert [p.name for p in tmp_path.glob(".history*")] == []
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_does_not_have_is_null(tmp_path, number):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = HistoryWriter(path, {"config": {"max-seconds": number}})
+    writer.on_start(run)
+    merge(writer, run, **{"loss": number, "wall-seconds-of-it": number})
+    writer.on_evaluation_due(run, "server", 1)
+    writer.on_evaluation(run, evaluation(1, {"each": [0.5, number], "loss": number}))
+    writer.on_end(run)
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    for line in path.read_text().splitlines():
+        json.loads(line, parse_constant=refuse)
+    first, update, line, _ = read_history(path)
+    assert first["config"] == {"max-seconds": None}
+    assert update["metrics"] == {"num-examples": 7, "loss": None}
+    assert update["wall"]["seconds-of-it"] is None
+    assert line["metrics"] == {"each": [0.5, None], "loss": None}
+
+
+class Full:
+    """A disk that takes so many bytes."""
+
+    def __init__(self, file, room):
+        self._file, self.room = file, room
+
+    def write(self, data):
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = self._file.write(data[: self.room])
+        self.room -= taken
+        return taken
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("room", [0, 1, 150, 600])
+def test_lines_that_a_full_disk_does_not_take_come_when_it_does(room, tmp_path, caplog):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    first = path.read_bytes()
+    disk = writer._file._file._file = Full(writer._file._file._file, room)
+    for _ in range(4):
+        merge(writer, run)
+        assert path.read_bytes().endswith(b"}\n")
+    assert 1 <= len(events(path)) < 5
+    assert path.read_bytes().startswith(first)
+    assert len(caplog.messages) == 1
+    assert "No space left on device; the run continues" in caplog.messages[0]
+    saved = saved_and_read(writer.state_dict())
+    assert saved["num_bytes"] == len(path.read_bytes())
+    disk.room = 10_000
+    merge(writer, run)
+    writer.on_end(run)
+    assert events(path) == ["run", *["update"] * 5, "end"]
+    assert [line.get("update") for line in read_history(path)][1:6] == [1, 2, 3, 4, 5]
+
+    again = writer_at(path)
+    again.load_state_dict(saved)
+    again.on_resume(run)
+    run.updates = 4
+    merge(again, run)
+    again.on_end(run)
+    assert [line.get("update") for line in read_history(path)][1:6] == [1, 2, 3, 4, 5]
+
+
+def test_an_end_that_the_disk_does_not_take_can_be_written_later(tmp_path, caplog):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    disk = writer._file._file._file = Full(writer._file._file._file, 0)
+    writer.on_end(run)
+    assert "lacks its last 1 lines" in caplog.text
+    with pytest.raises(OSError, match="No space"):
+        writer.flush()
+    disk.room = 10_000
+    writer.flush()
+    writer.close()
+    assert events(path) == ["run", "end"]
+
+
+def saved_run(path):
+    """Return the state of a run after two updates, of which more were written."""
+    writer, run = writer_at(path), state()
+    writer.on_start(run)
+    merge(writer, run)
+    merge(writer, run)
+    saved = saved_and_read(writer.state_dict())
+    merge(writer, run)
+    writer.on_interrupt(run)
+    return saved
+
+
+@pytest.mark.parametrize("place", [0, 0.5, 0.999])
+def test_a_bit_that_flipped_before_the_checkpoint_is_refused(place, tmp_path):
+    path = tmp_path / "history.jsonl"
+    saved = saved_run(path)
+    data = bytearray(path.read_bytes())
+    data[int(place * saved["num_bytes"])] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="was changed, or is of another run"):
+        writer_at(path).load_state_dict(saved)
+    assert path.read_bytes() == data
+
+
+def test_a_bit_that_flipped_behind_the_checkpoint_is_written_again(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    saved = saved_run(path)
+    path.write_bytes(path.read_bytes()[:-9] + b"\0" * 9)
+    writer = writer_at(path)
+    writer.load_state_dict(saved)
+    writer.on_resume(run)
+    writer.on_end(run)
+    assert events(path) == ["run", "update", "update", "end"]
+
+
+def test_the_history_of_another_run_is_refused_even_if_it_says_the_same(tmp_path):
+    saved = saved_run(tmp_path / "one.jsonl")
+    saved_run(tmp_path / "two.jsonl")
+    with pytest.raises(CheckpointError, match="was changed, or is of another run"):
+        writer_at(tmp_path / "two.jsonl").load_state_dict(saved)
 
 
 def test_it_resumes_where_it_was_saved_and_forgets_what_came_after(tmp_path):

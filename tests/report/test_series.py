@@ -2,6 +2,7 @@ import pytest
 
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.storage.done import mark_done
 from tests.report.histories import history, write
 
 
@@ -80,3 +81,29 @@ def test_different_metrics_are_refused(tmp_path):
     run(tmp_path, "fedbuff")
     with pytest.raises(DataError, match=r"different metrics, accuracy, loss"):
         read_series([tmp_path])
+
+
+def test_a_damaged_history_is_refused_by_name_or_read(tmp_path):
+    """One bit of it is another, anywhere: a line that names the file, at worst."""
+    path = write(tmp_path / "a" / "seed-0", history("a", 0, [0.5, 0.75, 0.8]))
+    whole, refused = path.read_bytes(), 0
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            read_series([tmp_path])
+        except DataError as error:
+            refused += str(error).isprintable()
+    assert refused > 50
+
+
+def test_a_history_that_was_changed_after_its_end_is_refused(tmp_path):
+    path = write(tmp_path / "a" / "seed-0", history("a", 0, [0.5, 0.75, 0.8]))
+    mark_done(path.parent, [path.name])
+    assert read_series([tmp_path])
+    path.write_text(path.read_text().replace("0.75", "0.85"))
+    with pytest.raises(DataError, match=f"{path} was changed after its run had ended"):
+        read_series([tmp_path])
+    (path.parent / "done.json").write_text("{}")  # it says nothing
+    assert read_series([tmp_path])

@@ -97,6 +97,12 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
         "set checkpoint-every, e.g. 10",
     ),
     (
+        lambda c: bool(c.resume),
+        "resume={c.resume!r} replaces no run",
+        ("overwrite",),
+        "start a new run",
+    ),
+    (
         _resumes_elsewhere,
         "resume={c.resume!r} continues in the folder of its run",
         ("out-dir",),

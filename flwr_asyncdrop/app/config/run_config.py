@@ -220,6 +220,9 @@ class RunConfig:
     out_dir: str = parameter(
         "", 'folder of the run\'s files; "" = ./runs/<time>-<algo>', affects="nothing"
     )
+    overwrite: bool = parameter(
+        False, "replace the run that out-dir has already", affects="nothing"
+    )
     checkpoint_every: int = parameter(
         10,
         "rounds from one checkpoint to the next; 0 = no checkpoints",

@@ -1,0 +1,238 @@
+"""One holder of a folder at a time, by a lock that ends with its process."""
+
+import errno
+import json
+import logging
+import os
+import shlex
+import socket
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+from flwr_asyncdrop.exceptions import FolderError
+from flwr_asyncdrop.storage.whole import changing, make_folder
+
+if sys.platform != "win32":
+    import fcntl
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+_LOCK = ".lock"
+_BUSY = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
+_POLL_SECONDS = 0.05
+_LONGEST_COMMAND = 160
+_MOST_BYTES = 4096
+
+_Key = tuple[int, int, str]
+
+
+@dataclass
+class _Holding:
+    """A lock of this process; `depth` counts how often `thread` has taken it."""
+
+    thread: threading.Thread
+    descriptor: int | None
+    depth: int = 1
+
+
+class _BusyError(Exception):
+    """Somebody else holds the lock: who, in words."""
+
+
+class FolderLock:
+    """Holds a folder; a context manager.
+
+    The thread that holds it can take it again. Everybody else is refused, other threads
+    and forks of this process too. The system drops the lock when the process ends, in
+    whatever way. On a file system without locks there is a warning, and no lock.
+
+    Parameters
+    ----------
+    folder : Path
+        Is made if need be. It may be moved while it is held.
+    name : str
+        File of the lock in it, which says who holds it and is deleted at the end.
+    patience : float
+        Seconds to wait for another holder.
+
+    Raises
+    ------
+    FolderError
+        On entry, if another one holds the folder, or nothing can be written there.
+    """
+
+    def __init__(self, folder: Path, name: str = _LOCK, patience: float = 0.0) -> None:
+        self.folder = folder
+        self._name = name
+        self._patience = patience
+        self._keys: list[_Key] = []
+
+    def __enter__(self) -> Self:
+        make_folder(self.folder)
+        with changing(self.folder):
+            self._wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._keys.append(self._take())
+            except _BusyError as busy:
+                if time.monotonic() >= deadline:
+                    raise FolderError(
+                        f"{self.folder} is in use by {busy}: let it end, or choose "
+                        "another folder"
+                    ) from None
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
+
+    def release(self) -> None:
+        """Give back what was taken last, if anything was."""
+        if not self._keys:
+            return
+        key = self._keys.pop()
+        with _guard:
+            holding = _held.get(key)
+            if holding is None:  # a fork of the process that took it
+                return
+            holding.depth -= 1
+            if holding.depth:
+                return
+            del _held[key]
+        if holding.descriptor is not None:
+            # While it is held: whoever has opened the file looks for it again.
+            with suppress(OSError):
+                if _identity(self._path) == _identity(holding.descriptor):
+                    self._path.unlink()
+            os.close(holding.descriptor)
+
+    def check(self) -> None:
+        """Raise an OSError if the folder that is held is no longer at its place."""
+        if self._keys and _identity(self.folder) != self._keys[-1][:2]:
+            raise FileNotFoundError(
+                errno.ENOENT, "it was replaced by another folder", str(self.folder)
+            )
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / self._name
+
+    def _take(self) -> _Key:
+        key = (*_identity(self.folder), self._name)
+        thread = threading.current_thread()
+        with _guard:
+            holding = _held.get(key)
+            if holding is not None:
+                if holding.thread is not thread and holding.thread.is_alive():
+                    raise _BusyError(f"another thread of this process, {os.getpid()}")
+                holding.depth = holding.depth + 1 if holding.thread is thread else 1
+                holding.thread = thread
+                return key
+            _held[key] = _Holding(thread, self._lock())
+        return key
+
+    def _lock(self) -> int | None:
+        """Return the open file that is locked; None where there are no locks."""
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        while True:
+            descriptor = os.open(self._path, flags, 0o644)
+            try:
+                _lock_file(descriptor)
+                with suppress(FileNotFoundError):
+                    if _identity(self._path) == _identity(descriptor):
+                        _write_holder(descriptor)
+                        return descriptor
+            except OSError as error:
+                if error.errno in _BUSY:
+                    holder = _holder(descriptor)
+                    os.close(descriptor)
+                    raise _BusyError(holder) from error
+                os.close(descriptor)
+                if error.errno not in _NO_LOCKS:
+                    raise
+                logger.warning(
+                    "the file system of %s has no locks (%s): see to it that no other "
+                    "process writes to this folder",
+                    self.folder,
+                    error.strerror,
+                )
+                return None
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # its last holder has just deleted it
+
+
+def _lock_file(descriptor: int) -> None:
+    if sys.platform == "win32":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _identity(place: Path | int) -> tuple[int, int]:
+    status = os.fstat(place) if isinstance(place, int) else place.stat()
+    return status.st_dev, status.st_ino
+
+
+def _write_holder(descriptor: int) -> None:
+    """Say who holds the lock; it is held without that, too, if the disk is full."""
+    holder = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+        "command": shlex.join(sys.argv),
+    }
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        found: Any = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, Mapping):
+        return "another process"
+    named = {key: _printable(value) for key, value in found.items()}
+    command = textwrap.shorten(named.get("command", ""), _LONGEST_COMMAND)
+    return (
+        f"process {named.get('pid')} on {named.get('host')} since "
+        f"{named.get('since')} ({command})"
+    )
+
+
+def _printable(value: object) -> str:
+    return "".join(letter for letter in str(value) if letter.isprintable())
+
+
+_held: dict[_Key, _Holding] = {}
+_guard = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    """Let a fork hold nothing, or the lock would outlive the process that took it."""
+    global _guard  # a thread that the fork lacks may hold it
+    _guard = threading.Lock()
+    for holding in _held.values():
+        if holding.descriptor is not None:
+            os.close(holding.descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

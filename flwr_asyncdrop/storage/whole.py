@@ -1,0 +1,62 @@
+"""Files that are there as a whole, or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from flwr_asyncdrop.exceptions import FolderError
+
+_DRAFT = ".tmp"
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Make a FolderError of an OSError: one line that names what is to be changed."""
+    try:
+        yield
+    except OSError as error:
+        raise FolderError(
+            f"cannot write {path}: {error.strerror or error}; make that possible, or "
+            "choose another folder"
+        ) from error
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder if need be, and return it; FolderError if that is impossible."""
+    if "\0" in str(folder):
+        raise FolderError(f"{str(folder)!r} is no folder: it has a NUL")
+    with changing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def write_whole(path: Path, data: bytes) -> Path:
+    """Replace a file in one step; an OSError leaves what was there before."""
+    with draft_of(path) as draft:
+        draft.write_bytes(data)
+    return path
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path`, whose file takes its place when the block ends."""
+    draft = path.with_name(f".{path.name}{_DRAFT}")
+    try:
+        yield draft
+        sync(draft)
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):  # it may be what fills the disk
+            draft.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

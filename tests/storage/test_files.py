@@ -1,0 +1,88 @@
+"""Files that are whole or absent, marks, and patience with a disk."""
+
+import errno
+import os
+
+import pytest
+
+from flwr_asyncdrop.exceptions import FolderError
+from flwr_asyncdrop.storage import whole
+from flwr_asyncdrop.storage.done import FileDigest, is_as_marked, mark_done, read_mark
+from flwr_asyncdrop.storage.patience import Patience
+from flwr_asyncdrop.storage.whole import changing, write_whole
+
+
+@pytest.mark.parametrize("step", ["write_bytes", "replace", "sync"])
+def test_a_file_that_cannot_be_replaced_is_what_it_was(step, tmp_path, monkeypatch):
+    path = write_whole(tmp_path / "file", b"old")
+
+    def no_space(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(whole if step == "sync" else whole.Path, step, no_space)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, b"new")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_an_error_of_the_disk_becomes_a_line_with_the_path(tmp_path):
+    says = f"cannot write {tmp_path}: File exists; "
+    with pytest.raises(FolderError, match=says), changing(tmp_path):
+        tmp_path.mkdir()
+
+
+def test_a_mark_knows_the_files_as_they_were(tmp_path):
+    write_whole(tmp_path / "a", b"one")
+    assert read_mark(tmp_path) is None
+    assert is_as_marked(tmp_path, "a")
+    mark_done(tmp_path, ["a"])
+    assert read_mark(tmp_path) == {"a": FileDigest.of(tmp_path / "a")}
+    assert is_as_marked(tmp_path, "a")
+    assert is_as_marked(tmp_path, "b")
+    write_whole(tmp_path / "a", b"two")
+    assert not is_as_marked(tmp_path, "a")
+    (tmp_path / "a").unlink()
+    assert not is_as_marked(tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"format": 1}', '{"files": {"a": 1}}', "\0", "[" * 9999],
+)
+def test_what_is_no_mark_marks_nothing(text, tmp_path):
+    (tmp_path / "done.json").write_text(text)
+    assert read_mark(tmp_path) is None
+
+
+class TestPatience:
+    def test_it_tries_until_the_file_is_written_and_says_why_once(self, tmp_path):
+        said, waits, errors = [], [], [errno.ENOSPC] * 3 + [errno.EIO] * 2
+
+        def write():
+            if errors:
+                raise OSError(errors[0], os.strerror(errors.pop(0)))
+
+        patience = Patience(sleep=waits.append)
+        patience.until_written(tmp_path / "f", write, said.append, "or: so")
+        assert [line.split(";")[0] for line in said] == [
+            f"cannot write {tmp_path / 'f'}: No space left on device",
+            f"cannot write {tmp_path / 'f'}: Input/output error",
+        ]
+        assert all("or: so" in line for line in said)
+        assert waits == [0.1, 0.2, 0.4, 0.8, 1.6]
+
+    def test_it_has_an_end(self, tmp_path):
+        waits = []
+
+        def write():
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        patience = Patience(seconds=60, sleep=waits.append)
+        with pytest.raises(FolderError, match="Read-only file system; or: so"):
+            patience.until_written(tmp_path, write, [].append, "or: so")
+        assert 60 <= sum(waits) < 66
+        assert max(waits) == 5.0
