@@ -145,6 +145,8 @@ class AsyncLoop:
         most = self._dispatcher.most_in_flight(stopping.slots)
         while len(state.in_flight) < min(most - len(state.waiting), left):
             if not self._dispatch():
+                if self._run.stop_waiting():
+                    continue
                 return min(
                     self._dispatcher.next_return(state),
                     self._probe.next_look(state.time),
