@@ -42,6 +42,8 @@ ALL = "all weights"
 _STATISTIC = "the statistic"
 # A share of the weights that never is too large a change.
 _SMALL = 0.1
+# Of the factor, while nobody knows what is usual: over the size of the weights.
+_AT_FIRST = 0.5
 # What is too large for a statistic, which follows the data, over its first values.
 _LARGE_STATISTIC = 1e4
 # A size that overflows is one that JSON has, too.
@@ -165,9 +167,7 @@ class OutlierGuard:
         oldest = max(self._count - _FORGOTTEN_AFTER, 0)
         recent = list(self._latest.items())[-_RECENT:]
         self._latest = {
-            device: each
-            for device, each in recent
-            if each.number >= oldest
+            device: each for device, each in recent if each.number >= oldest
         }
 
     def _check_usual(self, state: State, sizes: Sizes, known: list[Sizes]) -> None:
@@ -200,7 +200,7 @@ class OutlierGuard:
             if group.startswith(_STATISTIC):
                 most = _LARGE_STATISTIC * max(weights, 1.0)
             else:
-                most = self._factor * max(weights, model)
+                most = self._factor * _AT_FIRST * max(weights, model)
             others = [each[group] for each in accepted if group in each]
             most = max(most, self._factor * min(others, default=0.0))
             if size > most:
@@ -233,9 +233,7 @@ def _size_of_weights(state: State, group: str = ALL) -> float:
     totals: _Totals = {}
     for name, tensor in state.items():
         wanted = _is_number(tensor) and (
-            is_weight(name, tensor)
-            if group == ALL
-            else group_of(name, tensor) == group
+            is_weight(name, tensor) if group == ALL else group_of(name, tensor) == group
         )
         if wanted:
             _add(totals, group, _length(tensor), tensor)

@@ -207,6 +207,8 @@ class AsyncLoop:
             reply = self._run.read(order, arrival.message)
             if discount > 0:
                 self._run.merge(order, reply, staleness, discount)
+            if not self.continues:
+                self._run.stop_waiting()
         except ReplyError as error:
             self._dispatcher.replied(state, order.device)
             self._fail(order, error.kind, str(error))
