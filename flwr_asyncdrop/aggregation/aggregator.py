@@ -114,7 +114,7 @@ class Aggregator(Stateless, ABC):
         """Change the global model with fewer updates than it waits for.
 
         For aggregators whose devices wait for each other: called when the others of
-        their step cannot come, as they are in quarantine. Returns whether `state`, which
-        is changed in place, has changed; by default nothing does.
+        their step cannot come, as they are in quarantine. Returns whether `state`,
+        which is changed in place, has changed; by default it does not.
         """
         return False

@@ -1,4 +1,4 @@
-"""Counters, such as BatchNorm's ``num_batches_tracked``: how far a task may move one."""
+"""How far a task may move a counter, such as ``num_batches_tracked``."""
 
 import torch
 

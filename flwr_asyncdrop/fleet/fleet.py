@@ -233,7 +233,7 @@ class Fleet:
         if self.profiles is None:
             usual = np.median(slowness[np.isfinite(slowness)])
             fastest = max(fastest, usual / _MOST_TIMES_FASTER)
-        return float(min(fastest / seconds, 1.0))
+        return 1.0 if seconds <= fastest else float(fastest / seconds)
 
     def idle(self, busy: Collection[int], time: float) -> NDArray[np.int64]:
         """Return the devices that can have a task at `time`, ascending.

@@ -1,5 +1,7 @@
 """The metrics of a reply, bounded before any work is done on them."""
 
+from collections.abc import Mapping
+
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.exceptions import ReplyError
@@ -23,7 +25,7 @@ def read_metrics(
     no characters that cannot be printed. NaN and infinity are metrics like others: a
     device that diverges should be seen.
     """
-    records = content.metric_records
+    records = dict(content.metric_records)
     _check_size(records)
     found = next((name for name, record in records.items() if key in record), None)
     if found is None:
@@ -52,7 +54,7 @@ def flat_metrics(content: RecordDict) -> dict[str, float | int]:
     }
 
 
-def _check_size(records: dict[str, MetricRecord]) -> None:
+def _check_size(records: Mapping[str, MetricRecord]) -> None:
     count = sum(len(record) for record in records.values())
     if count > _MOST_METRICS:
         raise ReplyError(

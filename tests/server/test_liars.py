@@ -2,15 +2,13 @@
 
 import json
 import logging
-import math
 
 import pytest
 import torch
-from flwr.app import Array, Message
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Buffered, Mixing
-from flwr_asyncdrop.exceptions import ReplyError, RunError
+from flwr_asyncdrop.aggregation import Buffered
+from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.server.callbacks import Callback
 from tests.checkpoint import small_runs
 from tests.grids import HandlerGrid
