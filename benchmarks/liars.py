@@ -48,7 +48,7 @@ SETTINGS: Mapping[str, object] = MappingProxyType(
         "checkpoint-every": 0,
     }
 )
-BLOCKS = {"model": "resnet18", "width": 0.0625}
+BLOCKS = {"model": "resnet18", "width": 0.0625, "local-steps": 4}
 ROBUST = (
     ("fedavg", "median"),
     ("fedbuff", "median"),

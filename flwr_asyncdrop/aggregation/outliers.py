@@ -42,8 +42,10 @@ ALL = "all weights"
 _STATISTIC = "the statistic"
 # A share of the weights that never is too large a change.
 _SMALL = 0.1
-# Of the factor, while nobody knows what is usual: over the size of the weights.
+# Of the factor, while nobody knows what is usual, over the size of the weights: of a
+# group, and of all together, which differ less.
 _AT_FIRST = 0.5
+_ALL_AT_FIRST = 0.1
 # What is too large for a statistic, which follows the data, over its first values.
 _LARGE_STATISTIC = 1e4
 # A size that overflows is one that JSON has, too.
@@ -200,7 +202,8 @@ class OutlierGuard:
             if group.startswith(_STATISTIC):
                 most = _LARGE_STATISTIC * max(weights, 1.0)
             else:
-                most = self._factor * _AT_FIRST * max(weights, model)
+                share = _ALL_AT_FIRST if group == ALL else _AT_FIRST
+                most = self._factor * share * max(weights, model)
             others = [each[group] for each in accepted if group in each]
             most = max(most, self._factor * min(others, default=0.0))
             if size > most:

@@ -20,7 +20,7 @@ from flwr_asyncdrop.exceptions import ReplyError
 from tests.wire.messages import EXPECTED, KEYS, reply, reply_with, state, task
 
 HUGE = 10**7
-MANY = 10**5
+MANY = 10**4
 
 
 def records(**more):
