@@ -77,7 +77,8 @@ class ReplyError(AsyncDropError):
 
     `kind` counts failures of a sort: ``"client-error"``, ``"records"`` (not one
     ArrayRecord), ``"names"``, ``"unreadable"``, ``"shape"``, ``"dtype"``,
-    ``"non-finite"``, ``"variance"`` or ``"num-examples"``.
+    ``"non-finite"``, ``"variance"``, ``"counter"``, ``"num-examples"``, ``"metrics"``
+    or ``"outlier"`` (its change is far outside what others send).
     """
 
     def __init__(self, kind: str, message: str) -> None:

@@ -1,9 +1,15 @@
-"""Metrics and numbers of bytes as people read them."""
+"""Metrics, numbers of bytes, and what strangers write, as people read them."""
 
 import math
 from collections.abc import Mapping
 
 _UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+
+LONGEST_TEXT = 1000
+"""Characters of a text that are shown at the most."""
+
+_LONGEST_VALUE = 80
+_MOST_BITS = 128
 _LOWER_IS_BETTER = ("loss", "error", "perplexity")
 
 
@@ -44,9 +50,38 @@ def readable_bytes(count: float) -> str:
     return f"{value:,.{decimals}f} {unit}"
 
 
+def printable(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Return a stranger's text as one line that can be logged and shown.
+
+    It has no control characters, such as terminals obey, nor others that are not seen,
+    such as those that turn the direction of what follows. White space is single spaces.
+    At most the first `longest` characters are read; "..." says that there are more.
+    """
+    head = "".join(
+        each if each.isprintable() else " " if each.isspace() else ""
+        for each in text[:longest]
+    )
+    return " ".join(head.split()) + ("..." if len(text) > longest else "")
+
+
+def shown(value: object, longest: int = _LONGEST_VALUE) -> str:
+    """Return a stranger's value as code would have it, short enough for a message.
+
+    No more of it is read than is shown.
+    """
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"a number of {value.bit_length()} bits"
+    whole = True
+    if isinstance(value, str | bytes | list | tuple):
+        whole = len(value) <= longest
+        value = value[:longest]
+    text = repr(value)
+    return text if whole and len(text) <= longest else f"{text[:longest]}..."
+
+
 def one_line(error: BaseException) -> str:
     """Return the type and the text of an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return printable(f"{type(error).__name__}: {error}")
 
 
 def first_line(error: BaseException | None) -> str:

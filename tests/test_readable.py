@@ -6,7 +6,10 @@ from flwr_asyncdrop.readable import (
     byte_unit,
     headline,
     lower_is_better,
+    one_line,
+    printable,
     readable_bytes,
+    shown,
 )
 
 
@@ -51,3 +54,54 @@ def test_bytes_have_three_digits_and_a_unit(count, text):
 def test_unit_fits_the_largest_number():
     assert byte_unit(999_999) == ("kB", 1_000)
     assert byte_unit(1_000_000) == ("MB", 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("plain, with umlauts: äöü 漢字 \N{SNOWMAN}", None),
+        ("two\nlines\r\nand\ttabs", "two lines and tabs"),
+        ("\x1b[31mred\x1b[0m", "[31mred[0m"),
+        ("\x9b2J\x07bell\x00", "2Jbell"),
+        ("\u202egnp.exe\u2066", "gnp.exe"),
+        ("zero\u200bwidth\ufeff", "zerowidth"),
+        ("\u2028line\u2029s", "line s"),
+        ("lone \ud800 surrogate", "lone surrogate"),
+        ("\x1c\x1d\x85", ""),
+    ],
+)
+def test_what_strangers_write_becomes_one_line_that_can_be_printed(text, line):
+    line = text if line is None else line
+    assert printable(text) == line
+    assert line.isprintable()
+    line.encode()
+
+
+def test_a_long_text_is_cut():
+    assert printable("x" * 10, 10) == "x" * 10
+    assert printable("x" * 11, 10) == "x" * 10 + "..."
+    assert len(printable("\n" * 10**7)) < 10
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "'a'"),
+        ("\x1b[2J", r"'\x1b[2J'"),
+        (3, "3"),
+        (math.nan, "nan"),
+        ([1, 2], "[1, 2]"),
+        (1 << 20_000, "a number of 20001 bits"),
+        (b"x" * 100, f"b'{'x' * 78}..."),
+        ("x" * 10**6, f"'{'x' * 79}..."),
+        ([0.5] * 10**6, f"[{'0.5, ' * 15}0.5,..."),
+    ],
+    ids=[*"abcdefghi"],
+)
+def test_a_strangers_value_is_short(value, text):
+    assert shown(value) == text
+
+
+def test_an_error_is_one_line():
+    assert one_line(ValueError("a\n\x1b[1mb")) == "ValueError: a [1mb"
+    assert len(one_line(ValueError("x" * 10**6))) < 1100

@@ -4,14 +4,22 @@ from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.buffered import Buffered
 from flwr_asyncdrop.aggregation.clipping import Clipped, clip_update
 from flwr_asyncdrop.aggregation.combining import COMBINATIONS, Combiner, combiner
+from flwr_asyncdrop.aggregation.counters import check_counters
 from flwr_asyncdrop.aggregation.latest_per_group import NUM_GROUPS, LatestPerGroup
 from flwr_asyncdrop.aggregation.mixing import Mixing, mix_
+from flwr_asyncdrop.aggregation.outliers import (
+    OUTLIER_FACTOR,
+    OUTLIER_FACTORS,
+    OutlierGuard,
+)
 from flwr_asyncdrop.aggregation.server_step import average_
 from flwr_asyncdrop.aggregation.weighting import WEIGHTINGS, Weighting, weighting
 
 __all__ = [
     "COMBINATIONS",
     "NUM_GROUPS",
+    "OUTLIER_FACTOR",
+    "OUTLIER_FACTORS",
     "WEIGHTINGS",
     "Aggregator",
     "Buffered",
@@ -19,9 +27,11 @@ __all__ = [
     "Combiner",
     "LatestPerGroup",
     "Mixing",
+    "OutlierGuard",
     "Update",
     "Weighting",
     "average_",
+    "check_counters",
     "clip_update",
     "combiner",
     "mix_",

@@ -109,3 +109,12 @@ class Aggregator(Stateless, ABC):
         ShapeError
             If the update does not fit; `state` is as before then.
         """
+
+    def flush(self, state: State) -> bool:
+        """Change the global model with fewer updates than it waits for.
+
+        For aggregators whose devices wait for each other: called when the others of
+        their step cannot come, as they are in quarantine. Returns whether `state`,
+        which is changed in place, has changed; by default it does not.
+        """
+        return False

@@ -60,7 +60,11 @@ class Buffered(Aggregator):
         check_fits(state, update.arrays, update.indices)
         weight = self._weighting(update) * update.discount
         self._changes.append(change_of(update, weight))
-        if len(self._changes) < self.size:
+        return len(self._changes) >= self.size and self.flush(state)
+
+    def flush(self, state: State) -> bool:
+        """Take the step with the updates that are there."""
+        if not self._changes:
             return False
         combined = self._combine(state, self._changes)
         self._server_step.take_(state, combined, self._velocity)

@@ -62,6 +62,10 @@ class Clipped(Aggregator):
         check_fits(state, update.arrays, update.indices)
         return self._aggregator.merge(state, clip_update(update, self.norm))
 
+    def flush(self, state: State) -> bool:
+        """Have the clipped aggregator take its step."""
+        return self._aggregator.flush(state)
+
 
 def _squared_length(delta: Tensor) -> float:
     # In a precision in which it does not overflow.

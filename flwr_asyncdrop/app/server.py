@@ -59,6 +59,7 @@ def build_strategy(
         selection=_SELECTIONS[config.selection](),
         schedule=partial(expected_schedule, config),
         max_examples=config.max_examples,
+        outlier_factor=config.outlier_factor,
         faults=FaultPolicy(config.deadline, config.late, config.quarantine_after),
         probe=config.clock == "wall",
         queue_ahead=config.queue_ahead,

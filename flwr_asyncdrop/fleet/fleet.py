@@ -15,6 +15,8 @@ from flwr_asyncdrop.wire import DeviceReport
 SHORTEST_TASK = 10.0
 """Seconds that a real device's task takes at least; Flower's transport needs half."""
 
+_MOST_TIMES_FASTER = 10.0
+
 _SAVED: dict[str, Any] = {
     "node_ids": list[int],
     "seconds": list[float],
@@ -218,11 +220,20 @@ class Fleet:
         self._ranks = self._slowness = None
 
     def capability(self, device: int) -> float:
-        """Return a device's speed over that of the fastest; 1 while it is unknown."""
-        seconds = self.slowness[device]
+        """Return a device's speed over that of the fastest; 1 while it is unknown.
+
+        Real devices report their speed: one that claims to be more than ten times as
+        fast as the median counts as ten times as fast, or it would make nothing of all
+        others.
+        """
+        slowness = self.slowness
+        seconds, fastest = slowness[device], slowness.min()
         if seconds in (0, np.inf):  # 0: too fast for the timer
             return 1.0
-        return float(self.slowness.min() / seconds)
+        if self.profiles is None:
+            usual = np.median(slowness[np.isfinite(slowness)])
+            fastest = max(fastest, usual / _MOST_TIMES_FASTER)
+        return 1.0 if seconds <= fastest else float(fastest / seconds)
 
     def idle(self, busy: Collection[int], time: float) -> NDArray[np.int64]:
         """Return the devices that can have a task at `time`, ascending.

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
@@ -79,10 +80,20 @@ def aggregate_metrics(
     """Aggregate metrics; return an empty record, with a warning, if it is impossible.
 
     Clients choose what they measure, and Flower's own function raises where a list
-    from one meets a number from another.
+    from one meets a number from another. Those of a client with NaN or infinity among
+    them are left out, with a warning, as one would make NaN of all; unless all have
+    some, so that a run that diverges shows it.
     """
+    finite = [record for record in records if _is_finite(record)]
+    if len(finite) < len(records):
+        logger.warning(
+            "the metrics of %d of %d clients hold NaN or infinity%s",
+            len(records) - len(finite),
+            len(records),
+            " and are left out of the mean" if finite else "",
+        )
     try:
-        return aggregate(records, weighting_key)
+        return aggregate(finite or records, weighting_key)
     except Exception as error:
         logger.warning(
             "the metrics of %d clients cannot be aggregated (%s) and are left out: "
@@ -91,3 +102,12 @@ def aggregate_metrics(
             one_line(error),
         )
         return MetricRecord()
+
+
+def _is_finite(record: RecordDict) -> bool:
+    return all(
+        isfinite(number)
+        for metrics in record.metric_records.values()
+        for value in metrics.values()
+        for number in (value if isinstance(value, list) else [value])
+    )

@@ -169,6 +169,8 @@ class AsyncLoop:
             if seconds > 0:
                 return state.time + seconds
             if not self._dispatch():
+                if self._run.stop_waiting():
+                    continue
                 return min(
                     self._dispatcher.next_return(state),
                     self._probe.next_look(state.time),
@@ -260,6 +262,8 @@ class AsyncLoop:
             reply = self._run.read(order, arrival.message)
             if discount > 0:
                 self._run.merge(order, reply, staleness, discount)
+            if not self.continues:
+                self._run.stop_waiting()
         except ReplyError as error:
             self._dispatcher.replied(state, order.device)
             self._fail(order, error.kind, str(error))

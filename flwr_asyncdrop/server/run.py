@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from flwr.app import Message
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Aggregator, Update, average_
+from flwr_asyncdrop.aggregation import (
+    OUTLIER_FACTOR,
+    Aggregator,
+    OutlierGuard,
+    Update,
+    average_,
+    check_counters,
+)
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
@@ -17,7 +24,7 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.state_dict import StateDict
-from flwr_asyncdrop.submodel import State, extract
+from flwr_asyncdrop.submodel import State, check_fits, extract
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -30,7 +37,8 @@ class Run:
     """The state of a run and the objects that change it.
 
     A round has `updates_per_round` updates, as many as devices can be in flight.
-    `averaging` is the decay of the average of the model's versions; 0 for none.
+    `averaging` is the decay of the average of the model's versions; 0 for none. The
+    `guard` refuses updates before the aggregator gets them.
     """
 
     state: RunState
@@ -40,6 +48,7 @@ class Run:
     updates_per_round: int
     averaging: float = 0.0
     max_examples: int = wire.MAX_EXAMPLES
+    guard: OutlierGuard | None = None
 
     def __post_init__(self) -> None:
         if self.averaging and self.state.averaged is None:
@@ -57,6 +66,7 @@ class Run:
         build_fleet: FleetBuilder | None = None,
         averaging: float = 0.0,
         max_examples: int = wire.MAX_EXAMPLES,
+        outlier_factor: float = OUTLIER_FACTOR,
         saved: StateDict | None = None,
     ) -> "Run":
         """Put a run together on the nodes that are connected.
@@ -64,7 +74,8 @@ class Run:
         A simulated fleet keeps the devices that it starts with, so no more can be in
         flight. On a real one others may join, unless devices wait for each other, which
         takes a fixed number of them. `build_aggregator` gets the number of devices that
-        can be in flight. `saved` is the `state_dict` of the run that this one resumes:
+        can be in flight. `outlier_factor` is that of an `OutlierGuard`; 0 for none.
+        `saved` is the `state_dict` of the run that this one resumes:
         it gives the size, and is loaded with `load_state_dict`. ConfigError if the
         aggregator waits for too many updates, or if a queue is not possible.
         """
@@ -97,7 +108,14 @@ class Run:
             )
         dispatcher = Dispatcher(fleet, rules, aggregator.extra)
         return cls(
-            state, dispatcher, aggregator, slots, possible, averaging, max_examples
+            state,
+            dispatcher,
+            aggregator,
+            slots,
+            possible,
+            averaging,
+            max_examples,
+            OutlierGuard(outlier_factor) if outlier_factor else None,
         )
 
     @property
@@ -126,6 +144,7 @@ class Run:
             "fleet": self.fleet.state_dict(),
             "aggregator": self.aggregator.state_dict(),
             "masks": {} if masks is None else masks.state_dict(),
+            "guard": {} if self.guard is None else self.guard.state_dict(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -140,6 +159,8 @@ class Run:
         self.aggregator.load_state_dict(state["aggregator"])
         if (masks := self.dispatcher.rules.assignment.masks) is not None:
             masks.load_state_dict(state["masks"])
+        if self.guard is not None:
+            self.guard.load_state_dict(state["guard"])
         self.fleet.load_state_dict(state["fleet"])
         self.state.num_devices = len(self.fleet)
 
@@ -192,7 +213,7 @@ class Run:
     ) -> None:
         """Merge a reply into the global model; `discount` scales its weight.
 
-        ReplyError, and no change, if it does not fit the model.
+        ReplyError, and no change, if it does not fit the model, or is refused.
         """
         state, part = self.state, order.part
 
@@ -215,18 +236,53 @@ class Run:
             {name: cut(arrays) for name, arrays in reply.extra.items()},
         )
         try:
+            self._check(update, order.device)
             changed = self.aggregator.merge(state.arrays, update)
         except ShapeError as error:
             raise ReplyError("shape", str(error)) from error
         if changed:
-            state.version += 1
-            state.waiting.clear()
-            if state.averaged is not None:
-                average_(state.averaged, state.arrays, self.averaging, state.version)
+            self._changed()
         elif self.aggregator.waits_for > 1:
             state.waiting.append(order)
         state.updates += 1
         state.fastest_updates += order.rank == 0
+
+    def stop_waiting(self) -> bool:
+        """Take a step without those in quarantine, if all others wait for them.
+
+        Return whether the global model has changed.
+        """
+        state = self.state
+        others_out = state.in_flight or state.late
+        if not state.waiting or others_out or not self.fleet.quarantined(state.time):
+            return False
+        if changed := self.aggregator.flush(state.arrays):
+            self._changed()
+        return changed
+
+    def _changed(self) -> None:
+        """Note that the global model has changed."""
+        state = self.state
+        state.version += 1
+        state.waiting.clear()
+        if state.averaged is not None:
+            average_(state.averaged, state.arrays, self.averaging, state.version)
+
+    def _check(self, update: Update, device: int) -> None:
+        """Raise ReplyError if an update must not reach the global model."""
+        arrays, indices = self.state.arrays, update.indices
+        check_fits(arrays, update.arrays, indices)
+        check_counters(arrays, update.arrays)
+        if self.guard is None:
+            return
+        if self.aggregator.needs_base:
+            sent = update.sent
+        else:
+            # Some orders keep what was sent, and others do not: all are judged alike,
+            # by how far they would move the model as it is now.
+            sent = extract(arrays, indices) if indices else arrays
+        present = len(self.fleet.present)
+        self.guard.check(arrays, update, sent, device=device, num_devices=present)
 
 
 def _without_arrays(orders: Mapping[str, Order]) -> dict[str, Order]:

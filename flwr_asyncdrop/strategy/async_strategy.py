@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result
 from torch import nn
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Aggregator
+from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS, Aggregator
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.exceptions import ConfigError
@@ -136,6 +136,9 @@ class AsyncStrategy(SynchronousRounds):
         Where the project keeps its records.
     max_examples : int
         Most examples that a client can claim; a reply that claims more is refused.
+    outlier_factor : float
+        An update whose change is so many times the usual one is refused, see
+        `OutlierGuard`; 0 for no guard.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         Flower's ``(list of RecordDict, weighting key) -> MetricRecord``.
     evaluators : sequence of Evaluator
@@ -181,6 +184,7 @@ class AsyncStrategy(SynchronousRounds):
         evaluate_every: int = 1,
         keys: wire.RecordKeys = wire.RecordKeys(),  # noqa: B008  # frozen
         max_examples: int = wire.MAX_EXAMPLES,
+        outlier_factor: float = OUTLIER_FACTOR,
         train_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         evaluate_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
         evaluators: Sequence[Evaluator] = (),
@@ -196,6 +200,7 @@ class AsyncStrategy(SynchronousRounds):
         in_interval("[0, 1]").check("fraction_evaluate", fraction_evaluate)
         _MODES.check("mode", mode)
         at_least(1).check("max_examples", max_examples)
+        OUTLIER_FACTORS.check("outlier_factor", outlier_factor)
         _DURATIONS.check("duration", duration)
         at_least(1).check("min_available_nodes", min_available_nodes)
         self.algorithm = self._algorithm(algorithm, hyperparameters)
@@ -232,6 +237,7 @@ class AsyncStrategy(SynchronousRounds):
         self.evaluate_every = evaluate_every
         self.keys = keys
         self.max_examples = max_examples
+        self.outlier_factor = outlier_factor
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.evaluators = tuple(evaluators)
@@ -409,6 +415,7 @@ class AsyncStrategy(SynchronousRounds):
             build_fleet=self.fleet,
             averaging=algorithm.averaging if algorithm else 0.0,
             max_examples=self.max_examples,
+            outlier_factor=self.outlier_factor,
             saved=saved,
         )
 

@@ -12,12 +12,11 @@ from flwr_asyncdrop.wire.devices import (
     make_probe,
     read_report,
 )
+from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
 from flwr_asyncdrop.wire.npy import array_bytes, from_record, to_record
 from flwr_asyncdrop.wire.replies import (
-    MAX_EXAMPLES,
     Expected,
     Reply,
-    flat_metrics,
     read_evaluation,
     read_reply,
 )

@@ -9,6 +9,7 @@ from flwr.app import Array
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.wire.npy import Layout, read_array, read_layout
 
 _HALF_MAX = float(np.finfo(np.float16).max)
@@ -46,8 +47,9 @@ def _check_layout(
     if found.shape != shape:
         raise ReplyError(
             "shape",
-            f"array {name!r} came back with shape {found.shape} instead of {shape}: "
-            "train the model that was loaded from the message, not the full one",
+            f"array {name!r} came back with shape {shown(found.shape)} instead of "
+            f"{shape}: train the model that was loaded from the message, not the full "
+            "one",
         )
     if found.dtype.kind != dtype.kind or not np.can_cast(found.dtype, dtype):
         raise ReplyError(

@@ -17,6 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.submodel.types import State
 
 _STYPE = "numpy.ndarray"
@@ -55,7 +56,7 @@ def write_array(tensor: Tensor) -> Array:
 def read_layout(array: Array) -> Layout:
     """Read what an array is said to be; ValueError if it is no array of numbers."""
     if array.stype != _STYPE:
-        raise ValueError(f"it is serialised as {array.stype!r}, not {_STYPE!r}")
+        raise ValueError(f"it is serialised as {shown(array.stype)}, not {_STYPE!r}")
     return _layout(array.data[: array.data.find(b"\n", _PREFIX, _LONGEST) + 1])
 
 

@@ -1,6 +1,5 @@
 """Reading a client's reply, and checking that it can be merged."""
 
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -8,17 +7,16 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire.arrays import read_sound_array
 from flwr_asyncdrop.wire.devices import DeviceReport, read_report
+from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
 from flwr_asyncdrop.wire.npy import array_bytes
 from flwr_asyncdrop.wire.tasks import RecordKeys
 
-MAX_EXAMPLES = 1_000_000_000
-"""Examples that one task can claim unless the user says otherwise."""
-
-_LONGEST_REASON = 1000
-_LONGEST_VALUE = 80
+# Those of the model, those beside it, metrics and configs.
+_MOST_RECORDS = 100
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def read_reply(message: Message, expected: Expected) -> Reply:
     """Read a client's reply; ReplyError if it cannot be merged, with its kind."""
     content = _content(message)
     records = _array_records(content, expected)
-    metrics, num_examples = _read_metrics(
+    metrics, num_examples = read_metrics(
         content, expected.keys.num_examples, expected.max_examples
     )
     arrays, *extra = (
@@ -81,29 +79,26 @@ def read_evaluation(
 
     ReplyError if it raised, or does not say on how many examples it measured.
     """
-    metrics, _ = _read_metrics(_content(message), keys.num_examples, max_examples)
+    metrics, _ = read_metrics(_content(message), keys.num_examples, max_examples)
     return metrics
-
-
-def flat_metrics(content: RecordDict) -> dict[str, float | int]:
-    """Return the scalar metrics of all metric records, later records winning."""
-    return {
-        key: value
-        for record in content.metric_records.values()
-        for key, value in record.items()
-        if isinstance(value, float | int)
-    }
 
 
 def _content(message: Message) -> RecordDict:
     if message.has_error():
-        reason = textwrap.shorten(message.error.reason or "", _LONGEST_REASON)
+        reason = printable(message.error.reason or "")
         raise ReplyError(
             "client-error",
-            f"the client failed with code {message.error.code}: "
+            f"the client failed with code {shown(message.error.code)}: "
             f"{reason or 'no reason given'}",
         )
-    return message.content
+    content = message.content
+    if len(content) > _MOST_RECORDS:
+        raise ReplyError(
+            "records",
+            f"the reply carries {len(content):,} records: return at most "
+            f"{_MOST_RECORDS}, one of them with the trained state_dict",
+        )
+    return content
 
 
 def _array_records(content: RecordDict, expected: Expected) -> list[ArrayRecord]:
@@ -132,41 +127,17 @@ def _array_records(content: RecordDict, expected: Expected) -> list[ArrayRecord]
 
 
 def _check_names(arrays: ArrayRecord, names: Collection[str]) -> None:
-    if arrays.keys() != set(names):
-        odd = sorted(arrays.keys() ^ set(names))
+    missing = [name for name in sorted(names) if name not in arrays]
+    odd = missing[:1]
+    if not odd and len(arrays) > len(names):
+        # A stranger's names are looked at until one is odd, and no further.
+        known = set(names)
+        odd = [next(name for name in arrays if name not in known)]
+    if odd:
+        others = 2 * len(missing) + len(arrays) - len(names) - 1
         raise ReplyError(
             "names",
-            f"the reply's arrays differ from those sent in {_short(odd[0])}"
-            f"{f' and {len(odd) - 1} more' if len(odd) > 1 else ''}: return the "
-            "state_dict of the model that was loaded from the message",
+            f"the reply's arrays differ from those sent in {shown(odd[0])}"
+            f"{f' and {others:,} more' if others > 0 else ''}: return the state_dict "
+            "of the model that was loaded from the message",
         )
-
-
-def _read_metrics(
-    content: RecordDict, key: str, max_examples: int
-) -> tuple[RecordDict, int]:
-    """Return the metric records, and the number of examples in one of them.
-
-    That one comes first, where Flower's aggregation functions look for it.
-    """
-    records = content.metric_records
-    found = next((name for name, record in records.items() if key in record), None)
-    if found is None:
-        raise ReplyError(
-            "num-examples",
-            f"the reply's MetricRecord has no {key!r}: add the number of examples",
-        )
-    value = records[found][key]
-    if not isinstance(value, int | float) or not 1 <= value <= max_examples:
-        raise ReplyError(
-            "num-examples",
-            f"{key!r} is {_short(value)}: it must be a number of examples from 1 to "
-            f"{max_examples:,}; raise max-examples if there can be more",
-        )
-    return RecordDict({found: records[found], **records}), int(value)
-
-
-def _short(value: object) -> str:
-    """Return a client's value, short enough for a message."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

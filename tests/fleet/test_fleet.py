@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.fleet.availability import Availability
+from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
+from flwr_asyncdrop.wire import DeviceReport
 
 
 def fleet_of(seconds, num_ranks):
@@ -185,6 +187,22 @@ def test_capability_is_the_speed_over_that_of_the_fastest_as_measured_so_far():
     fleet.refresh([1, 2, 3])
     fleet.observe(2, seconds=2.0, compute=1.0)
     assert [fleet.capability(d) for d in (0, 1, 2)] == [0.5, 0.25, 1.0]
+
+
+@pytest.mark.parametrize("claim", [{"train_seconds": 5e-324}, {"capacity": 1e15}])
+def test_a_device_that_claims_to_be_fast_makes_nothing_of_no_other(claim):
+    fleet = Fleet(4, model_bytes=100)
+    fleet.refresh([1, 2, 3, 4])
+    trip = Trip(0.0, 2.0, TaskCost(1.0, 100, 100))
+    for device in (1, 2, 3):
+        honest = dict.fromkeys(claim, 1.0)
+        fleet.update_from_report(device, DeviceReport(**honest), trip)
+    fleet.update_from_report(0, DeviceReport(**claim), trip)
+    assert fleet.ranks.tolist()[0] == 0
+    assert fleet.capability(0) == 1.0
+    assert [fleet.capability(device) for device in (1, 2, 3)] == pytest.approx(
+        [0.1] * 3
+    )
 
 
 def test_a_task_too_short_for_the_timer_says_nothing_about_capability():

@@ -115,7 +115,7 @@ def array(good):
         Array,
         st.just(str(good.dtype)) | st.text(max_size=9),
         st.just(good.shape) | st.lists(st.integers(), max_size=5).map(tuple),
-        st.sampled_from([*["numpy.ndarray"] * 9, "", "pickle"]),
+        st.sampled_from([*["numpy.ndarray"] * 9, "", "pickle", *UGLY]),
         array_bytes(good),
     )
 
@@ -126,7 +126,10 @@ metric = st.one_of(
     st.lists(st.floats(), max_size=4),
     st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4),
 )
-names = st.text(max_size=20) | st.just("\n" * 5000)
+# What moves a terminal's cursor, turns the direction of text, or cannot be encoded.
+UGLY = ["\n" * 5000, "\x1b[2Jgone", "a\r\nb\0", "\u202egnp.exe", "\ud800", "x" * 10**6]
+texts = st.text(st.characters(), max_size=20) | st.sampled_from(UGLY)
+names = texts
 metrics = st.builds(
     MetricRecord,
     st.just({"num-examples": 3})
@@ -153,7 +156,7 @@ def array_records(draw, good):
 def replies(draw, good):
     """A reply to `TASK`, hostile in any way."""
     if draw(st.integers(0, 19)) == 19:
-        error = Error(draw(st.integers(0, 2**31)), draw(st.none() | st.text()))
+        error = Error(draw(st.integers(0, 2**31)), draw(st.none() | texts))
         return Message(error, reply_to=TASK)
     content = RecordDict()
     for number in range(draw(st.sampled_from([*[1] * 18, 0, 2]))):

@@ -1,5 +1,6 @@
 """Hostile replies end in a refusal or a merge, and nothing else."""
 
+import json
 import math
 import os
 import tracemalloc
@@ -41,6 +42,7 @@ KINDS = {
     "non-finite",
     "variance",
     "num-examples",
+    "metrics",
 }
 AGGREGATORS = {
     "mixing": Mixing,
@@ -92,6 +94,13 @@ def assert_sound(state):
     assert bool((state["bn.running_var"] >= 0).all())
 
 
+def assert_printable(metrics):
+    """Names of metrics go to terminals, logs, checkpoints and Prometheus."""
+    for name, record in metrics.items():
+        assert all(text.isprintable() and len(text) < 300 for text in (name, *record))
+    json.dumps(wire.flat_metrics(metrics)).encode()
+
+
 def test_the_reply_that_the_others_are_made_from_is_merged():
     content = RecordDict(
         {
@@ -114,7 +123,7 @@ def read(message):
     except ReplyError as error:
         refusal = error
     assert refusal.kind in KINDS
-    assert "\n" not in str(refusal)
+    assert str(refusal).isprintable()
     assert len(str(refusal)) < 1500
     return None
 
@@ -127,6 +136,8 @@ def test_a_hostile_reply_is_refused_or_merged(name, messages):
     for message in messages:
         before = copied(state)
         reply = read(message)
+        if reply is not None:
+            assert_printable(reply.metrics)
         changed = reply is not None and merge(aggregator, state, reply)
         assert changed or same(state, before)
         assert_sound(state)

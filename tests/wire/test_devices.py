@@ -35,7 +35,8 @@ def test_a_reply_without_a_report_has_none():
 
 
 @pytest.mark.parametrize(
-    "value", [math.nan, math.inf, -1.0, 1e16, "fast", b"1", [1.0, 2.0]]
+    "value",
+    [math.nan, math.inf, -1.0, -5e-324, 1e16, 1e308, 10**400, "fast", b"1", [1.0, 2.0]],
 )
 def test_a_report_with_what_cannot_be_meant_is_no_report(value):
     message = reply()

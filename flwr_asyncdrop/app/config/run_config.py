@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
+from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS
 from flwr_asyncdrop.algorithms import ALGORITHMS, Algorithm, algorithm
 from flwr_asyncdrop.app.config.contradictions import contradictions
 from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, hyperparameter_keys, keys_of
@@ -182,6 +183,11 @@ class RunConfig:
     )
     max_examples: int = parameter(
         MAX_EXAMPLES, "most examples that a device can report", at_least(1)
+    )
+    outlier_factor: float = parameter(
+        OUTLIER_FACTOR,
+        "an update is refused whose change is so many times the usual; 0 = none is",
+        OUTLIER_FACTORS,
     )
     deadline: float = parameter(
         FaultPolicy.deadline,

@@ -1,0 +1,92 @@
+"""The metrics of a reply, bounded before any work is done on them."""
+
+from collections.abc import Mapping
+
+from flwr.app import MetricRecord, RecordDict
+
+from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.readable import printable, shown
+
+MAX_EXAMPLES = 1_000_000_000
+"""Examples that one task can claim unless the user says otherwise."""
+
+_MOST_METRICS = 1000
+_MOST_NUMBERS = 100_000  # in lists
+_LONGEST_NAME = 200
+_LARGEST_INTEGER = 2**63 - 1
+
+
+def read_metrics(
+    content: RecordDict, key: str, max_examples: int
+) -> tuple[RecordDict, int]:
+    """Return the metric records, and the number of examples in one of them.
+
+    That one comes first, where Flower's aggregation functions look for it. Names have
+    no characters that cannot be printed. NaN and infinity are metrics like others: a
+    device that diverges should be seen.
+    """
+    records = dict(content.metric_records)
+    _check_size(records)
+    found = next((name for name, record in records.items() if key in record), None)
+    if found is None:
+        raise ReplyError(
+            "num-examples",
+            f"the reply's MetricRecord has no {key!r}: add the number of examples",
+        )
+    value = records[found][key]
+    if not isinstance(value, int | float) or not 1 <= value <= max_examples:
+        raise ReplyError(
+            "num-examples",
+            f"{key!r} is {shown(value)}: it must be a number of examples from 1 to "
+            f"{max_examples:,}; raise max-examples if there can be more",
+        )
+    ordered = {found: records[found], **records}
+    return RecordDict({_name(n): _named(r) for n, r in ordered.items()}), int(value)
+
+
+def flat_metrics(content: RecordDict) -> dict[str, float | int]:
+    """Return the scalar metrics of all metric records, later records winning."""
+    return {
+        key: value
+        for record in content.metric_records.values()
+        for key, value in record.items()
+        if isinstance(value, float | int)
+    }
+
+
+def _check_size(records: Mapping[str, MetricRecord]) -> None:
+    count = sum(len(record) for record in records.values())
+    if count > _MOST_METRICS:
+        raise ReplyError(
+            "metrics",
+            f"the reply has {count:,} metrics: return at most {_MOST_METRICS:,}",
+        )
+    numbers = 0
+    for record in records.values():
+        for name, value in record.items():
+            if isinstance(value, list):
+                numbers += len(value)
+            elif isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+                raise ReplyError(
+                    "metrics",
+                    f"the metric {shown(name)} is {shown(value)}: return integers of "
+                    "64 bits, or a float",
+                )
+    if numbers > _MOST_NUMBERS:
+        raise ReplyError(
+            "metrics",
+            f"the lists of the reply's metrics have {numbers:,} numbers: return at "
+            f"most {_MOST_NUMBERS:,}",
+        )
+
+
+def _named(record: MetricRecord) -> MetricRecord:
+    if all(name == _name(name) for name in record):
+        return record
+    return MetricRecord({_name(name): value for name, value in record.items()})
+
+
+def _name(name: str) -> str:
+    if len(name) <= _LONGEST_NAME and name.isprintable():
+        return name
+    return printable(name, _LONGEST_NAME)

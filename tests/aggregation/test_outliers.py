@@ -1,0 +1,227 @@
+"""What the guard refuses, and what it must never refuse."""
+
+import pytest
+import torch
+
+from flwr_asyncdrop.aggregation import OutlierGuard, Update
+from flwr_asyncdrop.aggregation.outliers import change_sizes
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.submodel import extract
+from tests.states import saved_and_read
+
+DEVICES = 10
+MODEL = {
+    "layer.weight": torch.full((4, 3), 0.1),
+    "layer.bias": torch.zeros(4),
+    "bn.weight": torch.ones(4),
+    "bn.bias": torch.zeros(4),
+    "bn.running_mean": torch.zeros(4),
+    "bn.running_var": torch.ones(4),
+    "bn.num_batches_tracked": torch.tensor(3),
+}
+
+
+def update(size=0.01, indices=None, extra=None, **sizes):
+    """An update whose weights all change by `size`, but for the tensors in `sizes`."""
+    arrays = {
+        name: tensor + sizes.get(name.replace(".", "_"), size)
+        if tensor.is_floating_point()
+        else tensor + 5
+        for name, tensor in MODEL.items()
+    }
+    return Update(
+        extract(arrays, indices or {}), indices or {}, 0, 1, extra=extra or {}
+    )
+
+
+def verdict(guard, given, device=0, num_devices=DEVICES):
+    sent = extract(MODEL, given.indices)
+    try:
+        guard.check(MODEL, given, sent, device=device, num_devices=num_devices)
+    except ReplyError as error:
+        return f"{error.kind}: {error}"
+    return ""
+
+
+def settled(devices=8):
+    """A guard to which some devices have shown what is usual."""
+    guard = OutlierGuard()
+    for device in range(devices):
+        assert verdict(guard, update(), device) == ""
+    return guard
+
+
+class TestOnceItIsKnownWhatIsUsual:
+    @pytest.mark.parametrize("size", [0.0, 1e-6, 0.01, 0.1, 0.25])
+    def test_what_is_not_far_from_the_usual_passes(self, size):
+        assert verdict(settled(), update(size), 9) == ""
+
+    @pytest.mark.parametrize("size", [1.0, -1.0, 1e10, 1.8e19, -1.8e19])
+    def test_what_is_far_from_it_does_not(self, size):
+        said = verdict(settled(), update(size), 9)
+        assert said.startswith("outlier: its change of")
+        assert "the usual one is 0.01" in said
+        assert "\n" not in said
+
+    @pytest.mark.parametrize(
+        ("name", "size"),
+        [("layer_weight", 1.0), ("bn_bias", 30.0), ("bn_running_var", 100.0)],
+    )
+    def test_one_tensor_is_enough(self, name, size):
+        assert "its change of" in verdict(settled(), update(**{name: size}), 9)
+
+    def test_a_part_that_hardly_moves_may_move_as_the_whole_does(self):
+        """As the experts of a mixture: most devices have no token for them."""
+        guard = OutlierGuard()
+        for device in range(8):
+            assert verdict(guard, update(layer_weight=0.0), device) == ""
+        assert verdict(guard, update(layer_weight=0.05), 9) == ""
+        assert verdict(guard, update(layer_weight=1e3), 9) != ""
+
+    def test_a_small_change_passes_though_others_are_smaller(self):
+        guard = OutlierGuard()
+        for device in range(8):
+            assert verdict(guard, update(1e-9), device) == ""
+        assert verdict(guard, update(0.009), 9) == ""
+
+    def test_a_submodel_counts_as_the_full_model_does(self):
+        half = {"layer.weight": {0: torch.tensor([0, 2])}, "bn.weight": {}}
+        assert (
+            change_sizes(update(), MODEL).keys()
+            == change_sizes(update(indices=half), extract(MODEL, half)).keys()
+        )
+        guard = settled()
+        assert verdict(guard, update(indices=half), 9) == ""
+        assert verdict(guard, update(1.0, indices=half), 9) != ""
+
+    def test_a_layer_that_a_submodel_leaves_out_is_no_small_change(self):
+        """Most submodels lack the layer; those that have it are compared."""
+        without = {"layer.weight": {0: torch.tensor([], dtype=torch.int64)}}
+        guard = OutlierGuard()
+        for device in range(8):
+            assert verdict(guard, update(indices=without), device) == ""
+        assert verdict(guard, update(), 9) == ""
+
+    def test_records_beside_the_model_count_too(self):
+        def controls(size):
+            return {"control": {"layer.weight": torch.full((4, 3), size)}}
+
+        guard = OutlierGuard()
+        for device in range(8):
+            assert verdict(guard, update(extra=controls(0.01)), device) == ""
+        assert verdict(guard, update(extra=controls(0.1)), 9) == ""
+        assert "the record 'control'" in verdict(guard, update(extra=controls(1e6)), 9)
+
+
+class TestWhoSaysWhatIsUsual:
+    def test_a_liar_counts_once_however_often_it_replies(self):
+        guard = settled()
+        for _ in range(100):
+            assert verdict(guard, update(1e10), 9) != ""
+        assert verdict(guard, update(), 3) == ""
+        assert verdict(guard, update(1.0), 3) != ""
+
+    @pytest.mark.parametrize("lie", [1e10, 1.0, 0.0])
+    def test_three_liars_of_ten_neither_widen_nor_narrow_it(self, lie):
+        guard = settled(7)
+        for number in range(60):
+            verdict(guard, update(lie), 7 + number % 3)
+            assert verdict(guard, update(0.05), number % 7) == ""
+        assert verdict(guard, update(5.0), 0) != ""
+
+    def test_when_all_change_more_they_are_refused_until_they_are_the_majority(self):
+        guard = settled(10)
+        refused = [verdict(guard, update(1.0), device) != "" for device in range(10)]
+        assert refused == [True] * 4 + [False] * 6
+
+    def test_devices_that_are_gone_are_forgotten(self):
+        """Three are left of ten, and all of them change more from now on."""
+        guard = settled(10)
+        for _ in range(60):
+            for device in range(3):
+                verdict(guard, update(1.0), device)
+        assert verdict(guard, update(1.0), 0) == ""
+
+    def test_the_latest_of_many_devices_count(self):
+        guard = settled(1000)
+        assert len(guard.state_dict()["latest"]) == 32
+
+
+class TestBeforeItIsKnown:
+    @pytest.mark.parametrize("size", [1e10, -1.8e19, 100.0])
+    def test_the_first_reply_cannot_be_anything(self, size):
+        assert "until more devices have shown" in verdict(OutlierGuard(), update(size))
+
+    @pytest.mark.parametrize("size", [0.001, 0.1, 1.0])
+    def test_the_first_reply_can_be_honest(self, size):
+        assert verdict(OutlierGuard(), update(size)) == ""
+
+    def test_statistics_follow_the_data(self):
+        guard = OutlierGuard()
+        given = update(bn_running_mean=500.0, bn_running_var=5000.0)
+        assert verdict(guard, given) == ""
+        assert verdict(guard, update(bn_running_var=1e10)) != ""
+
+    def test_three_liars_that_come_first_do_not_say_what_is_usual(self):
+        guard = OutlierGuard()
+        for device in range(3):
+            for _ in range(5):
+                assert verdict(guard, update(1e10), device) != ""
+        for device in range(3, 10):
+            assert verdict(guard, update(), device) == ""
+        for device in range(3):
+            assert verdict(guard, update(1e10), device) != ""
+
+    def test_a_model_of_zeros_may_become_one_of_large_numbers(self):
+        """A regression on unscaled data: all honest devices ask for the same."""
+        zeros = {"w": torch.zeros(2, 3)}
+        guard, refused = OutlierGuard(), []
+        for device in range(10):
+            given = Update({"w": torch.full((2, 3), 5e4 + device)}, {}, 0, 1)
+            try:
+                guard.check(zeros, given, zeros, device=device, num_devices=10)
+                refused.append(False)
+            except ReplyError:
+                refused.append(True)
+        assert refused == [True] * 6 + [False] * 4
+
+    def test_two_devices_say_nothing_of_each_other(self):
+        guard = OutlierGuard()
+        for _ in range(50):
+            assert verdict(guard, update(1e-5), 0, num_devices=2) == ""
+            assert verdict(guard, update(0.5), 1, num_devices=2) == ""
+            assert verdict(guard, update(1e10), 1, num_devices=2) != ""
+
+    def test_where_most_change_nothing_nothing_is_usual(self):
+        guard = OutlierGuard()
+        for device in range(8):
+            assert verdict(guard, update(0.0), device) == ""
+        assert verdict(guard, update(0.5), 9) == ""
+        assert verdict(guard, update(1e10), 9) != ""
+
+
+def test_what_it_knows_is_saved():
+    guard = settled()
+    verdict(guard, update(1e10), 9)
+    resumed = OutlierGuard()
+    resumed.load_state_dict(saved_and_read(guard.state_dict()))
+    assert resumed.state_dict() == guard.state_dict()
+    assert "the usual one is 0.01" in verdict(resumed, update(1.0), 9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.complex64])
+def test_other_kinds_of_numbers(dtype):
+    model = {"w": torch.ones(2, 2, dtype=dtype), "n": torch.tensor([1, 2])}
+    guard = OutlierGuard()
+    for device, size in enumerate((0.01,) * 8):
+        given = Update({**model, "w": model["w"] + size}, {}, 0, 1)
+        guard.check(model, given, model, device=device, num_devices=10)
+    given = Update({**model, "w": model["w"] + 6e4}, {}, 0, 1)
+    with pytest.raises(ReplyError, match="its change of"):
+        guard.check(model, given, model, device=9, num_devices=10)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5, -1.0, float("nan"), float("inf"), "2"])
+def test_a_factor_that_cannot_be(factor):
+    with pytest.raises(ConfigError, match="outlier_factor="):
+        OutlierGuard(factor)
