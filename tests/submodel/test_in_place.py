@@ -166,7 +166,7 @@ def test_back_at_full_size_nothing_is_left_of_narrower_days(name):
         load_in_place(mine, state)
     fresh.load_state_dict(state)
     for one, other in zip(mine.modules(), fresh.modules(), strict=True):
-        assert type(one) is type(other)
+        assert type(one).__name__ == type(other).__name__
         assert len(one._forward_pre_hooks) == len(other._forward_pre_hooks)
         for attribute, value in vars(other).items():
             if isinstance(value, int | str | tuple):
