@@ -19,6 +19,7 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.server.fingerprint import fingerprint
 from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
@@ -130,6 +131,7 @@ class Dispatcher:
             part=self._kept(state, part),
             cost=cost,
             timing=self._timing(state, device, cost),
+            sent={} if part.arrays is None else fingerprint(part.arrays),
         )
         return order, self.message(state, order, records)
 
@@ -151,7 +153,7 @@ class Dispatcher:
             ttl = min(ttl, timing.gives_up - timing.dispatched_at + _CLOCK_SKEW)
         return wire.make_task(
             arrays,
-            settings.config_at(order.lr_factor),
+            settings.config_at(order.lr_factor, order.round),
             task_config(
                 self.fleet,
                 order.device,

@@ -5,12 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, fields
-from difflib import get_close_matches
+from dataclasses import asdict
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
-from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord
+from flwr.app import DEFAULT_TTL, ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from torch import nn
@@ -27,12 +26,10 @@ from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.observers.results import MetricsFn, ResultCollector
-from flwr_asyncdrop.parameters import Range, at_least, in_interval
-from flwr_asyncdrop.server.assignment import (
-    Assignment,
-    DurationRule,
-    compute_share,
-)
+from flwr_asyncdrop.observers.rounds import RoundLog
+from flwr_asyncdrop.observers.unchanged import UnchangedReplies
+from flwr_asyncdrop.parameters import Range, at_least
+from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.evaluation import EvaluateFn, Evaluator
@@ -43,27 +40,28 @@ from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
-from flwr_asyncdrop.server.train_settings import TrainSettings
+from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.strategy.arguments import choose_algorithm
+from flwr_asyncdrop.strategy.legacy import check_no_legacy
 from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
-from flwr_asyncdrop.strategy.units import check_maskable, discover, first_costs
+from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
+from flwr_asyncdrop.strategy.units import build_assignment, first_costs
 from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, examples_of
 
 logger = logging.getLogger("flwr.asyncdrop")
 
 _POSITIVE = Range(lambda v: v > 0, "more than 0")
-_MODES = Range(lambda v: v in ("sliced", "masked"), "'sliced' or 'masked'")
-_DURATIONS = Range(lambda v: v in ("flops", "paper"), "'flops' or 'paper'")
-_WHOLE = Range(lambda v: v == "all", "'all': blocks go as a whole")
+_MANY = 2**20  # devices in flight, while nobody knows how many nodes there will be
 
 
 class AsyncStrategy(SynchronousRounds):
     """A Flower strategy that merges each result on arrival.
 
-    It takes the place of ``FedAvg`` in a ServerApp. A round is as many updates as
-    devices are in flight, so that results compare with those of a synchronous strategy
-    round by round.
+    It takes the place of ``FedAvg`` in a ServerApp, whose arguments mean what they mean
+    there. A round is as many updates as devices are in flight, so that results compare
+    with those of a synchronous strategy round by round.
 
     An `algorithm` says how updates are merged, what submodels leave out and what
     clients minimise. Each of the three can be given alone, or in place of the
@@ -97,8 +95,8 @@ class AsyncStrategy(SynchronousRounds):
         that must stay as they are.
     plan : Plan, optional
         The units of the model, e.g. from `declare_plan`, instead of discovering them.
-    in_flight : int
-        Devices that train at any moment.
+    in_flight : int, optional
+        Devices that train at any moment; in place of `fraction_train`.
     fleet : callable, optional
         Builds the profiles of a simulated fleet from the number of nodes, e.g.
         `speed_levels`. The run then has a virtual clock and depends on the seed alone.
@@ -124,19 +122,28 @@ class AsyncStrategy(SynchronousRounds):
         Random seed.
     max_seconds : float
         Seconds on the run's clock after which it ends, if it has not ended before.
+    fraction_train : float, optional
+        Share of the nodes at the start that train at any moment, 1 by default.
+    min_train_nodes : int, optional
+        So many train at the least, 2 by default; the run waits for them.
     min_available_nodes : int
         Nodes to wait for before the run starts.
     fraction_evaluate : float
         Share of the nodes that evaluate the global model after every round, on their
-        own data.
+        own data; 0 for none.
+    min_evaluate_nodes : int, optional
+        So many evaluate at the least, 2 by default.
     evaluate_every : int
         Rounds from one evaluation to the next.
-    keys : RecordKeys
-        Where the project keeps its records.
+    weighted_by_key : str
+        Key, in the ``MetricRecord`` of a reply, of the number of examples.
+    arrayrecord_key, configrecord_key : str
+        Keys of the ``ArrayRecord`` and the ``ConfigRecord`` in a message.
     max_examples : int
         Most examples that a client can claim; a reply that claims more is refused.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
-        Flower's ``(list of RecordDict, weighting key) -> MetricRecord``.
+        Flower's ``(list of RecordDict, weighting key) -> MetricRecord``; its weighted
+        mean by default.
     evaluators : sequence of Evaluator
         Who else evaluates the global model, beside ``evaluate_fn`` and the clients.
     callbacks : sequence of Callback
@@ -144,6 +151,8 @@ class AsyncStrategy(SynchronousRounds):
     checkpointer : Checkpointer, optional
         When and where a run is saved, and what it resumes. With it, Ctrl-C and
         SIGTERM save the run before they end it.
+    log_rounds : bool
+        Whether the log has the metrics of each round, and all of them at the end.
     **hyperparameters
         The fields of `algorithm_type`, e.g. ``drop_rate=0.5``, for strategies that
         are named after an algorithm.
@@ -165,7 +174,7 @@ class AsyncStrategy(SynchronousRounds):
         scope: Scope = "all",
         mode: Literal["sliced", "masked"] = "sliced",
         plan: Plan | None = None,
-        in_flight: int = 8,
+        in_flight: int | None = None,
         fleet: FleetBuilder | None = None,
         duration: DurationRule = "flops",
         selection: Selection | None = None,
@@ -175,49 +184,62 @@ class AsyncStrategy(SynchronousRounds):
         queue_ahead: int = 0,
         seed: int = 0,
         max_seconds: float = math.inf,
+        fraction_train: float | None = None,
+        min_train_nodes: int | None = None,
         min_available_nodes: int = 2,
-        fraction_evaluate: float = 0.0,
+        fraction_evaluate: float = 1.0,
+        min_evaluate_nodes: int | None = None,
         evaluate_every: int = 1,
-        keys: wire.RecordKeys = wire.RecordKeys(),  # noqa: B008  # frozen
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
         max_examples: int = wire.MAX_EXAMPLES,
-        train_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
-        evaluate_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
+        train_metrics_aggr_fn: MetricsFn | None = None,
+        evaluate_metrics_aggr_fn: MetricsFn | None = None,
         evaluators: Sequence[Evaluator] = (),
         callbacks: Sequence[Callback] = (),
         checkpointer: Checkpointer | None = None,
+        log_rounds: bool = True,
         **hyperparameters: Any,
     ) -> None:
-        at_least(1).check("in_flight", in_flight)
+        self.in_flight = in_flight
+        self.fraction_train = fraction_train
+        self.min_train_nodes = min_train_nodes
+        self.min_available_nodes = min_available_nodes
+        self.fraction_evaluate = fraction_evaluate
+        self.min_evaluate_nodes = min_evaluate_nodes
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key = arrayrecord_key
+        self.configrecord_key = configrecord_key
+        self.sampling.check()
         at_least(0).check("seed", seed)
         _POSITIVE.check("max_seconds", max_seconds)
         at_least(0).check("queue_ahead", queue_ahead)
         at_least(1).check("evaluate_every", evaluate_every)
-        in_interval("[0, 1]").check("fraction_evaluate", fraction_evaluate)
-        _MODES.check("mode", mode)
         at_least(1).check("max_examples", max_examples)
-        _DURATIONS.check("duration", duration)
-        at_least(1).check("min_available_nodes", min_available_nodes)
-        self.algorithm = self._algorithm(algorithm, hyperparameters)
+        self.algorithm = choose_algorithm(
+            type(self).__name__,
+            self.algorithm_type,
+            algorithm,
+            hyperparameters,
+            signature(AsyncStrategy).parameters,
+        )
         self.aggregator = aggregator
-        self.build_aggregator(in_flight)
+        self.build_aggregator(in_flight or _MANY)
         self.objective = objective
-        masks = masks or (self.algorithm.masks() if self.algorithm else None)
-        self.plan: Plan | None = None
-        self.assignment = Assignment()
-        if masks is not None:
-            units = "channels" if self.algorithm is None else self.algorithm.units
-            if units == "blocks":
-                _WHOLE.check("scope", scope)
-            if example_inputs is not None:
-                example_inputs = examples_of(example_inputs, example_kwargs)
-            name = type(self).__name__
-            self.plan = plan or discover(name, units, model, example_inputs, scope)
-            compute = compute_share(self.plan, model, example_inputs, duration)
-            masked = mode == "masked"
-            if masked:
-                check_maskable(self.plan)
-            self.assignment = Assignment(self.plan, masks, compute, masked=masked)
-        self.in_flight = in_flight
+        if example_inputs is not None:
+            example_inputs = examples_of(example_inputs, example_kwargs)
+        self.assignment, self.plan = build_assignment(
+            type(self).__name__,
+            masks or (self.algorithm.masks() if self.algorithm else None),
+            "channels" if self.algorithm is None else self.algorithm.units,
+            model,
+            example_inputs,
+            plan=plan,
+            scope=scope,
+            mode=mode,
+            duration=duration,
+        )
         self.fleet = fleet
         self.selection = selection or Stratified()
         self.schedule = schedule
@@ -226,16 +248,16 @@ class AsyncStrategy(SynchronousRounds):
         self.queue_ahead = queue_ahead
         self.seed = seed
         self.max_seconds = max_seconds
-        self.min_available_nodes = min_available_nodes
-        self.fraction_evaluate = fraction_evaluate
         self.evaluate_every = evaluate_every
-        self.keys = keys
         self.max_examples = max_examples
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
+        self.evaluate_metrics_aggr_fn = (
+            evaluate_metrics_aggr_fn or aggregate_metricrecords
+        )
         self.evaluators = tuple(evaluators)
         self.callbacks = tuple(callbacks)
         self.checkpointer = checkpointer
+        self.log_rounds = log_rounds
 
     def build_aggregator(self, in_flight: int) -> Aggregator:
         """Return a new aggregator for so many devices in flight."""
@@ -253,7 +275,8 @@ class AsyncStrategy(SynchronousRounds):
         """Log what this strategy does."""
         logger.info("\t├── Algorithm: %s, seed %d", self._label, self.seed)
         clock = "wall" if self.fleet is None else "virtual"
-        logger.info("\t├── In flight: %d, on the %s clock", self.in_flight, clock)
+        flying = self.sampling.described()
+        logger.info("\t├── In flight: %s, on the %s clock", flying, clock)
         if self.plan is None:
             logger.info("\t└── Every device trains the full model")
         else:
@@ -266,8 +289,8 @@ class AsyncStrategy(SynchronousRounds):
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
         timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
+        train_config: Config = None,
+        evaluate_config: Config = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Run to the end, merging each reply on arrival.
@@ -283,9 +306,10 @@ class AsyncStrategy(SynchronousRounds):
         timeout : float
             Real seconds to wait for a reply at the most, and for a device when none
             is left; then the run ends with what it has.
-        train_config : ConfigRecord, optional
-            Sent with every task; ``"lr"`` follows the schedule.
-        evaluate_config : ConfigRecord, optional
+        train_config : ConfigRecord or callable, optional
+            Sent with every task, or a function of the round that returns it; ``"lr"``
+            follows the schedule.
+        evaluate_config : ConfigRecord or callable, optional
             Sent with every evaluation by clients.
         evaluate_fn : callable, optional
             ``(round, arrays) -> MetricRecord``; runs beside the loop, in a thread,
@@ -298,12 +322,15 @@ class AsyncStrategy(SynchronousRounds):
 
         Raises
         ------
+        ConfigError
+            If a subclass overrides a hook in a way that cannot be followed.
         RunError
             If no node is there, or if every task fails.
         CheckpointError
             If the checkpoint to resume cannot be used.
         """
         at_least(1).check("num_rounds", num_rounds)
+        check_no_legacy(self)
         logger.info("Starting %s:", type(self).__name__)
         self.summary()
         checkpoint = None
@@ -315,15 +342,28 @@ class AsyncStrategy(SynchronousRounds):
         mailbox = Mailbox(grid, check=signals.check, patiently=signals.at_once)
         # A simulated fleet keeps its size.
         keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
-        node_ids = nodes.wait_for(max(self.min_available_nodes, keeps), timeout)
-        saved = checkpoint.parts["run"] if checkpoint else None
-        run = self._open(node_ids, initial_arrays, train_config, timeout, saved=saved)
-        self._run = run
-        every, longest = self.evaluate_every, self.max_seconds
-        stopping = StoppingRule(
-            num_rounds, run.updates_per_round, run.slots, timeout, every, longest
+        node_ids = nodes.wait_for(max(self.sampling.needed, keeps), timeout)
+        configs = TrainConfigs(train_config, self._objective_config())
+        run = self._open(
+            node_ids,
+            initial_arrays,
+            configs,
+            timeout,
+            saved=checkpoint.parts["run"] if checkpoint else None,
+            in_flight=self.sampling.training(keeps or len(node_ids)),
         )
+        stopping = StoppingRule(
+            num_rounds,
+            run.updates_per_round,
+            run.slots,
+            timeout,
+            self.evaluate_every,
+            self.max_seconds,
+        )
+        _log_amount(stopping)
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
+        hooks = self._round_hooks(configs, collector, grid, num_rounds)
+        logs = [RoundLog(collector.result, num_rounds)] if self.log_rounds else []
         evaluators = self._evaluators(
             mailbox, grid, evaluate_fn, evaluate_config, timeout
         )
@@ -333,33 +373,42 @@ class AsyncStrategy(SynchronousRounds):
             mailbox,
             stopping,
             evaluators=[*evaluators, *self.evaluators],
-            callbacks=[collector, ProgressLog(stopping.num_updates), *self.callbacks],
+            callbacks=[
+                collector,
+                hooks,
+                UnchangedReplies(),
+                ProgressLog(stopping.num_updates),
+                *logs,
+                *self.callbacks,
+            ],
             checkpointer=self.checkpointer,
             checkpoint=checkpoint,
             probes=self.probe,
         )
+        self._run, self._hooks = run, hooks
         try:
             with nullcontext() if self.checkpointer is None else signals:
                 loop.run()
         finally:
-            self._run = None
+            self._run = self._hooks = None
         return collector.result
 
     def _open(
         self,
         node_ids: Sequence[int],
         arrays: ArrayRecord,
-        config: ConfigRecord | None,
+        config: TrainConfig,
         timeout: float,
         *,
+        in_flight: int,
         saved: StateDict | None = None,
         queue_ahead: int | None = None,
     ) -> Run:
         initial = wire.from_record(arrays)
         simulated, algorithm = self.fleet is not None, self.algorithm
         settings = TrainSettings(
-            config=self._train_config(config),
-            schedule=self._schedule(initial),
+            config=config,
+            schedule=self._schedule(initial, in_flight),
             keys=self.keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
@@ -374,7 +423,7 @@ class AsyncStrategy(SynchronousRounds):
                 self.queue_ahead if queue_ahead is None else queue_ahead,
                 keeps_base=self.checkpointer is not None and simulated,
             ),
-            in_flight=self.in_flight,
+            in_flight=in_flight,
             build_aggregator=self.build_aggregator,
             build_fleet=self.fleet,
             averaging=algorithm.averaging if algorithm else 0.0,
@@ -382,39 +431,17 @@ class AsyncStrategy(SynchronousRounds):
             saved=saved,
         )
 
-    def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
+    def _objective_config(self) -> Mapping[str, object]:
         objective = self.objective
         if objective is None and self.algorithm is not None:
             objective = self.algorithm.objective()
-        return {**(config or {}), **(objective.config() if objective else {})}
+        return objective.config() if objective else {}
 
-    def _schedule(self, initial: State) -> Schedule:
+    def _schedule(self, initial: State, in_flight: int) -> Schedule:
         if not callable(self.schedule):
             return self.schedule
-        costs = first_costs(self.assignment, initial, self.seed, self.in_flight)
+        costs = first_costs(self.assignment, initial, self.seed, in_flight)
         return self.schedule(costs)
-
-    def _algorithm(
-        self, algorithm: Algorithm | None, hyperparameters: dict[str, Any]
-    ) -> Algorithm | None:
-        kind = self.algorithm_type
-        if kind is None or algorithm is not None:
-            if hyperparameters:
-                raise ConfigError(
-                    f"{type(self).__name__} takes no {min(hyperparameters)!r}: set it "
-                    "on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)"
-                )
-            return algorithm
-        known = [field.name for field in fields(kind)]
-        if unknown := sorted(hyperparameters.keys() - set(known)):
-            own = signature(AsyncStrategy).parameters
-            close = get_close_matches(unknown[0], [*known, *own], n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "leave it out;"
-            raise ConfigError(
-                f"{type(self).__name__} has no {unknown[0]!r}: {hint} its "
-                f"hyperparameters are {', '.join(known)}"
-            )
-        return kind(**hyperparameters)
 
     @property
     def _label(self) -> str:
@@ -428,7 +455,16 @@ class AsyncStrategy(SynchronousRounds):
         return {
             "algo": self._label,
             "num-rounds": num_rounds,
-            "in-flight": self.in_flight,
+            "in-flight": self.sampling.described(),
             "seed": self.seed,
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
+
+
+def _log_amount(stopping: StoppingRule) -> None:
+    logger.info(
+        "%d rounds of %d updates: %d updates",
+        stopping.num_rounds,
+        stopping.updates_per_round,
+        stopping.num_updates,
+    )

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
 from flwr_asyncdrop.wire.devices import DeviceReport, read_report
 from flwr_asyncdrop.wire.npy import array_bytes
@@ -98,10 +99,11 @@ def flat_metrics(content: RecordDict) -> dict[str, float | int]:
 def _content(message: Message) -> RecordDict:
     if message.has_error():
         reason = textwrap.shorten(message.error.reason or "", _LONGEST_REASON)
+        fix = advice(reason)
         raise ReplyError(
             "client-error",
             f"the client failed with code {message.error.code}: "
-            f"{reason or 'no reason given'}",
+            f"{reason or 'no reason given'}{f'; {fix}' if fix else ''}",
         )
     return message.content
 
