@@ -11,7 +11,7 @@ from flwr_asyncdrop.state_dict import StateDict
 ConfigFn = Callable[[int], ConfigRecord]
 """A config as a function of the round, from 1."""
 
-Config = ConfigRecord | ConfigFn | None
+Config = ConfigRecord | Mapping[str, Any] | ConfigFn | None
 """The same for all rounds, or by round."""
 
 
@@ -21,6 +21,8 @@ def config_of(config: Config, name: str, server_round: int) -> ConfigRecord:
         return ConfigRecord()
     if isinstance(config, ConfigRecord):
         return config
+    if isinstance(config, Mapping):
+        return ConfigRecord(dict(config))
     if not callable(config):
         raise ConfigError(
             f"{name}={config!r} must be a ConfigRecord, or a function of the round "
@@ -41,7 +43,7 @@ class TrainConfigs:
     """
 
     def __init__(self, config: Config, extra: Mapping[str, Any]) -> None:
-        self._config = ConfigRecord() if config is None else config
+        self._config = config if callable(config) else config_of(config, "train_config", 1)
         self._extra = dict(extra)
         self._by_round: dict[int, dict[str, Any]] = {}
 
