@@ -43,7 +43,9 @@ class TrainConfigs:
     """
 
     def __init__(self, config: Config, extra: Mapping[str, Any]) -> None:
-        self._config = config if callable(config) else config_of(config, "train_config", 1)
+        self._config = (
+            config if callable(config) else config_of(config, "train_config", 1)
+        )
         self._extra = dict(extra)
         self._by_round: dict[int, dict[str, Any]] = {}
 
