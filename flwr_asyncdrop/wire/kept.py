@@ -1,4 +1,4 @@
-"""Which units of the full model a task keeps, for clients that keep layers of their own.
+"""Which units of the full model a task keeps, for clients with layers of their own.
 
 It travels in the task's ``ConfigRecord``, as Flower's mods expect one such record: each
 distinct set of positions as a bit mask, and for every narrowed dim the number of its
@@ -7,6 +7,7 @@ set.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -73,15 +74,17 @@ def read_kept(message: Message) -> Kept:
         if _DIMS not in config:
             continue
         names = sorted(message.content.array_records[str(config[_RECORD])])
-        sets = _unpack(config[_SIZES], config[_MASKS])  # type: ignore[arg-type]  # as the server wrote them
+        # As the server has written them.
+        sizes = cast(list[int], config[_SIZES])
+        sets = _unpack(sizes, cast(bytes, config[_MASKS]))
         indices: Indices = {}
-        sizes: dict[str, dict[int, int]] = {}
-        triples = iter(config[_DIMS])  # type: ignore[arg-type]  # a list
+        full: dict[str, dict[int, int]] = {}
+        triples = iter(cast(list[int], config[_DIMS]))
         for tensor, dim, number in zip(triples, triples, triples, strict=True):
-            name, (size, positions) = names[int(tensor)], sets[int(number)]
-            indices.setdefault(name, {})[int(dim)] = positions
-            sizes.setdefault(name, {})[int(dim)] = size
-        return Kept(indices, sizes, frozenset(names))
+            name, (size, positions) = names[tensor], sets[number]
+            indices.setdefault(name, {})[dim] = positions
+            full.setdefault(name, {})[dim] = size
+        return Kept(indices, full, frozenset(names))
     return Kept()
 
 
