@@ -11,7 +11,7 @@ from flwr_asyncdrop.submodel import load_in_place
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def load_submodel(model: Model, arrays: ArrayRecord) -> Model:
+def load_submodel(model: Model, arrays: ArrayRecord, *, scale: bool = True) -> Model:
     """Make `model` as narrow as what the server sent, with its weights.
 
     It takes the place of ``model.load_state_dict(...)`` in a Flower client::
@@ -30,6 +30,8 @@ def load_submodel(model: Model, arrays: ArrayRecord) -> Model:
         The model; its weights do not matter.
     arrays : ArrayRecord
         What the server sent.
+    scale : bool, default True
+        As in `flwr_asyncdrop.submodel.load_submodel`.
 
     Returns
     -------
@@ -41,5 +43,5 @@ def load_submodel(model: Model, arrays: ArrayRecord) -> Model:
     ShapeError
         If the arrays are no submodel of `model`, or if it cannot be narrowed in place.
     """
-    load_in_place(model, wire.from_record(arrays))
+    load_in_place(model, wire.from_record(arrays), scale=scale)
     return model
