@@ -142,7 +142,7 @@ def test_a_bad_reply_is_refused_in_one_line(message, kind, says):
 
 
 @pytest.mark.parametrize(
-    "count", [2.75, 0, -1, 0.5, 1001, 1e18, np.inf, -np.inf, np.nan]
+    "count", [0, -1, 0.5, 2.75, 1001, 1e18, np.inf, -np.inf, np.nan]
 )
 def test_a_number_of_examples_that_cannot_be(count):
     with pytest.raises(ReplyError, match="from 1 to 1,000; raise max-examples") as bad:
