@@ -115,7 +115,9 @@ class RoundHooks(Callback):
         self._begin(state, 1)
 
     def on_resume(self, state: RunState) -> None:
-        """Continue with the round that had begun."""
+        """Continue with the round that had begun, if the checkpoint knows of it."""
+        if not self._configs.begun:
+            self.on_start(state)
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Keep a reply for `aggregate_train`."""

@@ -53,6 +53,11 @@ class TrainConfigs:
         """Return the config of a round that has begun."""
         return self._by_round[max(n for n in self._by_round if n <= server_round)]
 
+    @property
+    def begun(self) -> bool:
+        """Whether a round has begun."""
+        return bool(self._by_round)
+
     def current(self, server_round: int) -> ConfigRecord:
         """Return the user's config as it is when a round begins."""
         return config_of(self._config, "train_config", server_round)
