@@ -6,12 +6,14 @@ other submodel, or with the full model.
 """
 
 import copy
+import logging
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,8 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.derived import derived_tensors, refresh
 from flwr_asyncdrop.submodel.narrow import InputScale, adapt, blank_copy
 from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of, tensors_of
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 _MEMORY = "_asyncdrop_full_size"
 _ABSENT = object()
@@ -214,6 +218,7 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 def _resize(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Give every tensor its shape, and leave its values open."""
     _watch_optimizers()
+    _RESIZED.times += 1
     for name, tensor in tensors_of(model).items():
         if tuple(tensor.shape) == shapes[name]:
             continue
@@ -224,10 +229,20 @@ def _resize(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
         tensor.data = torch.empty(0, dtype=between, device=tensor.device)
         tensor.data = fresh
         if isinstance(tensor, nn.Parameter):
-            _RESIZED[tensor] = True
+            _RESIZED.parameters[tensor] = True
 
 
-_RESIZED = WeakIdKeyDictionary()
+@dataclass
+class _Resized:
+    """The parameters that have been narrowed, and how many loads narrowed some."""
+
+    parameters: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+    times: int = 0
+    # What `times` was when an optimizer was looked at.
+    seen: WeakKeyDictionary[Optimizer, int] = field(default_factory=WeakKeyDictionary)
+
+
+_RESIZED = _Resized()
 
 
 @cache
@@ -237,18 +252,27 @@ def _watch_optimizers() -> None:
 
 
 def _check_optimizer(optimizer: Optimizer, *_: Any) -> None:
+    if _RESIZED.seen.get(optimizer) == _RESIZED.times:
+        return
+    kind, is_old = type(optimizer).__name__, False
     for parameter, state in optimizer.state.items():
-        if parameter not in _RESIZED or not isinstance(state, dict):
+        if parameter not in _RESIZED.parameters or not isinstance(state, dict):
             continue
         for name, value in state.items():
-            if (
-                isinstance(value, Tensor)
-                and value.dim() == parameter.dim() > 0
-                and value.shape != parameter.shape
-            ):
+            if not isinstance(value, Tensor) or value.dim() != parameter.dim():
+                continue
+            is_old = is_old or value.dim() > 0
+            if value.shape != parameter.shape:
                 raise ShapeError(
-                    f"the {type(optimizer).__name__} optimizer has {name!r} of shape "
-                    f"{tuple(value.shape)} from an earlier task, for a parameter that "
-                    f"load_submodel made {tuple(parameter.shape)}: build the optimizer "
-                    "anew for each task, or call optimizer.state.clear()"
+                    f"the {kind} optimizer has {name!r} of shape {tuple(value.shape)} "
+                    "from an earlier task, for a parameter that load_submodel made "
+                    f"{tuple(parameter.shape)}: build the optimizer anew for each "
+                    "task, or call optimizer.state.clear()"
                 )
+    if is_old:
+        logger.warning(
+            "the %s optimizer has state from an earlier task, which may have had other "
+            "units: build it anew for each task, or call optimizer.state.clear()",
+            kind,
+        )
+    _RESIZED.seen[optimizer] = _RESIZED.times

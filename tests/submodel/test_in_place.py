@@ -1,6 +1,7 @@
 """`load_in_place` gives what `load_submodel` gives, in the model that there is."""
 
 import copy
+import logging
 import pickle
 
 import pytest
@@ -184,6 +185,13 @@ def test_blocks_are_left_out_and_come_back():
         assert torch.equal(load_in_place(mine, state)(inputs), expected)
 
 
+@pytest.fixture
+def log(caplog, monkeypatch):
+    """What is logged; Flower's logger does not hand its records on."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    return caplog
+
+
 def first_state(rate=2):
     return next(submodels(mlp, torch.ones(2, 4)))
 
@@ -251,6 +259,18 @@ def test_momentum_of_other_shapes_is_named():
         step()
     steps.state.clear()
     step()
+
+
+def test_momentum_of_units_that_may_be_others_is_warned_of_once_a_task(log):
+    model = mlp()
+    steps = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    complaint = "the SGD optimizer has state from an earlier task"
+    for task in range(3):
+        load_in_place(model, first_state())
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            steps.step()
+        assert log.text.count(complaint) == task
 
 
 def test_other_optimizers_are_left_alone():
