@@ -196,7 +196,10 @@ class RoundHooks(Callback):
         self._replies, self._records = [], []
 
     def _parts(self, reply: Message) -> list[object]:
-        """Return what of a reply was merged: all but its metrics."""
+        """Return what of a reply was merged, and the metrics that count for it.
+
+        The collector has the same records of metrics: their values may change.
+        """
         content, key = reply.content, self._weighting_key
         arrays = [_parts_of(record) for record in content.array_records.values()]
         metrics = content.metric_records.values()
@@ -215,5 +218,8 @@ class RoundHooks(Callback):
 
 
 def _parts_of(record: ArrayRecord) -> list[object]:
-    """Return what a record consists of: others, if somebody has changed it."""
-    return [(name, id(array), id(array.data)) for name, array in record.items()]
+    """Return what a record consists of: unequal, if somebody has changed it."""
+    return [
+        (name, array.dtype, tuple(array.shape), array.stype, array.data)
+        for name, array in record.items()
+    ]
