@@ -174,6 +174,7 @@ class AsyncStrategy(Arguments):
             If the checkpoint to resume cannot be used.
         """
         at_least(1).check("num_rounds", num_rounds)
+        self.sampling.check()
         check_no_legacy(self)
         logger.info("Starting %s:", type(self).__name__)
         self.summary()

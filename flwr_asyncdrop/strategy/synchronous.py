@@ -40,7 +40,6 @@ from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_o
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-
 _DETAILED = 3
 
 
