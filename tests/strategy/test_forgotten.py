@@ -112,6 +112,11 @@ class TestFingerprint:
                 changed.view(-1).view(torch.int32)[place] ^= 1
                 assert not is_unchanged({**state, name: changed}, sent)
 
+    def test_weights_that_move_by_the_same_in_opposite_directions(self):
+        state = {"w": torch.tensor([[0.5, 0.625], [0.75, 0.875]])}
+        moved = state["w"] + torch.tensor([[0.0625, 0.03125], [-0.0625, -0.03125]])
+        assert not is_unchanged({"w": moved}, fingerprint(state))
+
     def test_what_was_never_sent(self):
         assert not is_unchanged({"w": torch.ones(2)}, {})
         assert not is_unchanged({}, {})

@@ -76,7 +76,7 @@ def test_what_is_set_later_counts_too():
     strategy.fraction_evaluate, strategy.fraction_train = 0.0, 0.5
     assert sent(strategy, nodes=10) == (5, 0)
     strategy.in_flight = 3
-    with pytest.raises(ConfigError, match="in_flight=3 and fraction_train=0.5 both"):
+    with pytest.raises(ConfigError, match=r"in_flight=3 and fraction_train=0.5 both"):
         sent(strategy, nodes=10)
 
 
