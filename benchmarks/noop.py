@@ -69,7 +69,9 @@ class UpdateRate(Callback):
 def run_strategy(grid: Grid, num_rounds: int, megabytes: int = 1) -> float:
     """Run asynchronous FedAvg on so many MB of weights; return updates a second."""
     rate = UpdateRate(warm_up=16)
-    strategy = AsyncFedAvg(fleet=speed_levels, callbacks=[rate])
+    strategy = AsyncFedAvg(
+        in_flight=8, fleet=speed_levels, fraction_evaluate=0.0, callbacks=[rate]
+    )
     arrays = ArrayRecord({"weights": torch.zeros(megabytes * MEGABYTE_OF_FLOATS)})
     strategy.start(grid, arrays, num_rounds=num_rounds)
     return rate.value

@@ -72,6 +72,7 @@ def soak_figures(updates: int = UPDATES) -> list[Figure]:
     ):
         strategy = FedBuff(
             in_flight=IN_FLIGHT,
+            fraction_evaluate=0.0,
             fleet=_fleet,
             checkpointer=Checkpointer(Path(folder), every=CHECKPOINT_EVERY),
             callbacks=[HistoryWriter(Path(folder) / "history.jsonl"), memory],

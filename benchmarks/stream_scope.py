@@ -77,6 +77,8 @@ def run(variant: Variant, seed: int, seconds: float) -> Outcome:
             torch.zeros(1, task.LENGTH, dtype=torch.int64),
             scope=variant.scope,
             drop_rate=variant.rate,
+            in_flight=8,
+            fraction_evaluate=0.0,
             fleet=partial(speed_levels, num_levels=8),
             seed=seed,
             max_seconds=seconds,

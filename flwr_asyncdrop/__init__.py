@@ -3,7 +3,7 @@
 A ServerApp swaps its strategy, and a ClientApp changes one line::
 
     strategy = HeteroAsyncDrop(Net(), torch.zeros(1, 3, 32, 32))  # server
-    model = load_submodel(Net(), message.content["arrays"])  # client
+    load_submodel(model, message.content["arrays"])  # client
 
 Each name is imported when it is first used: the package itself imports neither
 PyTorch nor Flower.
@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from flwr_asyncdrop.checkpoint import Checkpointer
-    from flwr_asyncdrop.client import CapacityMod, load_submodel
+    from flwr_asyncdrop.client import (
+        CapacityMod,
+        load_personal,
+        load_submodel,
+        save_personal,
+    )
     from flwr_asyncdrop.fleet import DeviceProfile, speed_levels
     from flwr_asyncdrop.fleet.faults import FaultPolicy
     from flwr_asyncdrop.server.callbacks import Callback
@@ -55,7 +60,9 @@ __all__ = [
     "LocalGrid",
     "StepDecay",
     "SyncFedAvg",
+    "load_personal",
     "load_submodel",
+    "save_personal",
     "speed_levels",
 ]
 
@@ -69,7 +76,9 @@ _HOMES = {
     "FaultPolicy": "flwr_asyncdrop.fleet.faults",
     "LocalGrid": "flwr_asyncdrop.simulation",
     "StepDecay": "flwr_asyncdrop.server.schedule",
+    "load_personal": "flwr_asyncdrop.client",
     "load_submodel": "flwr_asyncdrop.client",
+    "save_personal": "flwr_asyncdrop.client",
     "speed_levels": "flwr_asyncdrop.fleet",
 }
 _NAMED = "flwr_asyncdrop.strategy.named"

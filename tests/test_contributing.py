@@ -68,6 +68,7 @@ def test_an_algorithm_and_an_aggregation(shown, of):
         torch.zeros(1, 4),
         **made,
         in_flight=2,
+        fraction_evaluate=0.0,
         fleet=partial(speed_levels, num_levels=2),
         min_available_nodes=1,
     )

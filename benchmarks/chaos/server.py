@@ -90,6 +90,7 @@ def run(grid: Grid, folder: Path) -> None:
     books = Books(folder / "books.json")
     strategy = FedBuff(
         in_flight=settings.in_flight,
+        fraction_evaluate=0.0,
         fleet=speed_levels if settings.clock == "virtual" else None,
         seed=settings.seed,
         buffer_size=1,

@@ -25,12 +25,11 @@ from flwr_asyncdrop.app.experiment import (
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
 from flwr_asyncdrop.client.capacity import CapacityMod
-from flwr_asyncdrop.client.loading import load_submodel
 from flwr_asyncdrop.client.state import read_client_state, write_client_state
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.objectives import LocalTask
 from flwr_asyncdrop.seeding import torch_generator
-from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel import State, load_submodel
 
 _KEYS = wire.RecordKeys()
 
@@ -107,7 +106,7 @@ class DeviceWork:
         """Turn a message into what it asks for."""
         config = _config(context)
         arrays = message.content.array_records[_KEYS.arrays]
-        model = load_submodel(initial_model(config), arrays)
+        model = load_submodel(initial_model(config), wire.from_record(arrays))
         return cls.of(config, wire.read_task(message), context, model)
 
     @classmethod

@@ -66,6 +66,8 @@ def build_strategy(
         seed=config.seed,
         max_seconds=config.max_seconds or math.inf,
         min_available_nodes=1,
+        fraction_evaluate=0.0,
+        log_rounds=False,
         evaluate_every=config.evaluate_every,
         callbacks=callbacks,
         checkpointer=checkpointer,

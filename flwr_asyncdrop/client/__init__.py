@@ -2,5 +2,6 @@
 
 from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.loading import load_submodel
+from flwr_asyncdrop.client.personal import load_personal, save_personal
 
-__all__ = ["CapacityMod", "load_submodel"]
+__all__ = ["CapacityMod", "load_personal", "load_submodel", "save_personal"]

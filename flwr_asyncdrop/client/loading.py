@@ -1,36 +1,47 @@
 """Loads a submodel: the one line that a Flower client changes."""
 
+from typing import TypeVar
+
 from flwr.app import ArrayRecord
 from torch import nn
 
-from flwr_asyncdrop import submodel, wire
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.submodel import load_in_place
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
-def load_submodel(model: nn.Module, arrays: ArrayRecord) -> nn.Module:
-    """Return `model`, really narrower, with the weights that the server sent.
+def load_submodel(model: Model, arrays: ArrayRecord, *, scale: bool = True) -> Model:
+    """Make `model` as narrow as what the server sent, with its weights.
 
     It takes the place of ``model.load_state_dict(...)`` in a Flower client::
 
-        model = load_submodel(Net(), message.content["arrays"])
+        load_submodel(model, message.content["arrays"])
 
     The widths are read off the shapes of the arrays. A residual block whose arrays are
-    empty is left out: its input passes on. Full-size arrays give the full model.
+    empty is left out: its input passes on. Full-size arrays give the full model. The
+    model changes in place and can be loaded again, with any other submodel: an
+    optimizer that was built before trains it, as long as it has no state yet.
+    `flwr_asyncdrop.submodel.load_submodel` makes a new model instead.
 
     Parameters
     ----------
     model : nn.Module
-        The full model; its weights do not matter.
+        The model; its weights do not matter.
     arrays : ArrayRecord
         What the server sent.
+    scale : bool, default True
+        As in `flwr_asyncdrop.submodel.load_submodel`.
 
     Returns
     -------
     nn.Module
-        Train it as usual, and return its ``state_dict()``.
+        The same object. Train it as usual, and return its ``state_dict()``.
 
     Raises
     ------
     ShapeError
-        If the arrays are no submodel of `model`.
+        If the arrays are no submodel of `model`, or if it cannot be narrowed in place.
     """
-    return submodel.load_submodel(model, wire.from_record(arrays))
+    load_in_place(model, wire.from_record(arrays), scale=scale)
+    return model

@@ -35,6 +35,7 @@ class ResultCollector(Callback):
         self._aggregate = aggregate
         self._weighting_key = weighting_key
         self._round: list[RecordDict] = []
+        self._full: list[RecordDict] = []
 
     def state_dict(self) -> StateDict:
         """Return the metrics so far, and those of the round that is not full yet."""
@@ -59,9 +60,12 @@ class ResultCollector(Callback):
 
     def on_round(self, state: RunState, number: int) -> None:
         """Aggregate the metrics of the round."""
-        metrics = aggregate_metrics(self._aggregate, self._round, self._weighting_key)
-        self.result.train_metrics_clientapp[number] = metrics
-        self._round = []
+        self._full, self._round = self._round, []
+        self.result.train_metrics_clientapp[number] = self.aggregated()
+
+    def aggregated(self) -> MetricRecord:
+        """Return the metrics of the last round that is full, as they are now."""
+        return aggregate_metrics(self._aggregate, self._full, self._weighting_key)
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """File it under its round; Flower has no place for those of other sources."""

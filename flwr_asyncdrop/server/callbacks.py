@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import MetricRecord
+from flwr.app import Message, MetricRecord
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.fleet import Fleet
@@ -23,7 +23,8 @@ class Merged:
 
     `staleness` counts the versions of the model between dispatch and merge; `queued`,
     those of them that came while the task waited on its device behind another. The
-    update counts for `round`; it is `late` if it came after its deadline.
+    update counts for `round`; it is `late` if it came after its deadline. `message` is
+    the reply as it came.
     """
 
     order: Order
@@ -32,6 +33,7 @@ class Merged:
     round: int
     late: bool = False
     queued: int = 0
+    message: Message | None = None
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.server.fingerprint import fingerprint
 from flwr_asyncdrop.server.order import Order, Part, Timing
-from flwr_asyncdrop.server.state import RunState, copy_of
+from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.wire import DeviceReport
@@ -130,6 +131,7 @@ class Dispatcher:
             part=self._kept(state, part),
             cost=cost,
             timing=self._timing(state, device, cost),
+            sent={} if part.arrays is None else fingerprint(part.arrays),
         )
         return order, self.message(state, order, records)
 
@@ -151,7 +153,12 @@ class Dispatcher:
             ttl = min(ttl, timing.gives_up - timing.dispatched_at + _CLOCK_SKEW)
         return wire.make_task(
             arrays,
-            settings.config_at(order.lr_factor),
+            {
+                **settings.config_at(order.lr_factor, order.round),
+                **wire.kept_entries(
+                    order.part.indices, shapes_of(state.arrays), settings.keys.arrays
+                ),
+            },
             task_config(
                 self.fleet,
                 order.device,

@@ -280,7 +280,7 @@ class AsyncLoop:
         self._dispatcher.succeeded(order, trip, reply.report)
         state.lost_in_a_row.clear()
         number = self._stopping.round_of(state.updates - 1)
-        merged = Merged(order, reply, staleness, number, late, queued)
+        merged = Merged(order, reply, staleness, number, late, queued, arrival.message)
         for callback in self._callbacks:
             callback.on_update(state, merged)
         if state.updates % self._stopping.updates_per_round == 0:

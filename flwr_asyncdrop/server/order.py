@@ -64,3 +64,5 @@ class Order:
     part: Part
     cost: TaskCost
     timing: Timing
+    # Of the tensors that were sent, so that a client that trains nothing is noticed.
+    sent: Mapping[str, int] = field(default_factory=dict)

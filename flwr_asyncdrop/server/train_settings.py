@@ -1,6 +1,6 @@
 """What every task carries beside the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flwr_asyncdrop import wire
@@ -10,23 +10,28 @@ from flwr_asyncdrop.server.schedule import Schedule
 # The learning rate sets how fast the adjustment biases the model: it fades with it.
 SCHEDULED = ("lr", "logit-adjustment")
 
+TrainConfig = Mapping[str, object] | Callable[[int], Mapping[str, object]]
+"""A train config, or a function of the round that returns it."""
+
 
 @dataclass(frozen=True)
 class TrainSettings:
     """What goes into every task.
 
-    The entries of `config`, the user's train config, named in `SCHEDULED` follow the
-    schedule. Flower gives a message up after `ttl` real seconds.
+    `config` is the user's train config, or a function of the round that returns it; its
+    entries named in `SCHEDULED` follow the schedule. Flower gives a message up after
+    `ttl` real seconds.
     """
 
-    config: Mapping[str, object]
+    config: TrainConfig
     schedule: Schedule
     keys: wire.RecordKeys
     ttl: float
 
-    def config_at(self, factor: float) -> dict[str, object]:
-        """Return the train config with this factor of the schedule."""
-        config = dict(self.config)
+    def config_at(self, factor: float, server_round: int = 1) -> dict[str, object]:
+        """Return the train config of a round with this factor of the schedule."""
+        given = self.config
+        config = dict(given(server_round) if callable(given) else given)
         for key in SCHEDULED:
             value = config.get(key)
             if isinstance(value, float | int):

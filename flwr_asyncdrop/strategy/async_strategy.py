@@ -1,70 +1,37 @@
 """Flower strategies that merge on arrival."""
 
 import logging
-import math
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from copy import deepcopy
-from dataclasses import asdict, fields
-from difflib import get_close_matches
-from inspect import signature
-from typing import Any, ClassVar, Literal
 
-from flwr.app import DEFAULT_TTL, ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from torch import nn
 
-from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS, Aggregator
-from flwr_asyncdrop.algorithms import Algorithm
-from flwr_asyncdrop.checkpoint import Checkpointer
-from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet.faults import FaultPolicy
-from flwr_asyncdrop.fleet.selection import Selection, Stratified
-from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
-from flwr_asyncdrop.masks import MaskPolicy
-from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.progress import ProgressLog
-from flwr_asyncdrop.observers.results import MetricsFn, ResultCollector
-from flwr_asyncdrop.parameters import Range, at_least, in_interval
-from flwr_asyncdrop.server.assignment import (
-    Assignment,
-    DurationRule,
-    compute_share,
-)
-from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.dispatch import DispatchRules
-from flwr_asyncdrop.server.evaluation import EvaluateFn, Evaluator
+from flwr_asyncdrop.observers.results import ResultCollector
+from flwr_asyncdrop.observers.rounds import RoundLog
+from flwr_asyncdrop.observers.unchanged import UnchangedReplies
+from flwr_asyncdrop.parameters import at_least
+from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
-from flwr_asyncdrop.server.run import FleetBuilder, Run
-from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.server.signals import Signals
-from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
-from flwr_asyncdrop.server.train_settings import TrainSettings
-from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.strategy.construction import Arguments
+from flwr_asyncdrop.strategy.legacy import check_no_legacy
 from flwr_asyncdrop.strategy.start import assemble
-from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
-from flwr_asyncdrop.strategy.units import check_maskable, discover, first_costs
-from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, examples_of
+from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-_POSITIVE = Range(lambda v: v > 0, "more than 0")
-_MODES = Range(lambda v: v in ("sliced", "masked"), "'sliced' or 'masked'")
-_DURATIONS = Range(lambda v: v in ("flops", "paper"), "'flops' or 'paper'")
-_WHOLE = Range(lambda v: v == "all", "'all': blocks go as a whole")
 
-
-class AsyncStrategy(SynchronousRounds):
+class AsyncStrategy(Arguments):
     """A Flower strategy that merges each result on arrival.
 
-    It takes the place of ``FedAvg`` in a ServerApp. A round is as many updates as
-    devices are in flight, so that results compare with those of a synchronous strategy
-    round by round.
+    It takes the place of ``FedAvg`` in a ServerApp, whose arguments mean what they mean
+    there. A round is as many updates as devices are in flight, so that results compare
+    with those of a synchronous strategy round by round.
 
     An `algorithm` says how updates are merged, what submodels leave out and what
     clients minimise. Each of the three can be given alone, or in place of the
@@ -98,8 +65,8 @@ class AsyncStrategy(SynchronousRounds):
         that must stay as they are.
     plan : Plan, optional
         The units of the model, e.g. from `declare_plan`, instead of discovering them.
-    in_flight : int
-        Devices that train at any moment.
+    in_flight : int, optional
+        Devices that train at any moment; in place of `fraction_train`.
     fleet : callable, optional
         Builds the profiles of a simulated fleet from the number of nodes, e.g.
         `speed_levels`. The run then has a virtual clock and depends on the seed alone.
@@ -125,22 +92,31 @@ class AsyncStrategy(SynchronousRounds):
         Random seed.
     max_seconds : float
         Seconds on the run's clock after which it ends, if it has not ended before.
+    fraction_train : float, optional
+        Share of the nodes at the start that train at any moment, 1 by default.
+    min_train_nodes : int, optional
+        So many train at the least, 2 by default; the run waits for them.
     min_available_nodes : int
         Nodes to wait for before the run starts.
     fraction_evaluate : float
         Share of the nodes that evaluate the global model after every round, on their
-        own data.
+        own data; 0 for none.
+    min_evaluate_nodes : int, optional
+        So many evaluate at the least, 2 by default.
     evaluate_every : int
         Rounds from one evaluation to the next.
-    keys : RecordKeys
-        Where the project keeps its records.
+    weighted_by_key : str
+        Key, in the ``MetricRecord`` of a reply, of the number of examples.
+    arrayrecord_key, configrecord_key : str
+        Keys of the ``ArrayRecord`` and the ``ConfigRecord`` in a message.
     max_examples : int
         Most examples that a client can claim; a reply that claims more is refused.
     outlier_factor : float
         An update whose change is so many times the usual one is refused, see
         `OutlierGuard`; 0 for no guard.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
-        Flower's ``(list of RecordDict, weighting key) -> MetricRecord``.
+        Flower's ``(list of RecordDict, weighting key) -> MetricRecord``; its weighted
+        mean by default.
     evaluators : sequence of Evaluator
         Who else evaluates the global model, beside ``evaluate_fn`` and the clients.
     callbacks : sequence of Callback
@@ -148,124 +124,12 @@ class AsyncStrategy(SynchronousRounds):
     checkpointer : Checkpointer, optional
         When and where a run is saved, and what it resumes. With it, Ctrl-C and
         SIGTERM save the run before they end it.
+    log_rounds : bool
+        Whether the log has the metrics of each round, and all of them at the end.
     **hyperparameters
         The fields of `algorithm_type`, e.g. ``drop_rate=0.5``, for strategies that
         are named after an algorithm.
     """
-
-    algorithm_type: ClassVar[type[Algorithm] | None] = None
-    """The algorithm of a named strategy."""
-
-    def __init__(
-        self,
-        model: nn.Module | None = None,
-        example_inputs: Inputs | None = None,
-        *,
-        example_kwargs: Mapping[str, Any] | None = None,
-        algorithm: Algorithm | None = None,
-        aggregator: Aggregator | None = None,
-        masks: MaskPolicy | None = None,
-        objective: LocalObjective | None = None,
-        scope: Scope = "all",
-        mode: Literal["sliced", "masked"] = "sliced",
-        plan: Plan | None = None,
-        in_flight: int = 8,
-        fleet: FleetBuilder | None = None,
-        duration: DurationRule = "flops",
-        selection: Selection | None = None,
-        schedule: Schedule | ScheduleBuilder = StepDecay(),  # noqa: B008  # frozen
-        faults: FaultPolicy = FaultPolicy(),  # noqa: B008  # frozen
-        probe: bool = False,
-        queue_ahead: int = 0,
-        seed: int = 0,
-        max_seconds: float = math.inf,
-        min_available_nodes: int = 2,
-        fraction_evaluate: float = 0.0,
-        evaluate_every: int = 1,
-        keys: wire.RecordKeys = wire.RecordKeys(),  # noqa: B008  # frozen
-        max_examples: int = wire.MAX_EXAMPLES,
-        outlier_factor: float = OUTLIER_FACTOR,
-        train_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
-        evaluate_metrics_aggr_fn: MetricsFn = aggregate_metricrecords,
-        evaluators: Sequence[Evaluator] = (),
-        callbacks: Sequence[Callback] = (),
-        checkpointer: Checkpointer | None = None,
-        **hyperparameters: Any,
-    ) -> None:
-        at_least(1).check("in_flight", in_flight)
-        at_least(0).check("seed", seed)
-        _POSITIVE.check("max_seconds", max_seconds)
-        at_least(0).check("queue_ahead", queue_ahead)
-        at_least(1).check("evaluate_every", evaluate_every)
-        in_interval("[0, 1]").check("fraction_evaluate", fraction_evaluate)
-        _MODES.check("mode", mode)
-        at_least(1).check("max_examples", max_examples)
-        OUTLIER_FACTORS.check("outlier_factor", outlier_factor)
-        _DURATIONS.check("duration", duration)
-        at_least(1).check("min_available_nodes", min_available_nodes)
-        self.algorithm = self._algorithm(algorithm, hyperparameters)
-        self.aggregator = aggregator
-        self.build_aggregator(in_flight)
-        self.objective = objective
-        masks = masks or (self.algorithm.masks() if self.algorithm else None)
-        self.plan: Plan | None = None
-        self.assignment = Assignment()
-        if masks is not None:
-            units = "channels" if self.algorithm is None else self.algorithm.units
-            if units == "blocks":
-                _WHOLE.check("scope", scope)
-            if example_inputs is not None:
-                example_inputs = examples_of(example_inputs, example_kwargs)
-            name = type(self).__name__
-            self.plan = plan or discover(name, units, model, example_inputs, scope)
-            compute = compute_share(self.plan, model, example_inputs, duration)
-            masked = mode == "masked"
-            if masked:
-                check_maskable(self.plan)
-            self.assignment = Assignment(self.plan, masks, compute, masked=masked)
-        self.in_flight = in_flight
-        self.fleet = fleet
-        self.selection = selection or Stratified()
-        self.schedule = schedule
-        self.faults = faults
-        self.probe = probe
-        self.queue_ahead = queue_ahead
-        self.seed = seed
-        self.max_seconds = max_seconds
-        self.min_available_nodes = min_available_nodes
-        self.fraction_evaluate = fraction_evaluate
-        self.evaluate_every = evaluate_every
-        self.keys = keys
-        self.max_examples = max_examples
-        self.outlier_factor = outlier_factor
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
-        self.evaluators = tuple(evaluators)
-        self.callbacks = tuple(callbacks)
-        self.checkpointer = checkpointer
-
-    def build_aggregator(self, in_flight: int) -> Aggregator:
-        """Return a new aggregator for so many devices in flight."""
-        if self.aggregator is not None:
-            own = deepcopy(self.aggregator)
-            return own if self.algorithm is None else self.algorithm.clipped(own)
-        if self.algorithm is None:
-            raise ConfigError(
-                f"nothing says how {type(self).__name__} merges updates: pass an "
-                "algorithm, or an aggregator"
-            )
-        return self.algorithm.clipped_aggregator(in_flight)
-
-    def summary(self) -> None:
-        """Log what this strategy does."""
-        logger.info("\t├── Algorithm: %s, seed %d", self._label, self.seed)
-        clock = "wall" if self.fleet is None else "virtual"
-        logger.info("\t├── In flight: %d, on the %s clock", self.in_flight, clock)
-        if self.plan is None:
-            logger.info("\t└── Every device trains the full model")
-        else:
-            groups, units = len(self.plan.groups), self.plan.num_units
-            logger.info("\t└── Submodels: %d units in %d groups", units, groups)
 
     def start(
         self,
@@ -273,8 +137,8 @@ class AsyncStrategy(SynchronousRounds):
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
         timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
+        train_config: Config = None,
+        evaluate_config: Config = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Run to the end, merging each reply on arrival.
@@ -290,9 +154,10 @@ class AsyncStrategy(SynchronousRounds):
         timeout : float
             Real seconds to wait for a reply at the most, and for a device when none
             is left; then the run ends with what it has.
-        train_config : ConfigRecord, optional
-            Sent with every task; ``"lr"`` follows the schedule.
-        evaluate_config : ConfigRecord, optional
+        train_config : ConfigRecord or callable, optional
+            Sent with every task, or a function of the round that returns it; ``"lr"``
+            follows the schedule.
+        evaluate_config : ConfigRecord or callable, optional
             Sent with every evaluation by clients.
         evaluate_fn : callable, optional
             ``(round, arrays) -> MetricRecord``; runs beside the loop, in a thread,
@@ -305,6 +170,8 @@ class AsyncStrategy(SynchronousRounds):
 
         Raises
         ------
+        ConfigError
+            If a subclass overrides a hook in a way that cannot be followed.
         RunError
             If no node is there, or if every task fails.
         CheckpointError
@@ -313,6 +180,8 @@ class AsyncStrategy(SynchronousRounds):
             If another run holds the checkpointer's folder.
         """
         at_least(1).check("num_rounds", num_rounds)
+        self.sampling.check()
+        check_no_legacy(self)
         with self.checkpointer or nullcontext():
             return self._start(
                 grid,
@@ -330,8 +199,8 @@ class AsyncStrategy(SynchronousRounds):
         initial_arrays: ArrayRecord,
         num_rounds: int,
         timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
+        train_config: Config,
+        evaluate_config: Config,
         evaluate_fn: EvaluateFn | None,
     ) -> Result:
         logger.info("Starting %s:", type(self).__name__)
@@ -351,15 +220,28 @@ class AsyncStrategy(SynchronousRounds):
         mailbox = Mailbox(grid, check=signals.check, patiently=signals.at_once)
         # A simulated fleet keeps its size.
         keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
-        node_ids = nodes.wait_for(max(self.min_available_nodes, keeps), timeout)
-        saved = checkpoint.parts["run"] if checkpoint else None
-        run = self._open(node_ids, initial_arrays, train_config, timeout, saved=saved)
-        self._run = run
-        every, longest = self.evaluate_every, self.max_seconds
-        stopping = StoppingRule(
-            num_rounds, run.updates_per_round, run.slots, timeout, every, longest
+        node_ids = nodes.wait_for(max(self.sampling.needed, keeps), timeout)
+        configs = TrainConfigs(train_config, self._objective_config())
+        run = self._open(
+            node_ids,
+            initial_arrays,
+            configs,
+            timeout,
+            saved=checkpoint.parts["run"] if checkpoint else None,
+            in_flight=self.sampling.training(keeps or len(node_ids)),
         )
+        stopping = StoppingRule(
+            num_rounds,
+            run.updates_per_round,
+            run.slots,
+            timeout,
+            self.evaluate_every,
+            self.max_seconds,
+        )
+        _log_amount(stopping)
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
+        hooks = self._round_hooks(configs, collector, grid, num_rounds)
+        logs = [RoundLog(collector.result, num_rounds)] if self.log_rounds else []
         evaluators = self._evaluators(
             mailbox, grid, evaluate_fn, evaluate_config, timeout
         )
@@ -369,103 +251,31 @@ class AsyncStrategy(SynchronousRounds):
             mailbox,
             stopping,
             evaluators=[*evaluators, *self.evaluators],
-            callbacks=[collector, ProgressLog(stopping.num_updates), *self.callbacks],
+            callbacks=[
+                collector,
+                hooks,
+                UnchangedReplies(),
+                ProgressLog(stopping.num_updates),
+                *logs,
+                *self.callbacks,
+            ],
             checkpointer=self.checkpointer,
             checkpoint=checkpoint,
             probes=self.probe,
         )
+        self._run, self._hooks = run, hooks
         try:
             with nullcontext() if self.checkpointer is None else signals:
                 loop.run()
         finally:
-            self._run = None
+            self._run = self._hooks = None
         return collector.result
 
-    def _open(
-        self,
-        node_ids: Sequence[int],
-        arrays: ArrayRecord,
-        config: ConfigRecord | None,
-        timeout: float,
-        *,
-        saved: StateDict | None = None,
-        queue_ahead: int | None = None,
-    ) -> Run:
-        initial = wire.from_record(arrays)
-        simulated, algorithm = self.fleet is not None, self.algorithm
-        settings = TrainSettings(
-            config=self._train_config(config),
-            schedule=self._schedule(initial),
-            keys=self.keys,
-            ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
-        )
-        return Run.open(
-            RunState.start_from(initial, self.seed),
-            node_ids,
-            DispatchRules(
-                self.selection,
-                self.assignment.with_masks(deepcopy(self.assignment.masks)),
-                settings,
-                self.faults,
-                self.queue_ahead if queue_ahead is None else queue_ahead,
-                keeps_base=self.checkpointer is not None and simulated,
-            ),
-            in_flight=self.in_flight,
-            build_aggregator=self.build_aggregator,
-            build_fleet=self.fleet,
-            averaging=algorithm.averaging if algorithm else 0.0,
-            max_examples=self.max_examples,
-            outlier_factor=self.outlier_factor,
-            saved=saved,
-        )
 
-    def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
-        objective = self.objective
-        if objective is None and self.algorithm is not None:
-            objective = self.algorithm.objective()
-        return {**(config or {}), **(objective.config() if objective else {})}
-
-    def _schedule(self, initial: State) -> Schedule:
-        if not callable(self.schedule):
-            return self.schedule
-        costs = first_costs(self.assignment, initial, self.seed, self.in_flight)
-        return self.schedule(costs)
-
-    def _algorithm(
-        self, algorithm: Algorithm | None, hyperparameters: dict[str, Any]
-    ) -> Algorithm | None:
-        kind = self.algorithm_type
-        if kind is None or algorithm is not None:
-            if hyperparameters:
-                raise ConfigError(
-                    f"{type(self).__name__} takes no {min(hyperparameters)!r}: set it "
-                    "on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)"
-                )
-            return algorithm
-        known = [field.name for field in fields(kind)]
-        if unknown := sorted(hyperparameters.keys() - set(known)):
-            own = signature(AsyncStrategy).parameters
-            close = get_close_matches(unknown[0], [*known, *own], n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "leave it out;"
-            raise ConfigError(
-                f"{type(self).__name__} has no {unknown[0]!r}: {hint} its "
-                f"hyperparameters are {', '.join(known)}"
-            )
-        return kind(**hyperparameters)
-
-    @property
-    def _label(self) -> str:
-        if self.algorithm is not None:
-            return self.algorithm.label()
-        return type(self.aggregator).__name__
-
-    def _settings(self, num_rounds: int) -> dict[str, Any]:
-        """Return the settings that a resumed run must share."""
-        hyper = {} if self.algorithm is None else asdict(self.algorithm)
-        return {
-            "algo": self._label,
-            "num-rounds": num_rounds,
-            "in-flight": self.in_flight,
-            "seed": self.seed,
-            **{name.replace("_", "-"): value for name, value in hyper.items()},
-        }
+def _log_amount(stopping: StoppingRule) -> None:
+    logger.info(
+        "%d rounds of %d updates: %d updates",
+        stopping.num_rounds,
+        stopping.updates_per_round,
+        stopping.num_updates,
+    )

@@ -1,7 +1,7 @@
 """One synchronous round of a run."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -80,19 +80,18 @@ def evaluation_messages(
     arrays: ArrayRecord,
     config: ConfigRecord,
     *,
-    fraction: float,
+    count: Callable[[int], int],
     node_ids: Sequence[int],
 ) -> list[Message]:
-    """Ask a share of the nodes, rounded up, to evaluate the global model.
+    """Ask some of the nodes, `count` of so many, to evaluate the global model.
 
     The seed of the run and the round choose them.
     """
     fleet, settings = run.fleet, run.dispatcher.rules.settings
     fleet.refresh(node_ids)
     devices = fleet.connected()
-    count = min(len(devices), int(np.ceil(fraction * len(devices))))
     generator = numpy_generator(run.state.seed, "evaluate", server_round)
-    chosen = np.sort(generator.choice(devices, count, replace=False))
+    chosen = np.sort(generator.choice(devices, count(len(devices)), replace=False))
     return [
         wire.make_task(
             arrays,

@@ -3,7 +3,6 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 from flwr.app import (
     DEFAULT_TTL,
@@ -18,7 +17,11 @@ from flwr.serverapp.strategy import Strategy
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
-from flwr_asyncdrop.observers.results import MetricsFn, aggregate_metrics
+from flwr_asyncdrop.observers.results import (
+    MetricsFn,
+    ResultCollector,
+    aggregate_metrics,
+)
 from flwr_asyncdrop.server.evaluation import (
     ClientEvaluator,
     EvaluateFn,
@@ -28,59 +31,121 @@ from flwr_asyncdrop.server.evaluation import (
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.train_settings import TrainConfig
 from flwr_asyncdrop.strategy import rounds
+from flwr_asyncdrop.strategy.hooks import RoundHooks, is_overridden
+from flwr_asyncdrop.strategy.legacy import LegacyHooks
+from flwr_asyncdrop.strategy.sampling import Sampling
+from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+_DETAILED = 3
 
-class SynchronousRounds(Strategy):
+
+class SynchronousRounds(LegacyHooks, Strategy):
     """The hooks that Flower's own round calls, for tools that drive them.
 
     A round dispatches to as many devices as the asynchronous run has in flight, and
     merges their replies in the order of dispatch, as if they arrived together.
     """
 
+    in_flight: int | None
+    fraction_train: float | None
+    min_train_nodes: int | None
     min_available_nodes: int
     fraction_evaluate: float
-    keys: wire.RecordKeys
+    min_evaluate_nodes: int | None
+    weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
     max_examples: int
     train_metrics_aggr_fn: MetricsFn
     evaluate_metrics_aggr_fn: MetricsFn
     _run: Run | None = None
+    _hooks: RoundHooks | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """How many nodes train, evaluate, and must be there."""
+        return Sampling(
+            self.in_flight,
+            self.fraction_train,
+            self.min_train_nodes,
+            self.fraction_evaluate,
+            self.min_evaluate_nodes,
+            self.min_available_nodes,
+        )
+
+    @property
+    def keys(self) -> wire.RecordKeys:
+        """Where the project keeps its records."""
+        return wire.RecordKeys(
+            self.arrayrecord_key, self.configrecord_key, self.weighted_by_key
+        )
 
     @abstractmethod
     def _open(
         self,
         node_ids: Sequence[int],
         arrays: ArrayRecord,
-        config: ConfigRecord | None,
+        config: TrainConfig,
         timeout: float,
         *,
+        in_flight: int,
         queue_ahead: int | None = None,
     ) -> Run:
         """Return a new run on these nodes."""
 
     @abstractmethod
-    def _train_config(self, config: ConfigRecord | None) -> Mapping[str, object]:
-        """Return a train config with what the local objective adds to it."""
+    def _objective_config(self) -> Mapping[str, object]:
+        """Return what the local objective adds to a train config."""
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Begin one synchronous round: a submodel for as many devices as in flight."""
+        """Begin a round.
+
+        Called by a subclass in an asynchronous run, it sets the config of the tasks
+        that leave from now on. Else it begins one synchronous round: a submodel for as
+        many devices as in flight.
+        """
+        if self._hooks is not None:
+            return self._hooks.configured(arrays, config)
         nodes = Nodes(grid)
+        settings = {**config, **self._objective_config()}
         if self._run is None or server_round == 1:
-            node_ids = nodes.wait_for(self.min_available_nodes, DEFAULT_TTL)
-            self._run = self._open(node_ids, arrays, config, DEFAULT_TTL, queue_ahead=0)
+            logger.warning(
+                "%s is driven round by round: each round waits for its slowest device, "
+                "and nothing is asynchronous. Its own start(...) is; what a start of "
+                "your own adds goes into its hooks, evaluate_fn and callbacks "
+                "(docs/migrating.md)",
+                type(self).__name__,
+            )
+            node_ids = nodes.wait_for(self.sampling.needed, DEFAULT_TTL)
+            in_flight = self.sampling.training(len(node_ids))
+            self._run = self._open(
+                node_ids,
+                arrays,
+                settings,
+                DEFAULT_TTL,
+                in_flight=in_flight,
+                queue_ahead=0,
+            )
         else:
-            state = wire.from_record(arrays)
-            rounds.proceed(self._run, state, self._train_config(config), nodes.ids())
+            rounds.proceed(self._run, wire.from_record(arrays), settings, nodes.ids())
         return rounds.train_messages(self._run, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """End it: merge every reply, in the order of dispatch."""
+        """End it: merge every reply, in the order of dispatch.
+
+        Called by a subclass in an asynchronous run, whose replies are merged already,
+        it returns the global model and the metrics of the round.
+        """
+        if self._hooks is not None:
+            return self._hooks.aggregated(list(replies))
         if self._run is None:
             raise ConfigError("aggregate_train comes after configure_train")
         merged = rounds.merge_all(self._run, replies)
@@ -106,7 +171,7 @@ class SynchronousRounds(Strategy):
             server_round,
             arrays,
             config,
-            fraction=self.fraction_evaluate,
+            count=self.sampling.evaluating,
             node_ids=Nodes(grid).ids(),
         )
 
@@ -115,17 +180,45 @@ class SynchronousRounds(Strategy):
     ) -> MetricRecord | None:
         """Aggregate what the clients measured; replies with an error do not count."""
         measured: list[RecordDict] = []
+        failed: list[tuple[int, ReplyError]] = []
         for reply in replies:
             try:
                 read = wire.read_evaluation(reply, self.keys, self.max_examples)
                 measured.append(read)
             except ReplyError as error:
-                node = reply.metadata.src_node_id
-                logger.warning("no evaluation from node %d: %s", node, error)
+                failed.append((reply.metadata.src_node_id, error))
+        for node, reason in failed[:_DETAILED]:
+            logger.warning("no evaluation from node %d: %s", node, reason)
         if not measured:
+            if failed:
+                logger.warning(
+                    "none of %d clients has evaluated round %d: give the ClientApp an "
+                    "@app.evaluate(), or the strategy fraction_evaluate=0.0",
+                    len(failed),
+                    server_round,
+                )
             return None
         return aggregate_metrics(
             self.evaluate_metrics_aggr_fn, measured, self.keys.num_examples
+        )
+
+    def _round_hooks(
+        self,
+        configs: TrainConfigs,
+        collector: ResultCollector,
+        grid: Grid,
+        num_rounds: int,
+    ) -> RoundHooks:
+        """Return what calls the overridden training hooks in an asynchronous run."""
+        return RoundHooks(
+            self,
+            configs,
+            collector,
+            grid,
+            num_rounds,
+            weighting_key=self.weighted_by_key,
+            configures=is_overridden(self, "configure_train", SynchronousRounds),
+            aggregates=is_overridden(self, "aggregate_train", SynchronousRounds),
         )
 
     def _evaluators(
@@ -133,16 +226,22 @@ class SynchronousRounds(Strategy):
         mailbox: Mailbox,
         grid: Grid,
         evaluate_fn: EvaluateFn | None,
-        config: ConfigRecord | None,
+        config: Config,
         timeout: float,
     ) -> list[Evaluator]:
         """Return the evaluators of an asynchronous run; clients use these hooks."""
         evaluators: list[Evaluator] = []
         if evaluate_fn is not None:
             evaluators.append(ServerEvaluator(evaluate_fn))
-        if self.fraction_evaluate > 0:
+        hooks = ("configure_evaluate", "aggregate_evaluate")
+        own = [is_overridden(self, hook, SynchronousRounds) for hook in hooks]
+        if self.fraction_evaluate > 0 or any(own):
             sent = ConfigRecord() if config is None else config
-            configure = partial(self.configure_evaluate, config=sent, grid=grid)
+
+            def configure(number: int, arrays: ArrayRecord) -> Iterable[Message]:
+                record = config_of(sent, "evaluate_config", number)
+                return self.configure_evaluate(number, arrays, record, grid)
+
             evaluators.append(
                 ClientEvaluator(mailbox, configure, self.aggregate_evaluate, timeout)
             )

@@ -9,9 +9,16 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.masks import MaskPolicy
+from flwr_asyncdrop.parameters import Range
+from flwr_asyncdrop.server.assignment import (
+    Assignment,
+    DurationRule,
+    compute_share,
+)
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
+    Example,
     Inputs,
     Plan,
     Scope,
@@ -21,6 +28,41 @@ from flwr_asyncdrop.submodel import (
 )
 
 _TASKS_TRIED = 8
+_MODES = Range(lambda v: v in ("sliced", "masked"), "'sliced' or 'masked'")
+_DURATIONS = Range(lambda v: v in ("flops", "paper"), "'flops' or 'paper'")
+_WHOLE = Range(lambda v: v == "all", "'all': blocks go as a whole")
+
+
+def build_assignment(
+    strategy: str,
+    masks: MaskPolicy | None,
+    units: Literal["channels", "blocks"],
+    model: nn.Module | None,
+    example_inputs: list[Example] | None,
+    *,
+    plan: Plan | None,
+    scope: Scope,
+    mode: Literal["sliced", "masked"],
+    duration: DurationRule,
+) -> tuple[Assignment, Plan | None]:
+    """Return what devices train, and the plan; messages name `strategy`."""
+    _MODES.check("mode", mode)
+    _DURATIONS.check("duration", duration)
+    if model is not None and not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model={model!r} is no nn.Module: the arguments of Flower's FedAvg are "
+            f"keywords here, e.g. {strategy}(fraction_train=0.5)"
+        )
+    if masks is None:
+        return Assignment(), None
+    if units == "blocks":
+        _WHOLE.check("scope", scope)
+    plan = plan or discover(strategy, units, model, example_inputs, scope)
+    compute = compute_share(plan, model, example_inputs, duration)
+    masked = mode == "masked"
+    if masked:
+        check_maskable(plan)
+    return Assignment(plan, masks, compute, masked=masked), plan
 
 
 def check_maskable(plan: Plan) -> None:

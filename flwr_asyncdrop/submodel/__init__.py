@@ -3,7 +3,8 @@
 `plan_submodels` runs the module once on labelled tensors, learns which positions of
 which tensors belong together, and verifies what it found. The resulting `Plan` turns
 kept units into indices, with which `extract` makes really smaller tensors and `merge_`
-writes them back. `load_submodel` builds the module that fits them.
+writes them back. `load_submodel` builds the module that fits them, and `load_in_place`
+makes a module fit them.
 """
 
 from flwr_asyncdrop.submodel.batchnorm import recalibrate_bn
@@ -12,6 +13,7 @@ from flwr_asyncdrop.submodel.blocks import plan_blocks
 from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
+from flwr_asyncdrop.submodel.in_place import load_in_place
 from flwr_asyncdrop.submodel.kernels import steady_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.patches import PATCHES
@@ -58,6 +60,7 @@ __all__ = [
     "droppable_share",
     "examples_of",
     "extract",
+    "load_in_place",
     "load_submodel",
     "merge_",
     "narrow",

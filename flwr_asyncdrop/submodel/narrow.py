@@ -31,6 +31,20 @@ def narrow(
     tensors have no rows is left out: it returns its first argument. `scale` is that of
     `load_submodel`. Raises ShapeError if `shapes` are not those of a submodel.
     """
+    copied, skipped = blank_copy(model, shapes, make)
+    adapt(copied, model, skipped, scale=scale)
+    return copied
+
+
+def blank_copy(
+    model: nn.Module,
+    shapes: Mapping[str, Sequence[int]],
+    make: Callable[..., Tensor],
+) -> tuple[nn.Module, Sequence[str]]:
+    """Return a copy of `model` with narrower tensors, and the blocks to be left out.
+
+    Nothing but its tensors is narrower yet. ShapeError as `narrow` raises it.
+    """
     tensors = tensors_of(model)
     skipped = emptied_blocks(model, shapes)
     _check_shapes(type(model).__name__, tensors, shapes, skipped)
@@ -39,17 +53,22 @@ def narrow(
         id(tensor): _blank(tensor, shapes[name], make)
         for name, tensor in tensors.items()
     }
-    copied = copy.deepcopy(model, memo | derived_tensors(model))
-    for full, small in zip(model.modules(), copied.modules(), strict=True):
-        if _has_narrowed(full, small):
-            patch(small, full)
-    follow_conventions(copied, model)
-    follow_experts(copied, model)
+    return copy.deepcopy(model, memo | derived_tensors(model)), skipped
+
+
+def adapt(
+    narrowed: nn.Module, full: nn.Module, skipped: Sequence[str], *, scale: bool
+) -> None:
+    """Make the modules of a copy of `full` fit their narrower tensors."""
+    for before, after in zip(full.modules(), narrowed.modules(), strict=True):
+        if _has_narrowed(before, after):
+            patch(after, before)
+    follow_conventions(narrowed, full)
+    follow_experts(narrowed, full)
     for block in skipped:
-        skip(copied.get_submodule(block))
+        skip(narrowed.get_submodule(block))
     if scale:
-        _scale_inputs(copied, model)
-    return copied
+        _scale_inputs(narrowed, full)
 
 
 def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.Module:

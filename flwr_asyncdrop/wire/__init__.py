@@ -1,8 +1,9 @@
 """The only reader and writer of Flower's message records.
 
 A task travels as one ``ArrayRecord`` (the submodel) and one ``ConfigRecord``: the
-user's own train config plus the keys of `TaskConfig`. The kept units never travel: the
-client learns the widths from the shapes that it receives.
+user's own train config plus the keys of `TaskConfig` and `kept_entries`. The client
+learns the widths from the shapes that it receives; which units they are matters only to
+one that keeps layers of its own.
 """
 
 from flwr_asyncdrop.wire.devices import (
@@ -12,6 +13,7 @@ from flwr_asyncdrop.wire.devices import (
     make_probe,
     read_report,
 )
+from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
 from flwr_asyncdrop.wire.npy import array_bytes, from_record, to_record
 from flwr_asyncdrop.wire.replies import (
@@ -36,6 +38,7 @@ __all__ = [
     "PARTITION_ID",
     "DeviceReport",
     "Expected",
+    "Kept",
     "RecordKeys",
     "Reply",
     "TaskConfig",
@@ -44,10 +47,12 @@ __all__ = [
     "flat_metrics",
     "from_record",
     "is_probe",
+    "kept_entries",
     "make_probe",
     "make_task",
     "read_config",
     "read_evaluation",
+    "read_kept",
     "read_reply",
     "read_report",
     "read_task",

@@ -34,11 +34,15 @@ def read_metrics(
             f"the reply's MetricRecord has no {key!r}: add the number of examples",
         )
     value = records[found][key]
-    if not isinstance(value, int | float) or not 1 <= value <= max_examples:
+    if (
+        not isinstance(value, int | float)
+        or not 1 <= value <= max_examples
+        or value % 1  # a share of one would be rounded off
+    ):
         raise ReplyError(
             "num-examples",
-            f"{key!r} is {shown(value)}: it must be a number of examples from 1 to "
-            f"{max_examples:,}; raise max-examples if there can be more",
+            f"{key!r} is {shown(value)}: it must be a whole number of examples from 1 "
+            f"to {max_examples:,}; raise max-examples if there can be more",
         )
     ordered = {found: records[found], **records}
     return RecordDict({_name(n): _named(r) for n, r in ordered.items()}), int(value)

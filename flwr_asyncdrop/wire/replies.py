@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
 from flwr_asyncdrop.wire.devices import DeviceReport, read_report
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
@@ -86,10 +87,11 @@ def read_evaluation(
 def _content(message: Message) -> RecordDict:
     if message.has_error():
         reason = printable(message.error.reason or "")
+        fix = advice(reason)
         raise ReplyError(
             "client-error",
             f"the client failed with code {shown(message.error.code)}: "
-            f"{reason or 'no reason given'}",
+            f"{reason or 'no reason given'}{f'; {fix}' if fix else ''}",
         )
     content = message.content
     if len(content) > _MOST_RECORDS:

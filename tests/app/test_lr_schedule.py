@@ -127,6 +127,7 @@ def test_the_fastest_rank_really_does_that_many(changes, tmp_path):
         torch.zeros(1, 4),
         algorithm=config.algorithm,
         in_flight=config.in_flight,
+        fraction_evaluate=0.0,
         fleet=build_fleet(config),
         duration=config.duration,
         selection=Uniform() if uniform else None,

@@ -34,15 +34,19 @@ def test_a_submodel_is_really_narrower_and_has_the_weights_that_were_sent():
     assert all(torch.equal(state[name], tensor) for name, tensor in sent.items())
 
 
-def test_the_users_model_stays_as_it_is():
+def test_it_is_the_users_own_model_that_is_loaded():
     mine = mlp(seed=2)
-    before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
+    parameters = list(mine.parameters())
     loaded = load_submodel(mine, to_record(part_of(mlp(seed=1))))
-    with torch.no_grad():
-        for parameter in loaded.parameters():
-            parameter.zero_()
-    after = mine.state_dict()
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    assert loaded is mine
+    assert all(a is b for a, b in zip(mine.parameters(), parameters, strict=True))
+
+
+def test_the_assignment_may_be_forgotten():
+    mine, server = mlp(seed=2), mlp(seed=1)
+    for sent in (part_of(server), server.state_dict()):
+        load_submodel(mine, to_record(sent))
+        assert all(torch.equal(mine.state_dict()[n], t) for n, t in sent.items())
 
 
 def test_the_loaded_model_can_be_trained():

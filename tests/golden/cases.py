@@ -107,6 +107,7 @@ def masked():
             load_data(config).example_inputs(),
             mode="masked",
             in_flight=4,
+            fraction_evaluate=0.0,
             fleet=partial(speed_levels, num_levels=4),
             callbacks=[history],
             min_available_nodes=1,

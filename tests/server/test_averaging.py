@@ -23,8 +23,8 @@ def run(strategy, **changes):
         return MetricRecord({"loss": 0.0})
 
     grid = HandlerGrid(plus_one, node_ids=range(1, DEVICES + 1))
-    settings = {"in_flight": DEVICES, "fleet": speed_levels, **changes}
-    result = strategy(callbacks=[recorder], **settings).start(
+    settings = {"in_flight": DEVICES, "fleet": speed_levels, "fraction_evaluate": 0.0}
+    result = strategy(callbacks=[recorder], **settings, **changes).start(
         grid, record({"w": torch.zeros(2)}), num_rounds=ROUNDS, evaluate_fn=evaluate
     )
     sent = [wire.from_record(m.content["arrays"])["w"][0].item() for m in grid.pushed]

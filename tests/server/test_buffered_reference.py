@@ -79,6 +79,7 @@ def run(algorithm, handler=train, rounds=ROUNDS, **hyperparameters):
     snapshots = Snapshots()
     strategy = STRATEGIES[algorithm](
         in_flight=len(SECONDS),
+        fraction_evaluate=0.0,
         fleet=lambda count: [DeviceProfile(seconds) for seconds in SECONDS],
         seed=3,
         callbacks=[snapshots],

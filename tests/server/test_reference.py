@@ -176,6 +176,7 @@ def test_the_loop_equals_the_naive_algorithm(algorithm, net, part, alpha, mode):
         alpha=alpha,
         mode=mode,
         in_flight=len(SECONDS),
+        fraction_evaluate=0.0,
         fleet=lambda count: [DeviceProfile(seconds) for seconds in SECONDS],
         seed=3,
         callbacks=[snapshots],

@@ -117,7 +117,11 @@ class Strength(LocalObjective):
 
 def test_an_objective_tells_the_clients_by_the_train_config():
     strategy = AsyncStrategy(
-        aggregator=Mixing(), objective=Strength(), in_flight=1, fleet=fleet
+        aggregator=Mixing(),
+        objective=Strength(),
+        in_flight=1,
+        fleet=fleet,
+        fraction_evaluate=0.0,
     )
     _, grid = start(strategy, train_config=ConfigRecord({"lr": 0.5}))
     configs = [dict(message.content["config"]) for message in grid.pushed]
@@ -159,8 +163,8 @@ def echoing(message):
 
 class TestExtraRecords:
     def strategy(self, **changes):
-        settings = {"in_flight": 1, "fleet": fleet, **changes}
-        return AsyncStrategy(aggregator=Echoed(), **settings)
+        settings = {"in_flight": 1, "fleet": fleet, "fraction_evaluate": 0.0}
+        return AsyncStrategy(aggregator=Echoed(), **{**settings, **changes})
 
     def test_travel_both_ways_and_cost_bytes(self):
         recorder = Recorder()
@@ -231,6 +235,7 @@ class TestExtraRecords:
                 masks=RandomMask(0.5),
                 in_flight=1,
                 fleet=fleet,
+                fraction_evaluate=0.0,
             ),
             reply,
             arrays=mlp().state_dict(),

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from flwr.app import ConfigRecord
@@ -58,14 +60,12 @@ class TestEvaluationMessages:
             number,
             record(ONES),
             ConfigRecord(),
-            fraction=fraction,
+            count=lambda nodes: math.ceil(fraction * nodes),
             node_ids=nodes,
         )
 
-    @pytest.mark.parametrize(
-        ("fraction", "count"), [(1.0, 10), (0.5, 5), (0.21, 3), (0.01, 1)]
-    )
-    def test_the_share_is_rounded_up(self, fraction, count):
+    @pytest.mark.parametrize(("fraction", "count"), [(1.0, 10), (0.5, 5), (0.01, 1)])
+    def test_so_many_are_asked_each_once(self, fraction, count):
         messages = self.messages(session(nodes=10), fraction)
         nodes = [message.metadata.dst_node_id for message in messages]
         assert len(nodes) == len(set(nodes)) == count

@@ -204,7 +204,9 @@ class TestFlowersContract:
 
     def test_a_round_is_as_many_updates_as_devices_in_flight(self):
         grid = HandlerGrid(plus_one, node_ids=range(20))
-        AsyncFedAvg(in_flight=4).start(grid, record(ZEROS), num_rounds=5)
+        AsyncFedAvg(in_flight=4, fraction_evaluate=0.0).start(
+            grid, record(ZEROS), num_rounds=5
+        )
         assert len(grid.pushed) == 20
 
     def test_the_metrics_functions_get_records_and_the_weighting_key(self):
@@ -217,8 +219,6 @@ class TestFlowersContract:
 
             return function
 
-        keys = wire.RecordKeys(num_examples="samples")
-
         def handle(message):
             reply = measuring(plus_one)(message)
             examples = reply.content["metrics"].pop("num-examples")
@@ -228,7 +228,7 @@ class TestFlowersContract:
         result = AsyncFedAvg(
             in_flight=2,
             fraction_evaluate=1.0,
-            keys=keys,
+            weighted_by_key="samples",
             train_metrics_aggr_fn=aggregate("train"),
             evaluate_metrics_aggr_fn=aggregate("evaluate"),
         ).start(HandlerGrid(handle), record(ZEROS), num_rounds=2)
@@ -255,8 +255,7 @@ class TestFlowersContract:
 
     def test_records_go_where_the_project_keeps_them(self):
         grid = HandlerGrid(lambda message: answer(message, ZEROS))
-        keys = wire.RecordKeys(arrays="model", config="settings")
-        AsyncFedAvg(keys=keys).start(
+        AsyncFedAvg(arrayrecord_key="model", configrecord_key="settings").start(
             grid, record(ZEROS), 1, train_config=ConfigRecord({"epochs": 3})
         )
         content = grid.pushed[0].content
@@ -371,7 +370,10 @@ class TestSynchronousHooks:
 
     def test_the_learning_rate_follows_the_fastest_rank_here_too(self):
         strategy = AsyncFedAvg(
-            in_flight=2, fleet=speed_levels, schedule=StepDecay((2,), 0.1)
+            in_flight=2,
+            fleet=speed_levels,
+            schedule=StepDecay((2,), 0.1),
+            fraction_evaluate=0.0,
         )
         grid = RoundGrid(plus_one, node_ids=[1, 2])
         rates = []
@@ -451,7 +453,12 @@ class TestTrouble:
 
         grid = HandlerGrid(leave, node_ids=[1, 2])
         history, recorder = HistoryWriter(tmp_path / "history.jsonl"), Recorder()
-        strategy = AsyncFedAvg(in_flight=2, callbacks=[history, recorder])
+        strategy = AsyncFedAvg(
+            in_flight=2,
+            callbacks=[history, recorder],
+            fraction_evaluate=0.0,
+            log_rounds=False,
+        )
         result = strategy.start(grid, record(ZEROS), num_rounds=9, timeout=0.1)
         assert list(result.train_metrics_clientapp) == [1, 2]
         assert weights(result.arrays)["w"] == [recorder.weights[-1]] * 2
@@ -581,7 +588,9 @@ class TestBadInput:
 
 def test_fewer_nodes_than_slots_work_and_say_how_to_get_more(log):
     grid = HandlerGrid(plus_one, node_ids=[1, 2])
-    AsyncFedAvg(in_flight=8, fleet=speed_levels).start(grid, record(ZEROS), 3)
+    AsyncFedAvg(in_flight=8, fleet=speed_levels, fraction_evaluate=0.0).start(
+        grid, record(ZEROS), 3
+    )
     assert len(grid.pushed) == 6
     assert "2 nodes for 8 tasks in flight" in log.text
     assert "num-supernodes=104" in log.text

@@ -141,7 +141,9 @@ def test_a_bad_reply_is_refused_in_one_line(message, kind, says):
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("count", [0, -1, 0.5, 1001, 1e18, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(
+    "count", [0, -1, 0.5, 2.75, 1001, 1e18, np.inf, -np.inf, np.nan]
+)
 def test_a_number_of_examples_that_cannot_be(count):
     with pytest.raises(ReplyError, match="from 1 to 1,000; raise max-examples") as bad:
         wire.read_reply(reply(metrics={"num-examples": count}), EXPECTED)
@@ -150,7 +152,7 @@ def test_a_number_of_examples_that_cannot_be(count):
         wire.read_evaluation(reply(metrics={"num-examples": count}), KEYS, 1000)
 
 
-@pytest.mark.parametrize(("count", "read"), [(1, 1), (1000, 1000), (2.75, 2)])
+@pytest.mark.parametrize(("count", "read"), [(1, 1), (1000, 1000), (2.0, 2)])
 def test_a_number_of_examples_that_can(count, read):
     message = reply(metrics={"num-examples": count})
     assert wire.read_reply(message, EXPECTED).num_examples == read

@@ -1,0 +1,182 @@
+"""Layers that a client keeps to itself, although each task has other units of them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message
+from torch import Tensor, nn
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError
+from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel.types import tensors_of
+
+_VALUES, _KNOWN = "asyncdrop-personal.", "asyncdrop-personal-known."
+_WHOLE: Mapping[int, Tensor] = {}
+_FULL: Mapping[int, int] = {}
+
+
+@torch.no_grad()
+def load_personal(
+    context: Context, model: nn.Module, message: Message, *names: str
+) -> None:
+    """Put what this client has kept of some layers into a model.
+
+    Call it after the message's arrays are loaded::
+
+        load_submodel(model, message.content["arrays"])
+        load_personal(context, model, message, "classifier")
+
+    Units that the client has never trained have the server's weights. It works with
+    submodels, with full models, and with ``mode="masked"``, whose dropped units stay
+    zero.
+
+    Parameters
+    ----------
+    context : Context
+        Flower's; ``context.state`` has what was kept, for every simulated device.
+    model : nn.Module
+        The model that has the message's arrays.
+    message : Message
+        A task, or an evaluation.
+    *names : str
+        Names of modules or tensors, as in ``model.named_modules()``.
+
+    Raises
+    ------
+    ConfigError
+        If the model has nothing of that name.
+    ShapeError
+        If the model is not the one that the message is about.
+    """
+    values, known = _stored(context, message)
+    kept = wire.read_kept(message)
+    for name, tensor in _chosen(model, kept, names).items():
+        if name not in values:
+            continue
+        region, full = _region(name, tensor, kept)
+        _check_stored(name, values[name], full)
+        mine = values[name][region].to(tensor.device, tensor.dtype)
+        is_known = known[name][region].to(tensor.device)
+        if _is_masked(tensor, region, full):
+            at = tuple(positions.to(tensor.device) for positions in region)
+            tensor[at] = torch.where(is_known, mine, tensor[at])
+        else:
+            tensor.copy_(torch.where(is_known, mine, tensor))
+
+
+def save_personal(
+    context: Context, model: nn.Module, message: Message, *names: str
+) -> None:
+    """Keep some layers of a model on this client, after training.
+
+    The counterpart of `load_personal`, with the same arguments. What other tasks kept
+    of units that this one leaves out stays.
+    """
+    values, known = _stored(context, message)
+    kept = wire.read_kept(message)
+    for name, tensor in _chosen(model, kept, names).items():
+        region, full = _region(name, tensor, kept)
+        mine = tensor.detach().cpu()
+        if mine.dtype == torch.bfloat16:  # NumPy has none
+            mine = mine.float()
+        if name not in values:
+            values[name] = torch.zeros(full, dtype=mine.dtype)
+            known[name] = torch.zeros(full, dtype=torch.bool)
+        _check_stored(name, values[name], full)
+        masked = _is_masked(tensor, region, full)
+        values[name][region] = mine[region] if masked else mine
+        known[name][region] = True
+    _store(context, message, values, known)
+
+
+def _chosen(
+    model: nn.Module, kept: wire.Kept, names: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Return the model's own tensors with these names, or in modules with them."""
+    tensors = tensors_of(model)
+    chosen: dict[str, Tensor] = {}
+    for wanted in names:
+        found = [n for n in tensors if n == wanted or n.startswith(f"{wanted}.")]
+        if not found:
+            raise ConfigError(
+                f"{type(model).__name__} has no layer or tensor {wanted!r}: take a "
+                "name from model.named_modules()"
+            )
+        chosen.update((name, tensors[name]) for name in found)
+    if kept.names is not None and (foreign := sorted(chosen.keys() - kept.names)):
+        raise ConfigError(
+            f"{foreign[0]!r} is not among the arrays of the message: load the model "
+            "that was built for it"
+        )
+    return chosen
+
+
+def _region(
+    name: str, tensor: Tensor, kept: wire.Kept
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Return the part of a full-size tensor that a task has, and its full shape."""
+    dims, sizes = kept.indices.get(name, _WHOLE), kept.sizes.get(name, _FULL)
+    full = tuple(sizes.get(dim, size) for dim, size in enumerate(tensor.shape))
+    positions = [dims.get(dim, torch.arange(size)) for dim, size in enumerate(full)]
+    part = tuple(len(each) for each in positions)
+    if tuple(tensor.shape) not in (part, full):
+        raise ShapeError(
+            f"{name} has shape {tuple(tensor.shape)}, and the message has {part} of "
+            f"{full}: call load_submodel with the arrays of this message first"
+        )
+    region = tuple(
+        each.view(-1, *[1] * (len(full) - dim - 1))
+        for dim, each in enumerate(positions)
+    )
+    return region, full
+
+
+def _is_masked(
+    tensor: Tensor, region: tuple[Tensor, ...], full: tuple[int, ...]
+) -> bool:
+    """Whether a full-size tensor has dropped units."""
+    part = tuple(len(positions) for positions in region)
+    return tuple(tensor.shape) == full != part
+
+
+def _check_stored(name: str, stored: Tensor, full: tuple[int, ...]) -> None:
+    if tuple(stored.shape) != full:
+        raise ShapeError(
+            f"this client has kept {name} of shape {tuple(stored.shape)}, and the "
+            f"model has {full}: start the run anew with one model"
+        )
+
+
+def _stored(context: Context, message: Message) -> tuple[State, State]:
+    """Return what the device has kept: values at full size, and which of them."""
+    values_key, known_key = _keys(message)
+    records = context.state.array_records
+    if values_key not in records:
+        return {}, {}
+    values = wire.from_record(records[values_key])
+    known = {}
+    for name, packed in records[known_key].items():
+        shape = values[name].shape
+        bits = np.unpackbits(packed.numpy(), count=values[name].numel())
+        known[name] = torch.from_numpy(bits.astype(np.bool_)).view(shape)
+    return values, known
+
+
+def _store(context: Context, message: Message, values: State, known: State) -> None:
+    values_key, known_key = _keys(message)
+    context.state[values_key] = wire.to_record(values)
+    context.state[known_key] = ArrayRecord(
+        {
+            name: Array(np.packbits(mask.numpy().reshape(-1)))
+            for name, mask in known.items()
+        }
+    )
+
+
+def _keys(message: Message) -> tuple[str, str]:
+    """Return the keys of the device; a simulated node may play several."""
+    partition = wire.read_task(message).partition_id
+    device = "own" if partition is None else str(partition)
+    return _VALUES + device, _KNOWN + device

@@ -1,0 +1,243 @@
+"""The arguments of a strategy, checked, and the runs that they describe."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict
+from inspect import signature
+from typing import Any, ClassVar, Literal
+
+from flwr.app import DEFAULT_TTL, ArrayRecord
+from torch import nn
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS, Aggregator
+from flwr_asyncdrop.algorithms import Algorithm
+from flwr_asyncdrop.checkpoint import Checkpointer
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.faults import FaultPolicy
+from flwr_asyncdrop.fleet.selection import Selection, Stratified
+from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
+from flwr_asyncdrop.masks import MaskPolicy
+from flwr_asyncdrop.objectives import LocalObjective
+from flwr_asyncdrop.observers.results import MetricsFn
+from flwr_asyncdrop.parameters import Range, at_least
+from flwr_asyncdrop.server.assignment import DurationRule
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.dispatch import DispatchRules
+from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.run import FleetBuilder, Run
+from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
+from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.strategy.arguments import choose_algorithm
+from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
+from flwr_asyncdrop.strategy.units import build_assignment, first_costs
+from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, examples_of
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+_POSITIVE = Range(lambda v: v > 0, "more than 0")
+_MANY = 2**20  # devices in flight, while nobody knows how many nodes there will be
+
+
+class Arguments(SynchronousRounds):
+    """Checks the arguments of `AsyncStrategy`, keeps them, and opens runs with them."""
+
+    algorithm_type: ClassVar[type[Algorithm] | None] = None
+    """The algorithm of a named strategy."""
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        example_inputs: Inputs | None = None,
+        *,
+        example_kwargs: Mapping[str, Any] | None = None,
+        algorithm: Algorithm | None = None,
+        aggregator: Aggregator | None = None,
+        masks: MaskPolicy | None = None,
+        objective: LocalObjective | None = None,
+        scope: Scope = "all",
+        mode: Literal["sliced", "masked"] = "sliced",
+        plan: Plan | None = None,
+        in_flight: int | None = None,
+        fleet: FleetBuilder | None = None,
+        duration: DurationRule = "flops",
+        selection: Selection | None = None,
+        schedule: Schedule | ScheduleBuilder = StepDecay(),  # noqa: B008  # frozen
+        faults: FaultPolicy = FaultPolicy(),  # noqa: B008  # frozen
+        probe: bool = False,
+        queue_ahead: int = 0,
+        seed: int = 0,
+        max_seconds: float = math.inf,
+        fraction_train: float | None = None,
+        min_train_nodes: int | None = None,
+        min_available_nodes: int = 2,
+        fraction_evaluate: float = 1.0,
+        min_evaluate_nodes: int | None = None,
+        evaluate_every: int = 1,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        max_examples: int = wire.MAX_EXAMPLES,
+        outlier_factor: float = OUTLIER_FACTOR,
+        train_metrics_aggr_fn: MetricsFn | None = None,
+        evaluate_metrics_aggr_fn: MetricsFn | None = None,
+        evaluators: Sequence[Evaluator] = (),
+        callbacks: Sequence[Callback] = (),
+        checkpointer: Checkpointer | None = None,
+        log_rounds: bool = True,
+        **hyperparameters: Any,
+    ) -> None:
+        self.in_flight = in_flight
+        self.fraction_train = fraction_train
+        self.min_train_nodes = min_train_nodes
+        self.min_available_nodes = min_available_nodes
+        self.fraction_evaluate = fraction_evaluate
+        self.min_evaluate_nodes = min_evaluate_nodes
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key = arrayrecord_key
+        self.configrecord_key = configrecord_key
+        self.sampling.check()
+        at_least(0).check("seed", seed)
+        _POSITIVE.check("max_seconds", max_seconds)
+        at_least(0).check("queue_ahead", queue_ahead)
+        at_least(1).check("evaluate_every", evaluate_every)
+        at_least(1).check("max_examples", max_examples)
+        OUTLIER_FACTORS.check("outlier_factor", outlier_factor)
+        self.algorithm = choose_algorithm(
+            type(self).__name__,
+            self.algorithm_type,
+            algorithm,
+            hyperparameters,
+            signature(Arguments).parameters,
+        )
+        self.aggregator = aggregator
+        self.build_aggregator(in_flight or _MANY)
+        self.objective = objective
+        if example_inputs is not None:
+            example_inputs = examples_of(example_inputs, example_kwargs)
+        self.assignment, self.plan = build_assignment(
+            type(self).__name__,
+            masks or (self.algorithm.masks() if self.algorithm else None),
+            "channels" if self.algorithm is None else self.algorithm.units,
+            model,
+            example_inputs,
+            plan=plan,
+            scope=scope,
+            mode=mode,
+            duration=duration,
+        )
+        self.fleet = fleet
+        self.selection = selection or Stratified()
+        self.schedule = schedule
+        self.faults = faults
+        self.probe = probe
+        self.queue_ahead = queue_ahead
+        self.seed = seed
+        self.max_seconds = max_seconds
+        self.evaluate_every = evaluate_every
+        self.max_examples = max_examples
+        self.outlier_factor = outlier_factor
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
+        self.evaluate_metrics_aggr_fn = (
+            evaluate_metrics_aggr_fn or aggregate_metricrecords
+        )
+        self.evaluators = tuple(evaluators)
+        self.callbacks = tuple(callbacks)
+        self.checkpointer = checkpointer
+        self.log_rounds = log_rounds
+
+    def build_aggregator(self, in_flight: int) -> Aggregator:
+        """Return a new aggregator for so many devices in flight."""
+        if self.aggregator is not None:
+            own = deepcopy(self.aggregator)
+            return own if self.algorithm is None else self.algorithm.clipped(own)
+        if self.algorithm is None:
+            raise ConfigError(
+                f"nothing says how {type(self).__name__} merges updates: pass an "
+                "algorithm, or an aggregator"
+            )
+        return self.algorithm.clipped_aggregator(in_flight)
+
+    def summary(self) -> None:
+        """Log what this strategy does."""
+        logger.info("\t├── Algorithm: %s, seed %d", self._label, self.seed)
+        clock = "wall" if self.fleet is None else "virtual"
+        flying = self.sampling.described()
+        logger.info("\t├── In flight: %s, on the %s clock", flying, clock)
+        if self.plan is None:
+            logger.info("\t└── Every device trains the full model")
+        else:
+            groups, units = len(self.plan.groups), self.plan.num_units
+            logger.info("\t└── Submodels: %d units in %d groups", units, groups)
+
+    def _open(
+        self,
+        node_ids: Sequence[int],
+        arrays: ArrayRecord,
+        config: TrainConfig,
+        timeout: float,
+        *,
+        in_flight: int,
+        saved: StateDict | None = None,
+        queue_ahead: int | None = None,
+    ) -> Run:
+        initial = wire.from_record(arrays)
+        simulated, algorithm = self.fleet is not None, self.algorithm
+        settings = TrainSettings(
+            config=config,
+            schedule=self._schedule(initial, in_flight),
+            keys=self.keys,
+            ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
+        )
+        return Run.open(
+            RunState.start_from(initial, self.seed),
+            node_ids,
+            DispatchRules(
+                self.selection,
+                self.assignment.with_masks(deepcopy(self.assignment.masks)),
+                settings,
+                self.faults,
+                self.queue_ahead if queue_ahead is None else queue_ahead,
+                keeps_base=self.checkpointer is not None and simulated,
+            ),
+            in_flight=in_flight,
+            build_aggregator=self.build_aggregator,
+            build_fleet=self.fleet,
+            averaging=algorithm.averaging if algorithm else 0.0,
+            max_examples=self.max_examples,
+            outlier_factor=self.outlier_factor,
+            saved=saved,
+        )
+
+    def _objective_config(self) -> Mapping[str, object]:
+        objective = self.objective
+        if objective is None and self.algorithm is not None:
+            objective = self.algorithm.objective()
+        return objective.config() if objective else {}
+
+    def _schedule(self, initial: State, in_flight: int) -> Schedule:
+        if not callable(self.schedule):
+            return self.schedule
+        costs = first_costs(self.assignment, initial, self.seed, in_flight)
+        return self.schedule(costs)
+
+    @property
+    def _label(self) -> str:
+        if self.algorithm is not None:
+            return self.algorithm.label()
+        return type(self.aggregator).__name__
+
+    def _settings(self, num_rounds: int) -> dict[str, Any]:
+        """Return the settings that a resumed run must share."""
+        hyper = {} if self.algorithm is None else asdict(self.algorithm)
+        return {
+            "algo": self._label,
+            "num-rounds": num_rounds,
+            "in-flight": self.sampling.described(),
+            "seed": self.seed,
+            **{name.replace("_", "-"): value for name, value in hyper.items()},
+        }

@@ -1,0 +1,65 @@
+"""The hooks of Flower's legacy strategies: refused, with what replaces them."""
+
+from typing import NoReturn
+
+from flwr_asyncdrop.exceptions import ConfigError
+
+LEGACY_HOOKS = (
+    "initialize_parameters",
+    "configure_fit",
+    "aggregate_fit",
+    "evaluate",
+    "num_fit_clients",
+    "num_evaluation_clients",
+)
+# What FedAvg and its children call in themselves.
+PRIVATE_HOOKS = (
+    "_check_and_log_replies",
+    "_construct_messages",
+    "_compute_deltat_and_mt",
+)
+
+
+class LegacyHooks:
+    """Says, to a legacy server, that it cannot run these strategies."""
+
+    def initialize_parameters(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse a legacy server: this is the first hook that it calls."""
+        _refuse(self)
+
+    def configure_fit(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse a legacy server."""
+        _refuse(self)
+
+    def aggregate_fit(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse a legacy server."""
+        _refuse(self)
+
+    def evaluate(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse a legacy server."""
+        _refuse(self)
+
+
+def check_no_legacy(strategy: object) -> None:
+    """Raise ConfigError if a subclass has hooks that nobody would call."""
+    kind = type(strategy).__name__
+    for name in (*LEGACY_HOOKS, *PRIVATE_HOOKS):
+        found = getattr(strategy, name, None)
+        own = getattr(LegacyHooks, name, None)
+        if found is None or (own and getattr(found, "__func__", None) is own):
+            continue
+        api = "Flower's legacy strategies" if name in LEGACY_HOOKS else "FedAvg"
+        raise ConfigError(
+            f"{kind} has {name!r}, a hook of {api} that is never called here: move "
+            "what it does to configure_train, aggregate_train, an Aggregator or a "
+            "Callback (docs/migrating.md)"
+        )
+
+
+def _refuse(strategy: object) -> NoReturn:
+    raise ConfigError(
+        f"{type(strategy).__name__} does not run on Flower's legacy server "
+        "(start_server, start_simulation, or a ServerApp with a server_fn): write a "
+        "ServerApp with @app.main() that calls strategy.start(grid, initial_arrays) "
+        "(docs/migrating.md)"
+    )

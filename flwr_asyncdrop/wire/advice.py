@@ -1,0 +1,38 @@
+"""What mends a client that raised, where its own error does not say it."""
+
+from collections.abc import Sequence
+
+_LEGACY = (
+    "the client uses an API that Flower has replaced (NumPyClient, Client, or a mod "
+    "of flwr.client.mod): write it with @app.train() of flwr.clientapp.ClientApp, "
+    "and take mods from flwr.clientapp.mod (docs/migrating.md)"
+)
+_SLICED = (
+    "the server sends submodels with smaller arrays: for other frameworks than "
+    "PyTorch, pass mode='masked' to the strategy"
+)
+
+# Words of an error, and what mends it.
+_KNOWN: Sequence[tuple[str, str]] = (
+    (
+        "size mismatch for",
+        "the server sends submodels with smaller tensors: in the client, call "
+        "flwr_asyncdrop.load_submodel(model, message.content['arrays']) in place of "
+        "model.load_state_dict(...)",
+    ),
+    ("fitins.parameters", _LEGACY),
+    ("evaluateins.parameters", _LEGACY),
+    (
+        "secaggplus_configs",
+        "secure aggregation adds up the updates of a whole round, and these are merged "
+        "one by one: leave secaggplus_mod out, or keep Flower's own workflow "
+        "(docs/robustness.md)",
+    ),
+    ("could not broadcast input array", _SLICED),
+    ("not compatible with provided weight shape", _SLICED),
+)
+
+
+def advice(reason: str) -> str:
+    """Return what mends a client's error, "" if there is nothing to add to it."""
+    return next((text for words, text in _KNOWN if words in reason), "")

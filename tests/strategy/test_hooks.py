@@ -1,0 +1,429 @@
+"""A hook that a subclass overrides is called, or refused by name; never ignored."""
+
+import inspect
+import types
+from functools import partial
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.server import strategy as legacy
+from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
+
+from flwr_asyncdrop import AsyncFedAvg, Callback, Checkpointer, FedBuff, speed_levels
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.strategy.legacy import LEGACY_HOOKS, PRIVATE_HOOKS
+from tests.grids import HandlerGrid
+from tests.runs import answer, plus_one, record
+from tests.strategy.test_strategy import (  # noqa: F401
+    ZEROS,
+    RoundGrid,
+    log,
+    measuring,
+    weights,
+)
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+
+def losing(message):
+    """Train: add one, and report a loss."""
+    state = {
+        name: t + 1
+        for name, t in message.content["arrays"].to_torch_state_dict().items()
+    }
+    return answer(message, state, loss=2.0)
+
+
+def run(strategy, rounds=3, handle=losing, nodes=2, **settings):
+    grid = HandlerGrid(measuring(handle), node_ids=range(1, nodes + 1))
+    settings.setdefault("train_config", ConfigRecord({"lr": 1.0}))
+    result = strategy.start(grid, record(ZEROS), num_rounds=rounds, **settings)
+    return result, grid
+
+
+def rates(grid):
+    """Return the learning rate of every task, by the round in which it left."""
+    configs = [
+        m.content["config"] for m in grid.pushed if m.metadata.message_type == "train"
+    ]
+    return [(config["server-round"], config["lr"]) for config in configs]
+
+
+def options(**changes):
+    return {"in_flight": 2, "fleet": speed_levels, "fraction_evaluate": 0.0, **changes}
+
+
+class Decayed(AsyncFedAvg):
+    """Upstream's own example: the rate falls in a hook."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        if server_round > 1:
+            config["lr"] *= 0.5
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class TestConfigureTrain:
+    def test_it_sets_the_config_of_every_round(self):
+        _, grid = run(Decayed(**options()))
+        found = rates(grid)
+        assert found == [(number, 0.5 ** (number - 1)) for number, _ in found]
+        assert {number for number, _ in found} == {1, 2, 3}
+
+    def test_once_a_round_with_the_model_of_the_moment(self):
+        calls = []
+
+        class Looking(AsyncFedAvg):
+            def configure_train(self, server_round, arrays, config, grid):
+                calls.append(
+                    (
+                        server_round,
+                        weights(arrays)["w"][0],
+                        len(list(grid.get_node_ids())),
+                    )
+                )
+                return super().configure_train(server_round, arrays, config, grid)
+
+        run(Looking(**options(in_flight=1)), rounds=3)
+        # W moves half-way to W + 1 with every update.
+        assert calls == [(1, 0.0, 2), (2, 0.5, 2), (3, 1.0, 2)]
+
+    def test_another_record_may_be_passed_on(self):
+        class Replaced(AsyncFedAvg):
+            def configure_train(self, server_round, arrays, config, grid):
+                mine = ConfigRecord({"lr": 0.1 * server_round})
+                return super().configure_train(server_round, arrays, mine, grid)
+
+        _, grid = run(Replaced(**options()))
+        assert all(rate == pytest.approx(0.1 * number) for number, rate in rates(grid))
+
+    def test_a_mixin(self):
+        class Halves:
+            def configure_train(self, server_round, arrays, config, grid):
+                config["lr"] = 0.5
+                return super().configure_train(server_round, arrays, config, grid)
+
+        class Mine(Halves, FedBuff):
+            pass
+
+        _, grid = run(Mine(**options()))
+        assert {rate for _, rate in rates(grid)} == {0.5}
+
+    @pytest.mark.parametrize("how", ["method", "function", "partial"])
+    def test_one_that_is_set_on_the_object(self, how):
+        strategy = AsyncFedAvg(**options())
+        before = strategy.configure_train
+
+        def halve(self, server_round, arrays, config, grid):
+            config["lr"] = 0.5
+            return before(server_round, arrays, config, grid)
+
+        strategy.configure_train = {
+            "method": types.MethodType(halve, strategy),
+            "function": lambda *args: halve(strategy, *args),
+            "partial": partial(halve, strategy),
+        }[how]
+        _, grid = run(strategy)
+        assert {rate for _, rate in rates(grid)} == {0.5}
+
+    @pytest.mark.parametrize(
+        ("returned", "says"),
+        [
+            (lambda own, given: [], "returns messages of its own"),
+            (lambda own, given: None, "returns messages of its own"),
+            (lambda own, given: list(own()), "looks into the messages of a round"),
+            (lambda own, given: own()[0], "looks into the messages of a round"),
+            (
+                lambda own, given: own(ArrayRecord(dict(given))),
+                "passes other arrays on",
+            ),
+            (lambda own, given: given.popitem() and own(), "passes other arrays on"),
+        ],
+    )
+    def test_what_cannot_be_followed_is_refused_before_any_task(self, returned, says):
+        class Mine(AsyncFedAvg):
+            def configure_train(self, server_round, arrays, config, grid):
+                def own(passed=arrays):
+                    return super(Mine, self).configure_train(
+                        server_round, passed, config, grid
+                    )
+
+                return returned(own, arrays)
+
+        grid = HandlerGrid(plus_one)
+        with pytest.raises(
+            ConfigError, match=f"configure_train of Mine {says}"
+        ) as caught:
+            Mine(**options()).start(grid, record(ZEROS))
+        assert not grid.pushed
+        assert "\n" not in str(caught.value)
+
+    def test_a_hook_of_flowers_own_fedavg_is_refused(self):
+        class Mine(AsyncFedAvg):
+            configure_train = FedAvg.configure_train
+
+        strategy = Mine(**options())
+        strategy._construct_messages = FedAvg._construct_messages
+        with pytest.raises(
+            ConfigError, match="'_construct_messages', a hook of FedAvg"
+        ):
+            run(strategy)
+
+    def test_its_configs_are_saved_in_checkpoints(self, tmp_path):
+        class Stops(Callback):
+            def on_round(self, state, number):
+                if number == 3:
+                    raise KeyboardInterrupt
+
+        def strategy(*callbacks, **saving):
+            checkpointer = Checkpointer(tmp_path, every=1, **saving)
+            return Decayed(**options(callbacks=callbacks, checkpointer=checkpointer))
+
+        _, whole = run(Decayed(**options()), rounds=5)
+        with pytest.raises(KeyboardInterrupt):
+            run(strategy(Stops()), rounds=5)
+        config = ConfigRecord({"lr": 1.0})
+        _, grid = run(strategy(resume=tmp_path), rounds=5, train_config=config)
+        # What was out is sent again, with the rate that it had.
+        assert sorted(rates(grid))[-4:] == sorted(rates(whole))[-4:]
+        assert all(rate == 0.5 ** (number - 1) for number, rate in rates(grid))
+        assert config["lr"] == 0.5**4
+
+
+class TestTrainConfig:
+    def test_a_function_of_the_round(self):
+        _, grid = run(
+            AsyncFedAvg(**options()),
+            train_config=lambda number: ConfigRecord({"lr": 1.0 / number}),
+        )
+        assert {(number, 1.0 / number) for number in (1, 2, 3)} == set(rates(grid))
+
+    def test_a_record_that_somebody_changes_on_the_way(self):
+        config = ConfigRecord({"lr": 1.0})
+
+        class Halves(Callback):
+            def on_update(self, state, merged):
+                config["lr"] = 0.5
+
+        _, grid = run(AsyncFedAvg(**options(callbacks=[Halves()])), train_config=config)
+        assert all(rate == (1.0 if n == 1 else 0.5) for n, rate in rates(grid))
+
+    def test_for_evaluation_too(self):
+        _, grid = run(
+            AsyncFedAvg(**options(fraction_evaluate=1.0)),
+            evaluate_config=lambda number: ConfigRecord({"batch": number}),
+        )
+        found = [
+            m.content["config"]
+            for m in grid.pushed
+            if m.metadata.message_type == "evaluate"
+        ]
+        assert [c["batch"] for c in found] == [c["server-round"] for c in found]
+        assert len(found) == 6
+
+    @pytest.mark.parametrize("wrong", [3, lambda number: {"lr": 1.0}])
+    def test_what_is_none_is_refused_before_any_task(self, wrong):
+        grid = HandlerGrid(plus_one)
+        with pytest.raises(ConfigError, match="ConfigRecord"):
+            AsyncFedAvg(**options()).start(grid, record(ZEROS), train_config=wrong)
+        assert not grid.pushed
+
+
+class TestAggregateTrain:
+    def test_it_gets_the_replies_and_may_change_the_metrics(self, log):  # noqa: F811
+        seen = []
+
+        class Mine(AsyncFedAvg):
+            def aggregate_train(self, server_round, replies):
+                arrays, metrics = super().aggregate_train(server_round, replies)
+                seen.append((server_round, len(replies), weights(arrays)["w"][0]))
+                metrics["replies"] = len(replies)
+                return arrays, metrics
+
+        result, _ = run(Mine(**options(in_flight=1)))
+        assert seen == [(1, 1, 0.5), (2, 1, 1.0), (3, 1, 1.5)]
+        by_round = result.train_metrics_clientapp
+        expected = {"loss": 2.0, "replies": 1}
+        assert [dict(by_round[number]) for number in (1, 2, 3)] == [expected] * 3
+        assert "'replies': 1" in log.text
+
+    def test_metrics_that_it_changes_in_the_replies_are_aggregated(self):
+        class Mine(AsyncFedAvg):
+            def aggregate_train(self, server_round, replies):
+                for reply in replies:
+                    reply.content["metrics"]["loss"] = 7.0
+                return super().aggregate_train(server_round, replies)
+
+        result, _ = run(Mine(**options()))
+        assert result.train_metrics_clientapp[3]["loss"] == 7.0
+
+    def test_none_for_the_metrics(self):
+        class Mine(AsyncFedAvg):
+            def aggregate_train(self, server_round, replies):
+                return super().aggregate_train(server_round, replies)[0], None
+
+        assert run(Mine(**options()))[0].train_metrics_clientapp == {}
+
+    @pytest.mark.parametrize(
+        ("aggregate", "says"),
+        [
+            (lambda own, replies: (None, None), "returns other arrays than super"),
+            (lambda own, replies: (record(ZEROS), None), "returns other arrays"),
+            (lambda own, replies: own(replies[:1]), "passes other replies on"),
+            (lambda own, replies: own([]), "passes other replies on"),
+            (
+                lambda own, replies: own(
+                    [replies[0].content.pop("metrics") and replies[0], replies[1]]
+                ),
+                "passes other replies on",
+            ),
+            (
+                lambda own, replies: own(
+                    [
+                        reply
+                        for reply in replies
+                        if reply.content["arrays"].update(record({"w": ZEROS["w"]}))
+                        is None
+                    ]
+                ),
+                "passes other replies on",
+            ),
+            (
+                lambda own, replies: own(
+                    [
+                        reply
+                        for reply in replies
+                        if reply.content["metrics"].update({"num-examples": 5}) is None
+                    ]
+                ),
+                "passes other replies on",
+            ),
+            (
+                lambda own, replies: (lambda found: (found[0].popitem(), found)[1])(
+                    own(replies)
+                ),
+                "returns other arrays than super",
+            ),
+        ],
+    )
+    def test_what_is_merged_already_cannot_be_changed(self, aggregate, says):
+        class Mine(AsyncFedAvg):
+            def aggregate_train(self, server_round, replies):
+                own = super().aggregate_train
+                return aggregate(lambda passed: own(server_round, passed), replies)
+
+        with pytest.raises(
+            ConfigError, match=f"aggregate_train of Mine {says}"
+        ) as caught:
+            run(Mine(**options()))
+        assert "\n" not in str(caught.value)
+
+    def test_it_does_not_change_the_run(self):
+        class Mine(AsyncFedAvg):
+            def aggregate_train(self, server_round, replies):
+                return super().aggregate_train(server_round, replies)
+
+        (one, first), (other, second) = (
+            run(Mine(**options())),
+            run(AsyncFedAvg(**options())),
+        )
+        assert weights(one.arrays) == weights(other.arrays)
+        assert one.train_metrics_clientapp == other.train_metrics_clientapp
+        assert len(first.pushed) == len(second.pushed)
+
+
+class TestEvaluation:
+    def test_both_hooks_are_called_after_every_round(self):
+        best = {}
+
+        class Mine(AsyncFedAvg):
+            def configure_evaluate(self, server_round, arrays, config, grid):
+                config["mine"] = server_round
+                best[server_round] = weights(arrays)["w"][0]
+                return list(
+                    super().configure_evaluate(server_round, arrays, config, grid)
+                )[:1]
+
+            def aggregate_evaluate(self, server_round, replies):
+                metrics = super().aggregate_evaluate(server_round, replies)
+                metrics["replies"] = len(list(replies))
+                return metrics
+
+        result, grid = run(Mine(**options(fraction_evaluate=1.0, in_flight=1)))
+        assert best == {1: 0.5, 2: 1.0, 3: 1.5}
+        found = result.evaluate_metrics_clientapp
+        assert {n: m["replies"] for n, m in found.items()} == {1: 1, 2: 1, 3: 1}
+        sent = [m for m in grid.pushed if m.metadata.message_type == "evaluate"]
+        assert [m.content["config"]["mine"] for m in sent] == [1, 2, 3]
+
+    @pytest.mark.parametrize("hook", ["configure_evaluate", "aggregate_evaluate"])
+    def test_without_a_fraction_they_are_called_as_flower_calls_them(self, hook):
+        calls = []
+        strategy = AsyncFedAvg(**options())
+
+        def noted(*args, **kwargs):
+            calls.append(args[0])
+            return original(*args, **kwargs)
+
+        original = getattr(strategy, hook)
+        setattr(strategy, hook, noted)
+        _, grid = run(strategy)
+        assert calls == [1, 2, 3]
+        assert not [m for m in grid.pushed if m.metadata.message_type == "evaluate"]
+
+
+class TestStart:
+    def test_one_that_calls_super(self):
+        class Mine(AsyncFedAvg):
+            def start(self, *args, **kwargs):
+                result = super().start(*args, **kwargs)
+                result.note = "mine"
+                return result
+
+            def summary(self):
+                self.seen = True
+
+        strategy = Mine(**options())
+        assert run(strategy)[0].note == "mine"
+        assert strategy.seen
+
+    def test_a_copied_loop_is_told_that_it_is_synchronous(self, log):  # noqa: F811
+        class Mine(AsyncFedAvg):
+            start = Strategy.start
+
+        grid = RoundGrid(measuring(plus_one), node_ids=[1, 2])
+        Mine(in_flight=2).start(grid, record(ZEROS), num_rounds=2)
+        assert log.text.count("Mine is driven round by round") == 1
+
+    def test_after_a_run_that_failed_the_hooks_are_flowers_again(self):
+        class Mine(Decayed):
+            def aggregate_train(self, server_round, replies):
+                raise ZeroDivisionError
+
+        strategy = Mine(**options())
+        with pytest.raises(ZeroDivisionError):
+            run(strategy)
+        config = ConfigRecord({"lr": 1.0})
+        messages = strategy.configure_train(
+            1, record(ZEROS), config, HandlerGrid(plus_one)
+        )
+        assert len(list(messages)) == 2
+
+
+class TestHooksOfOthers:
+    @pytest.mark.parametrize("name", [*LEGACY_HOOKS, *PRIVATE_HOOKS])
+    def test_a_subclass_that_has_them_is_refused_at_the_start(self, name):
+        mine = type("Mine", (FedBuff,), {name: lambda self, *args, **kwargs: None})
+        grid = HandlerGrid(plus_one)
+        with pytest.raises(ConfigError, match=f"Mine has {name!r}, a hook of"):
+            mine(**options()).start(grid, record(ZEROS))
+        assert not grid.pushed
+
+    @pytest.mark.parametrize(
+        "kind", [Strategy, FedAvg, FedAdam, legacy.Strategy, legacy.FedAvg]
+    )
+    def test_no_method_of_flowers_is_unknown(self, kind):
+        known = {"configure_train", "aggregate_train", "summary", "start"}
+        known |= {"configure_evaluate", "aggregate_evaluate"}
+        known |= {*LEGACY_HOOKS, *PRIVATE_HOOKS}
+        methods = {n for n, m in inspect.getmembers(kind, inspect.isfunction)}
+        assert {n for n in methods if not n.startswith("__")} <= known

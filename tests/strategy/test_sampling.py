@@ -1,0 +1,100 @@
+"""FedAvg's numbers of nodes mean what they mean there."""
+
+import pytest
+from flwr.app import ConfigRecord, MessageType
+from flwr.serverapp.strategy import FedAvg
+
+from flwr_asyncdrop import AsyncFedAvg, SyncFedAvg
+from flwr_asyncdrop.exceptions import ConfigError, RunError
+from tests.grids import HandlerGrid
+from tests.runs import plus_one, record
+from tests.strategy.test_strategy import ZEROS, log, measuring  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+
+def sent(strategy, nodes, rounds=1):
+    """Return how many training and evaluation messages a run sends."""
+    grid = HandlerGrid(measuring(plus_one), node_ids=range(1, nodes + 1))
+    strategy.start(grid, record(ZEROS), num_rounds=rounds, timeout=0)
+    kinds = [message.metadata.message_type for message in grid.pushed]
+    return kinds.count(MessageType.TRAIN), kinds.count(MessageType.EVALUATE)
+
+
+def of_flower(nodes, **arguments):
+    """Return how many messages Flower's own FedAvg makes in a round."""
+    strategy, config = FedAvg(**arguments), ConfigRecord()
+    grid = HandlerGrid(plus_one, node_ids=range(1, nodes + 1))
+    arrays = record(ZEROS)
+    return (
+        len(list(strategy.configure_train(1, arrays, config, grid))),
+        len(list(strategy.configure_evaluate(1, arrays, config, grid))),
+    )
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 10])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"fraction_train": 0.5},
+        {"fraction_train": 0.39, "fraction_evaluate": 0.59},
+        {"fraction_evaluate": 0.0},
+        {"fraction_train": 0.1, "min_train_nodes": 1, "fraction_evaluate": 0.1},
+        {"min_evaluate_nodes": 1, "fraction_evaluate": 0.25},
+    ],
+)
+@pytest.mark.parametrize("kind", [AsyncFedAvg, SyncFedAvg])
+def test_a_round_trains_and_evaluates_as_much_as_fedavgs(kind, arguments, nodes):
+    assert sent(kind(**arguments), nodes) == of_flower(nodes, **arguments)
+    trained, evaluated = sent(kind(**arguments), nodes, rounds=3)
+    expected = of_flower(nodes, **arguments)
+    assert (trained, evaluated) == tuple(3 * count for count in expected)
+
+
+def test_in_flight_takes_the_place_of_the_fraction():
+    assert sent(AsyncFedAvg(in_flight=3), nodes=10)[0] == 3
+
+
+@pytest.mark.parametrize("other", [{"fraction_train": 1.0}, {"min_train_nodes": 2}])
+def test_both_at_once_are_refused(other):
+    with pytest.raises(ConfigError, match="both say how many devices train at once"):
+        AsyncFedAvg(in_flight=3, **other)
+
+
+@pytest.mark.parametrize(
+    "least", ["min_train_nodes", "min_evaluate_nodes", "min_available_nodes"]
+)
+def test_the_run_waits_for_the_least_nodes(least):
+    with pytest.raises(RunError, match="4 of 5 nodes connected"):
+        sent(AsyncFedAvg(**{least: 5}), nodes=4)
+    sent(AsyncFedAvg(**{least: 5}), nodes=5)
+
+
+def test_what_is_set_later_counts_too():
+    strategy = AsyncFedAvg()
+    strategy.fraction_evaluate, strategy.fraction_train = 0.0, 0.5
+    assert sent(strategy, nodes=10) == (5, 0)
+    strategy.in_flight = 3
+    with pytest.raises(ConfigError, match=r"in_flight=3 and fraction_train=0.5 both"):
+        sent(strategy, nodes=10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"fraction_train": 0.0}, r"fraction_train=0.0 must be in \(0, 1\]"),
+        ({"fraction_train": 1.5}, "fraction_train=1.5"),
+        ({"min_train_nodes": 0}, "min_train_nodes=0 must be at least 1"),
+        ({"min_evaluate_nodes": -1}, "min_evaluate_nodes=-1 must be at least 0"),
+        ({"min_available_nodes": "2"}, "min_available_nodes='2' must be"),
+    ],
+)
+def test_wrong_values_are_echoed(arguments, says):
+    with pytest.raises(ConfigError, match=says):
+        AsyncFedAvg(**arguments)
+
+
+def test_the_log_says_how_many_updates_there_will_be(log):  # noqa: F811
+    sent(AsyncFedAvg(fraction_train=0.5), nodes=10, rounds=3)
+    assert "3 rounds of 5 updates: 15 updates" in log.text
