@@ -28,13 +28,12 @@ _Totals = dict[str, tuple[float, int]]  # sum of squares and number of coordinat
 
 # Devices whose latest change counts. Half of them would have to lie.
 _RECENT = 32
-# Devices that must have replied before they say what is usual: 3 liars are no majority
-# of them. Where fewer come, so many replies. Of two, neither is the outlier.
-_QUORUM = 7
-_LEAST_QUORUM = 3
-_MANY_REPLIES = 32
 # Replies after which a device that has not come again is forgotten.
 _FORGOTTEN_AFTER = 4 * _RECENT
+# Devices that must have replied before they say what is usual: 3 liars are no majority
+# of them. After so many replies nobody waits for more. Of two, neither is the outlier.
+_QUORUM = 7
+_LEAST_QUORUM = 3
 
 # The change of all weights together.
 ALL = "all weights"
@@ -42,10 +41,8 @@ ALL = "all weights"
 _STATISTIC = "the statistic"
 # A share of the weights that never is too large a change.
 _SMALL = 0.1
-# Of the factor, while nobody knows what is usual, over the size of the weights: of a
-# group, and of all together, which differ less.
+# Of the factor, while nobody knows what is usual: over the size of the weights.
 _AT_FIRST = 0.5
-_ALL_AT_FIRST = 0.1
 # What is too large for a statistic, which follows the data, over its first values.
 _LARGE_STATISTIC = 1e4
 # A size that overflows is one that JSON has, too.
@@ -80,7 +77,8 @@ def group_of(name: str, tensor: Tensor) -> str:
         return f"{_STATISTIC} {name!r}"
     if tensor.dim() > 1:
         return repr(name)
-    return f"the vectors of {name.rpartition('.')[0]!r}"
+    layer = name.rpartition(".")[0]
+    return f"the vectors of {layer!r}" if layer else repr(name)
 
 
 @dataclass
@@ -142,7 +140,7 @@ class OutlierGuard:
         latest = _Latest(self._count, sizes, accepted=False)
         self._remember(device, latest)
         known = [each.sizes for each in self._latest.values()]
-        enough = _QUORUM if self._count < _MANY_REPLIES else _LEAST_QUORUM
+        enough = _QUORUM if self._count < _FORGOTTEN_AFTER else _LEAST_QUORUM
         enough = max(min(enough, num_devices), _LEAST_QUORUM)
         # Where most devices change nothing, nothing is usual.
         if len(known) >= enough and _median(known, ALL) > 0:
@@ -202,8 +200,7 @@ class OutlierGuard:
             if group.startswith(_STATISTIC):
                 most = _LARGE_STATISTIC * max(weights, 1.0)
             else:
-                share = _ALL_AT_FIRST if group == ALL else _AT_FIRST
-                most = self._factor * share * max(weights, model)
+                most = self._factor * _AT_FIRST * max(weights, model)
             others = [each[group] for each in accepted if group in each]
             most = max(most, self._factor * min(others, default=0.0))
             if size > most:

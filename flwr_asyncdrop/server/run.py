@@ -159,7 +159,8 @@ class Run:
         self.aggregator.load_state_dict(state["aggregator"])
         if (masks := self.dispatcher.rules.assignment.masks) is not None:
             masks.load_state_dict(state["masks"])
-        if self.guard is not None:
+        # There is none in the state of a run that had no guard.
+        if self.guard is not None and state["guard"]:
             self.guard.load_state_dict(state["guard"])
         self.fleet.load_state_dict(state["fleet"])
         self.state.num_devices = len(self.fleet)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Buffered
+from flwr_asyncdrop.aggregation import Buffered, OutlierGuard
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.server.callbacks import Callback
 from tests.checkpoint import small_runs
@@ -184,3 +184,12 @@ def test_what_is_usual_is_in_the_state_of_a_run():
     other.load_state_dict(run.state_dict())
     assert other.guard.state_dict() == run.guard.state_dict()
     assert len(run.guard.state_dict()["latest"]) >= 3
+
+
+def test_a_run_that_had_no_guard_is_resumed_with_one():
+    grid = HandlerGrid(plus_one, node_ids=range(1, 5))
+    run = Run(grid, (1.0, 1.5, 2.0, 2.5), in_flight=3, rounds=2).go().run
+    run.guard = None
+    other = Run(grid, (1.0, 1.5, 2.0, 2.5), in_flight=3).open()
+    other.load_state_dict(run.state_dict())
+    assert other.guard.state_dict() == OutlierGuard().state_dict()
