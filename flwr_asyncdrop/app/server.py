@@ -26,6 +26,7 @@ from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
+from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
@@ -128,8 +129,7 @@ def output_dir(config: RunConfig) -> Path:
     else:
         stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
         out = Path.cwd() / "runs" / f"{stamp}-{config.algorithm.label()}"
-    out.mkdir(parents=True, exist_ok=True)
-    return out
+    return make_output_folder(out)
 
 
 def _portable(config: RunConfig) -> dict[str, object]:

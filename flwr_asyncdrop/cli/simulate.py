@@ -12,14 +12,16 @@ from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.display import make_console, make_display, warnings_to
 from flwr_asyncdrop.cli.events import Ended, RunProgress, Started
 from flwr_asyncdrop.cli.flags import (
+    MOST_WORKERS,
     TASK_DEFAULTS,
     add_flags,
     add_task,
     algos_from_outside,
-    at_least,
+    between,
     folder,
     given,
 )
+from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.runs import HISTORY, RunSpec
 from flwr_asyncdrop.cli.variants import preset_settings
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     add_task(parser)
     parser.add_argument(
         "--workers",
-        type=at_least(0),
+        type=between(0, MOST_WORKERS),
         default=0,
         metavar="INT",
         help="number of worker processes; affects speed only (default: 0, train in "
@@ -55,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do the run."""
     settings, devices = _what(arguments)
     config = RunConfig.parse(settings)
+    check_inputs([settings], devices)
     out = output_dir(config)
     name = f"{config.algorithm.label()} seed {config.seed}"
     spec = RunSpec(name, out, {**settings, "out-dir": str(out)}, devices)
@@ -72,7 +75,11 @@ def _what(arguments: argparse.Namespace) -> tuple[dict[str, Value], int]:
                 f"--{name} makes no difference to --resume, which reads the run's "
                 "settings from its folder: leave it out"
             )
-    checkpoint = newest(folder(str(settings["resume"])))
+    try:
+        run = folder(str(settings["resume"]))
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"--resume {error}") from None
+    checkpoint = newest(run)
     # The folder may have been moved since.
     out = str(run_folder(checkpoint.path))
     where = {"resume": str(checkpoint.path), "out-dir": out}

@@ -281,12 +281,14 @@ def read_history(path: Path) -> Iterator[Record]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read the history {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8: this is not a history file") from error
     # A run that was killed may leave half a line behind.
     whole = text[: text.rfind("\n") + 1]
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"line {number} of {path} is not JSON: this is not a history file"
             ) from error

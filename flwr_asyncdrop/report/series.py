@@ -7,6 +7,7 @@ from pathlib import Path
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.report.records import checked
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _HISTORY = "history.jsonl"
@@ -41,7 +42,7 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     """
     logs: dict[str, dict[int, RunLog]] = {}
     for path in _histories(folders):
-        log = RunLog.from_records(read_history(path))
+        log = RunLog.from_records(checked(read_history(path), path))
         label = _label(path, log)
         of_label, seed = logs.setdefault(label, {}), int(log.run["seed"])
         if seed in of_label:

@@ -116,16 +116,16 @@ def test_the_command_passes_flowers_arguments_on(started, arguments, settings, f
     assert started == [node_command(settings, flowers)]
 
 
-@pytest.mark.parametrize("poll", ["-1", "nan", "inf"])
+@pytest.mark.parametrize("poll", ["-1", "nan", "inf", "1e9"])
 def test_a_pause_that_is_none_is_refused(started, poll, capsys):
-    assert main(["supernode", "--poll", poll]) == 1
+    assert main(["supernode", "--poll", poll]) == 2
     assert f"--poll {poll}" in capsys.readouterr().err
     assert started == []
 
 
 def test_a_missing_program_is_refused(started, monkeypatch, capsys):
     monkeypatch.setattr("flwr_asyncdrop.device.command.program_path", lambda _: None)
-    assert main(["supernode"]) == 1
+    assert main(["supernode"]) == 2
     assert "flower-supernode: pip install flwr" in capsys.readouterr().err
 
 
@@ -139,6 +139,5 @@ def test_the_module_is_the_same_command(started, capsys):
 
 
 def test_other_commands_still_refuse_what_they_do_not_know(capsys):
-    with pytest.raises(SystemExit):
-        main(["doctor", "--superlink", "a:1"])
-    assert "unrecognized arguments: --superlink a:1" in capsys.readouterr().err
+    assert main(["doctor", "--superlink", "a:1"]) == 2
+    assert "unknown: '--superlink' 'a:1'" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """The run-config of ``flwr run``, parsed once at the edge."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,13 +17,17 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy, LatePolicy
 from flwr_asyncdrop.parameters import (
     Range,
+    a_path,
     at_least,
     details,
+    did_you_mean,
     in_interval,
     more_than,
     one_of,
     parameter,
+    read_number,
 )
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.wire import MAX_EXAMPLES
 
@@ -38,7 +41,7 @@ def _one_of_or_reference(*names: str) -> Range:
 
 def _are_fractions(text: str) -> bool:
     try:
-        numbers = [float(part) for part in text.split(",") if part]
+        numbers = [read_number(part) for part in text.split(",") if part]
     except ValueError:
         return False
     return numbers == sorted(numbers) and all(0 < number < 1 for number in numbers)
@@ -59,7 +62,9 @@ class RunConfig:
         section="What is run",
     )
     num_rounds: int = parameter(
-        60, "a round is as many updates as devices in flight", at_least(1)
+        60,
+        "a round is as many updates as devices in flight",
+        in_interval("[1, 1000000000]"),
     )
     max_seconds: float = parameter(
         0.0,
@@ -67,7 +72,9 @@ class RunConfig:
         at_least(0),
         affects="length",
     )
-    in_flight: int = parameter(8, "devices that train at any moment", at_least(1))
+    in_flight: int = parameter(
+        8, "devices that train at any moment", in_interval("[1, 100000]")
+    )
     scope: Literal["all", "internal", "stream"] = parameter(
         "all",
         "all | internal (only inside a block, as the paper) | stream (more than all)",
@@ -86,7 +93,10 @@ class RunConfig:
         section="On what",
     )
     data_dir: str = parameter(
-        "", "folder that holds the data sets' own folders", affects="nothing"
+        "",
+        "folder that holds the data sets' own folders",
+        a_path(),
+        affects="nothing",
     )
     download: bool = parameter(
         False,
@@ -99,7 +109,9 @@ class RunConfig:
         one_of("speed-level", "dirichlet", "iid"),
     )
     shards_per_level: int = parameter(
-        2, "of partition='speed-level': the more, the less skewed", at_least(1)
+        2,
+        "of partition='speed-level': the more, the less skewed",
+        in_interval("[1, 1000000]"),
     )
     dirichlet_alpha: float = parameter(
         0.5, "of partition='dirichlet': the smaller, the more skewed", more_than(0)
@@ -115,13 +127,20 @@ class RunConfig:
     )
 
     local_steps: int = parameter(
-        50, "mini-batches per task", at_least(1), section="How a client trains"
+        50,
+        "mini-batches per task",
+        in_interval("[1, 1000000]"),
+        section="How a client trains",
     )
-    batch_size: int = parameter(16, "samples in a mini-batch", at_least(1))
+    batch_size: int = parameter(
+        16, "samples in a mini-batch", in_interval("[1, 1000000]")
+    )
     optimizer: str = parameter(
         "sgd", "optimizer of the local steps", one_of("sgd", "adam")
     )
-    lr: float = parameter(0.05, "initial learning rate of the clients", more_than(0))
+    lr: float = parameter(
+        0.05, "initial learning rate of the clients", in_interval("(0, 1000000]")
+    )
     momentum: float = parameter(
         0.9, "momentum of sgd; first decay rate of adam", in_interval("[0, 1)")
     )
@@ -137,7 +156,9 @@ class RunConfig:
         one_of("float32", "bfloat16"),
     )
     threads: int = parameter(
-        1, "CPU threads of each process, also of the evaluation", at_least(1)
+        1,
+        "CPU threads of each process, also of the evaluation",
+        in_interval("[1, 1024]"),
     )
 
     clock: str = parameter(
@@ -146,15 +167,26 @@ class RunConfig:
         one_of("virtual", "wall"),
         section="The devices",
     )
-    levels: int = parameter(8, "speed levels of the simulated fleet", at_least(1))
+    levels: int = parameter(
+        8, "speed levels of the simulated fleet", in_interval("[1, 1000]")
+    )
     speed_ratio: float = parameter(
-        5.0, "delay of the slowest level over that of the fastest", at_least(1)
+        5.0,
+        "delay of the slowest level over that of the fastest",
+        in_interval("[1, 1000000]"),
     )
     step_seconds: float = parameter(
-        1.0, "virtual seconds of a full-model step on the fastest", more_than(0)
+        1.0,
+        "virtual seconds of a full-model step on the fastest",
+        in_interval("[0.000000001, 1000000000]"),
     )
     bandwidth_mbps: float = parameter(
-        0.0, "of the fastest level, others in proportion; 0 = infinite", at_least(0)
+        0.0,
+        "of the fastest level, others in proportion; 0 = infinite",
+        Range(
+            lambda rate: rate == 0 or 1e-6 <= rate <= 1e12,
+            "in [0.000001, 1000000000000], or 0 for infinite",
+        ),
     )
     duration: Literal["flops", "paper"] = parameter(
         "flops",
@@ -173,7 +205,9 @@ class RunConfig:
         1.0, "share of the time that a device is there", in_interval("(0, 1]")
     )
     trace: str = parameter(
-        "", "CSV with a line for each device (absolute path), instead of levels"
+        "",
+        "CSV with a line for each device (absolute path), instead of levels",
+        a_path(),
     )
     selection: str = parameter(
         "stratified",
@@ -218,7 +252,10 @@ class RunConfig:
         affects="length",
     )
     out_dir: str = parameter(
-        "", 'folder of the run\'s files; "" = ./runs/<time>-<algo>', affects="nothing"
+        "",
+        'folder of the run\'s files; "" = ./runs/<time>-<algo>',
+        a_path(),
+        affects="nothing",
     )
     checkpoint_every: int = parameter(
         10,
@@ -230,7 +267,10 @@ class RunConfig:
         2, "how many checkpoints are kept, the newest", at_least(1), affects="nothing"
     )
     resume: str = parameter(
-        "", "folder of the interrupted run to resume (absolute path)", affects="nothing"
+        "",
+        "folder of the interrupted run to resume (absolute path)",
+        a_path(),
+        affects="nothing",
     )
     metrics_port: int = parameter(
         0,
@@ -297,8 +337,12 @@ class RunConfig:
         """The algorithm with its hyperparameters."""
         try:
             return algorithm(self.algo)(**self.hyperparameters)
-        except TypeError as error:  # one that has no default
-            raise ConfigError(f"algo={self.algo!r} cannot be built: {error}") from error
+        except ConfigError:
+            raise
+        except Exception as error:  # no default, or whatever its code raises
+            raise ConfigError(
+                f"algo={self.algo!r} cannot be built: {one_line(error)}"
+            ) from error
 
     def is_given(self, name: str) -> bool:
         """Return whether a key has another value than its default."""
@@ -347,8 +391,7 @@ def key_table(*algos: str) -> Mapping[str, Key]:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
     return f"run-config key {name!r} is unknown: {hint}"
 
 
