@@ -46,7 +46,9 @@ class LocalGrid(Grid):
     the environment variables of the first start. They import the main script only if
     the ClientApp is a function or lies there; then it needs the usual
     ``if __name__ == "__main__":``. A worker that dies costs its task (an Error reply)
-    and is replaced.
+    and is replaced. One that is stopped for 5 s, or has a task and computes nothing for
+    600 s, is killed and replaced, with a warning; its task is run again once, so that
+    the answers are the same. (Linux only: elsewhere nobody says how a process is.)
 
     All calls must come from one thread. Use it as a context manager, or call
     `close`; else the workers end when the grid is garbage-collected, or with this
