@@ -144,7 +144,8 @@ def _status_of(program: Callable[[], object]) -> int:
         if end.code is None:
             return 0
         with suppress(OSError):  # as Python does at the end of a process
-            print(end.code, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{end.code}\n")
+            sys.stderr.flush()
         return _CRASHED
     except BaseException:
         logging.getLogger("flwr").exception("%s has failed", _PROGRAM)
