@@ -56,6 +56,13 @@ class Details:
 
 ANY = Range(lambda _: True, "any value")
 
+A_PATH = Range(
+    lambda path: not problem_of_path(path),
+    "a path: characters that can be shown, at most 4095 bytes, and no ~ of a user who "
+    "is not there",
+)
+"""The paths that can be looked for, and ""."""
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that names the closest of the known names, or ""."""
@@ -88,15 +95,6 @@ def in_interval(text: str) -> Range:
         return above and (value <= high if closed_high else value < high)
 
     return Range(holds, f"in {text}")
-
-
-def a_path(text: str = "a path") -> Range:
-    """Return the paths that can be looked for; "" is one."""
-    return Range(
-        lambda path: not problem_of_path(path),
-        f"{text}: characters that can be shown, at most 4095 bytes, and no ~ of a "
-        "user who is not there",
-    )
 
 
 def read_integer(text: str) -> int:

@@ -18,14 +18,16 @@ def check_inputs(settings: Iterable[Mapping[str, Value]], devices: int) -> None:
     seen: set[tuple[object, ...]] = set()
     for each in settings:
         config = RunConfig.parse(each)
-        if config.is_given("in-flight") and config.in_flight > devices:
+        # One that resumes has begun so: its devices may be real, and have left.
+        too_many = config.is_given("in-flight") and config.in_flight > devices
+        if too_many and not config.resume:
             raise ConfigError(
                 f"in-flight={config.in_flight} of {devices} devices cannot train at "
                 "once: give more --devices, or a smaller --in-flight"
             )
-        files = config.dataset, config.data_path, config.download, config.trace
-        if files not in seen:
-            seen.add(files)
+        files = (config.dataset, config.data_path, config.download, config.trace)
+        if (named := (*files, config.model)) not in seen:
+            seen.add(named)
             _check_files(config)
 
 

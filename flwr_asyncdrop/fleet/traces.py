@@ -126,7 +126,7 @@ def _device(cells: Mapping[str, str], local_steps: int) -> DeviceProfile:
         _positive(cells, "seconds_per_step") * local_steps,
         _positive(cells, "down_mbps", default="inf") * BYTES_PER_MEGABIT,
         _positive(cells, "up_mbps", default="inf") * BYTES_PER_MEGABIT,
-        **{name: _number(name, cells[name]) for name in _AS_THEY_ARE if name in cells},
+        **{name: _bounded(name, cells[name]) for name in _AS_THEY_ARE if name in cells},
         availability=_availability(cells) if "available" in cells else None,
     )
 
@@ -144,6 +144,13 @@ def _positive(cells: Mapping[str, str], name: str, default: str = "") -> float:
     value = _number(name, text)
     if not (_LEAST <= value <= _MOST or text == "inf"):
         raise ValueError(f"{name}={value!r} must be in [{_LEAST:g}, {_MOST:g}]")
+    return value
+
+
+def _bounded(name: str, text: str) -> float:
+    value = _number(name, text)
+    if not value <= _MOST:
+        raise ValueError(f"{name}={value!r} must be at most {_MOST:g}")
     return value
 
 

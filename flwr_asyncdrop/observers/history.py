@@ -277,6 +277,8 @@ class HistoryWriter(Callback):
 
 def read_history(path: Path) -> Iterator[Record]:
     """Yield the lines of a history file; DataError for a file of anything else."""
+    if path.exists() and not path.is_file():  # a pipe, or a device without an end
+        raise DataError(f"cannot read the history {path}: it is not a file")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -49,6 +49,7 @@ TRACES = {
     "nan-dropout": f"{HEADER},dropout\n1,nan\n",
     "all-lost": f"{HEADER},dropout\n1,1\n",
     "jitter": f"{HEADER},jitter\n1,1e9\n",
+    "huge-latency": f"{HEADER},latency\n1,1e308\n",
     "endless-latency": f"{HEADER},latency\n1,inf\n",
     "no-interval": f"{HEADER},period,available\n1,10,5\n",
     "interval-backwards": f"{HEADER},period,available\n1,10,5-3\n",
@@ -119,6 +120,13 @@ class Needs(AsyncDrop):
 def raises(*_): raise ValueError("bad\\nnews")
 def leaves(*_): raise SystemExit("bye")
 def nothing(*_): return None
+
+def labels(_):
+    import torch
+    from flwr_asyncdrop.app import Classification, Dataset
+    x, y = torch.zeros(200, 4), torch.full((200,), 7)
+    return Dataset(x, y, x, y, Classification(3))
+
 number = 5
 """,
 }
@@ -178,6 +186,9 @@ def write_files(here: Path) -> None:
     """Write what the cases name."""
     (here / "file").write_text("x")
     os.mkfifo(here / "pipe")
+    (here / "piped").mkdir()
+    os.mkfifo(here / "piped" / "history.jsonl")
+    (here / "circle").symlink_to(here / "circle")
     for name, source in MODULES.items():
         (here / f"{name}.py").write_text(source)
     for name, text in TRACES.items():
@@ -288,6 +299,15 @@ def cases() -> dict[str, Case]:
         "compare-dataset": ((*COMPARE, "--dataset=nope:X"), "ModuleNotFoundError"),
         "compare-model": ((*COMPARE, "--model=nope:X"), "ModuleNotFoundError"),
         "data-file": ((*FILES, "--data-dir={here}/file"), "no fashion-mnist in"),
+        "data-circle": ((*FILES, "--data-dir={here}/circle"), "is no folder"),
+        "report-pipe": (("report", "{here}/piped"), "it is not a file"),
+        "report-circle": (("report", "{here}/circle"), "there is no history.jsonl"),
+        "out-circle": ((*RUN, "--out={here}/circle"), "it is not a folder"),
+        "dataset-labels": ((*RUN, "--dataset=own:labels"), "go from 7 to 7"),
+        "metrics-host": (
+            (*RUN, "--metrics-port=9464", "--metrics-address=no host"),
+            "cannot be opened",
+        ),
         "data-long-name": ((*FILES, f"--data-dir={LONG_NAME}"), "File name too long"),
         "data-download": (
             (*FILES, "--download", "--data-dir=/proc/x"),

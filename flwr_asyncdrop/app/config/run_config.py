@@ -16,8 +16,8 @@ from flwr_asyncdrop.app.models import MODEL_NAMES
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy, LatePolicy
 from flwr_asyncdrop.parameters import (
+    A_PATH,
     Range,
-    a_path,
     at_least,
     details,
     did_you_mean,
@@ -95,7 +95,7 @@ class RunConfig:
     data_dir: str = parameter(
         "",
         "folder that holds the data sets' own folders",
-        a_path(),
+        A_PATH,
         affects="nothing",
     )
     download: bool = parameter(
@@ -207,7 +207,7 @@ class RunConfig:
     trace: str = parameter(
         "",
         "CSV with a line for each device (absolute path), instead of levels",
-        a_path(),
+        A_PATH,
     )
     selection: str = parameter(
         "stratified",
@@ -254,7 +254,7 @@ class RunConfig:
     out_dir: str = parameter(
         "",
         'folder of the run\'s files; "" = ./runs/<time>-<algo>',
-        a_path(),
+        A_PATH,
         affects="nothing",
     )
     checkpoint_every: int = parameter(
@@ -269,7 +269,7 @@ class RunConfig:
     resume: str = parameter(
         "",
         "folder of the interrupted run to resume (absolute path)",
-        a_path(),
+        A_PATH,
         affects="nothing",
     )
     metrics_port: int = parameter(

@@ -40,7 +40,12 @@ def check_dataset(name: str, data_dir: Path | str | None = None) -> None:
 
 
 def _root(data_dir: Path | str | None) -> Path | None:
-    return None if data_dir is None else Path(data_dir).expanduser().resolve()
+    if data_dir is None:
+        return None
+    try:
+        return Path(data_dir).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # e.g. links in a circle
+        raise DataError(f"data-dir={str(data_dir)!r} is no folder: {error}") from error
 
 
 def _locate(
