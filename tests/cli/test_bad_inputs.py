@@ -8,7 +8,8 @@ import pytest
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.message import plain_line
 from flwr_asyncdrop.exceptions import RunError, UnsupportedModelError
-from tests.cli.bad_inputs import cases, write_files
+from tests.cli.bad_files import write_files
+from tests.cli.bad_inputs import cases
 
 CASES = cases()
 

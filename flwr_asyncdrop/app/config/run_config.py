@@ -1,6 +1,5 @@
 """The run-config of ``flwr run``, parsed once at the edge."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -11,13 +10,19 @@ from typing import Any, Literal, Self
 from flwr_asyncdrop.algorithms import ALGORITHMS, Algorithm, algorithm
 from flwr_asyncdrop.app.config.contradictions import contradictions
 from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, hyperparameter_keys, keys_of
+from flwr_asyncdrop.app.config.ranges import (
+    ADDRESS,
+    BANDWIDTH,
+    DEADLINE,
+    FRACTIONS,
+    one_of_or_reference,
+)
 from flwr_asyncdrop.app.data import DATASET_NAMES
 from flwr_asyncdrop.app.models import MODEL_NAMES
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy, LatePolicy
 from flwr_asyncdrop.parameters import (
     A_PATH,
-    Range,
     at_least,
     details,
     did_you_mean,
@@ -25,26 +30,12 @@ from flwr_asyncdrop.parameters import (
     more_than,
     one_of,
     parameter,
-    read_number,
 )
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.wire import MAX_EXAMPLES
 
 _SECTION_OF_HYPERPARAMETERS = 'Of the algorithm ("" = its own default)'
-
-
-def _one_of_or_reference(*names: str) -> Range:
-    text = f"one of {', '.join(names)}, or package.module:attribute"
-    return Range(lambda name: name in names or is_reference(name), text, names)
-
-
-def _are_fractions(text: str) -> bool:
-    try:
-        numbers = [read_number(part) for part in text.split(",") if part]
-    except ValueError:
-        return False
-    return numbers == sorted(numbers) and all(0 < number < 1 for number in numbers)
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,7 @@ class RunConfig:
     algo: str = parameter(
         "hetero-asyncdrop",
         "the algorithm, or package.module:Class",
-        _one_of_or_reference(*ALGORITHMS),
+        one_of_or_reference(*ALGORITHMS),
         section="What is run",
     )
     num_rounds: int = parameter(
@@ -89,7 +80,7 @@ class RunConfig:
         "digits",
         "digits (embedded) | fashion-mnist | cifar10 | cifar100 | imdb "
         "| package.module:function",
-        _one_of_or_reference(*DATASET_NAMES),
+        one_of_or_reference(*DATASET_NAMES),
         section="On what",
     )
     data_dir: str = parameter(
@@ -120,7 +111,7 @@ class RunConfig:
         "cnn",
         "mlp | cnn | resnet10 | resnet18 | resnet34 | lstm (text) "
         "| package.module:function",
-        _one_of_or_reference(*MODEL_NAMES),
+        one_of_or_reference(*MODEL_NAMES),
     )
     width: float = parameter(
         1.0, "factor of all hidden widths of the model, e.g. 0.25", more_than(0)
@@ -147,7 +138,7 @@ class RunConfig:
     lr_milestones: str = parameter(
         "0.5,0.75",
         "when lr decays, as shares of the fastest device's updates",
-        Range(_are_fractions, "ascending fractions in (0, 1), e.g. '0.5,0.75'"),
+        FRACTIONS,
     )
     lr_gamma: float = parameter(0.1, "factor of each decay", in_interval("(0, 1]"))
     precision: str = parameter(
@@ -183,10 +174,7 @@ class RunConfig:
     bandwidth_mbps: float = parameter(
         0.0,
         "of the fastest level, others in proportion; 0 = infinite",
-        Range(
-            lambda rate: rate == 0 or 1e-6 <= rate <= 1e12,
-            "in [0.000001, 1000000000000], or 0 for infinite",
-        ),
+        BANDWIDTH,
     )
     duration: Literal["flops", "paper"] = parameter(
         "flops",
@@ -220,10 +208,7 @@ class RunConfig:
     deadline: float = parameter(
         FaultPolicy.deadline,
         "of a task, times its expected duration; 0 = none",
-        Range(
-            lambda times: times == 0 or 1 <= times < math.inf,
-            "at least 1 (times the expected duration of a task), or 0 for none",
-        ),
+        DEADLINE,
     )
     late: LatePolicy = parameter(  # noqa: RUF009  # of immutable values
         FaultPolicy.late,
@@ -281,7 +266,7 @@ class RunConfig:
     metrics_address: str = parameter(
         "127.0.0.1",
         "address of the metrics: '0.0.0.0' for all who can connect",
-        Range(bool, "an address to listen on, e.g. '0.0.0.0' for all"),
+        ADDRESS,
         affects="nothing",
     )
 
