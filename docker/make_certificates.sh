@@ -26,9 +26,14 @@ days_server=730
 seconds_left=2592000
 
 main() {
-    hosts="superlink localhost 127.0.0.1 ::1"
+    hosts="superlink control localhost 127.0.0.1 ::1"
     while [ $# -gt 0 ] && [ "$1" = --host ]; do
         [ $# -gt 1 ] || fail "--host needs a name or an address"
+        case $2 in
+        "" | *[!A-Za-z0-9.:-]* | -* | .*)
+            fail "'$2' is no host: letters, digits, '-', '.', ':'"
+            ;;
+        esac
         hosts="$hosts $2"
         shift 2
     done

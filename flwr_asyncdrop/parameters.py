@@ -1,13 +1,15 @@
 """Ranges of values, and dataclass fields that have a range and a description."""
 
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.paths import problem_of_path
 
 T = TypeVar("T")
 
@@ -15,6 +17,7 @@ Affects = Literal["results", "length", "nothing"]
 """What another value changes: a run's results, where it ends, or neither."""
 
 _DETAILS = "flwr-asyncdrop"
+_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,10 @@ class Range:
         except TypeError:
             valid = False
         if not valid:
-            raise ConfigError(f"{name}={value!r} must be {self.text}")
+            hint = did_you_mean(str(value), self.choices)
+            raise ConfigError(
+                f"{name}={value!r} must be {self.text}{hint and f': {hint}'}"
+            )
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,19 @@ class Details:
 
 
 ANY = Range(lambda _: True, "any value")
+
+A_PATH = Range(
+    lambda path: not problem_of_path(path),
+    "a path: characters that can be shown, at most 4095 bytes, and no ~ of a user who "
+    "is not there",
+)
+"""The paths that can be looked for, and ""."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the closest of the known names, or ""."""
+    close = difflib.get_close_matches(name[:_LONGEST_NAME], known, n=1)
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 def one_of(*choices: str) -> Range:
@@ -76,6 +95,20 @@ def in_interval(text: str) -> Range:
         return above and (value <= high if closed_high else value < high)
 
     return Range(holds, f"in {text}")
+
+
+def read_integer(text: str) -> int:
+    """Read an integer of plain digits; ValueError for anything else."""
+    if not text.isascii():
+        raise ValueError(text)
+    return int(text)
+
+
+def read_number(text: str) -> float:
+    """Read a number of plain digits; ValueError for anything else."""
+    if not text.isascii():
+        raise ValueError(text)
+    return float(text)
 
 
 def parameter(

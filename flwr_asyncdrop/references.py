@@ -1,9 +1,10 @@
 """Objects outside of the package, by name: ``"package.module:attribute"``."""
 
+import traceback
 from importlib import import_module
 from typing import Any
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError
 
 
 def is_reference(name: str) -> bool:
@@ -18,7 +19,7 @@ def load_reference(key: str, reference: str) -> Any:
         found: Any = import_module(module)
         for name in path.split("."):
             found = getattr(found, name)
-    except Exception as error:  # what its code raises is its author's to see
+    except (Exception, SystemExit) as error:  # whatever its code does
         reason = " ".join(str(error).split())
         raise ConfigError(
             f"{key}={reference!r} cannot be imported ({type(error).__name__}: "
@@ -26,3 +27,23 @@ def load_reference(key: str, reference: str) -> Any:
             "installed here"
         ) from error
     return found
+
+
+def call_reference(key: str, reference: str, *arguments: object) -> Any:
+    """Call what a reference names; what it raises is a ConfigError that says where."""
+    function = load_reference(key, reference)
+    if not callable(function):
+        raise ConfigError(
+            f"{key}={reference!r} is a {type(function).__name__}: name a function"
+        )
+    try:
+        return function(*arguments)
+    except AsyncDropError:
+        raise
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"{key}={reference!r} failed in line {at.lineno} of {at.filename} "
+            f"({reason}): try it in Python by itself"
+        ) from error

@@ -22,6 +22,7 @@ GROUND = {
     "exceptions",
     "extras",
     "parameters",
+    "paths",
     "readable",
     "references",
     "seeding",
@@ -34,7 +35,8 @@ ROOMS: Mapping[str, set[str]] = {
     "seeding": {"exceptions"},
     "extras": {"exceptions"},
     "references": {"exceptions"},
-    "parameters": {"exceptions", "references"},
+    "paths": {"exceptions"},
+    "parameters": {"exceptions", "paths", "references"},
     "state_dict": {"exceptions"},
     "storage": {"exceptions"},
     "submodel": {"exceptions"},
@@ -125,12 +127,12 @@ ROOMS: Mapping[str, set[str]] = {
 }
 WITHOUT = {
     "flwr": {
-        *("exceptions", "extras", "parameters", "references", "seeding"),
+        *("exceptions", "extras", "parameters", "paths", "references", "seeding"),
         *("submodel", "masks", "aggregation", "objectives", "algorithms"),
         *("app.data", "app.models", "__init__"),
     },
     "torch": {
-        *("exceptions", "extras", "parameters", "references", "readable"),
+        *("exceptions", "extras", "parameters", "paths", "references", "readable"),
         *("device", "flower_internals", "__init__", "__main__"),
     },
 }

@@ -5,6 +5,7 @@ It first writes the connection ``edge`` for the ``flwr`` command beside it, so t
 """
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from connect import write_connection
 from settings import GRPC, InvalidError, credential, flag, health, port
 
 _FLEET, _CONTROL, _RUNTIME = 9092, 9093, 9091
+_LOOPBACK = "127.0.0.1"
+_GUARD = Path(__file__).with_name("guard.py")
 _ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - of a container; its ports are published
 
 
@@ -25,8 +28,10 @@ def command(environment: Mapping[str, str]) -> list[str]:
         If a variable is missing or wrong, by name.
     """
     state = Path(environment.get("ASYNCDROP_STATE") or ".")
+    # On HTTP the control API is behind a guard; on gRPC it has an address of its own.
+    guard = [sys.executable, str(_GUARD), *control_hosts(environment), "--"]
     return [
-        "flower-superlink",
+        *(["flower-superlink"] if GRPC else guard),
         *identity(environment),
         *addresses(environment),
         *health(environment),
@@ -59,9 +64,36 @@ def addresses(environment: Mapping[str, str]) -> list[str]:
     runtime = port(environment, "ASYNCDROP_RUNTIME_PORT", _RUNTIME)
     return [
         *("--fleet-api-address", f"{_ALL_INTERFACES}:{fleet}"),
-        *("--control-api-address", f"{_ALL_INTERFACES}:{control(environment)}"),
+        *("--control-api-address", control_address(environment)),
         *("--serverappio-api-address", f"127.0.0.1:{runtime}"),
     ]
+
+
+def control_hosts(environment: Mapping[str, str]) -> list[str]:
+    """Return the addresses of this machine at which there is a control API.
+
+    They are those of the host that the environment names, by default the loopback
+    interface. A container with two networks has a name on each.
+    """
+    host = environment.get("ASYNCDROP_CONTROL_HOST") or _LOOPBACK
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidError(
+            f"ASYNCDROP_CONTROL_HOST={host!r} is no host of this machine: {error}"
+        ) from error
+    return sorted({str(address[0]) for *_, address in found})
+
+
+def control_address(environment: Mapping[str, str]) -> str:
+    """Return where operators find the control API, and this container's ``flwr``."""
+    return f"{control_hosts(environment)[0]}:{control(environment)}"
+
+
+def connection_address(environment: Mapping[str, str]) -> str:
+    """Return the control API's address as the server's certificate has it."""
+    host = environment.get("ASYNCDROP_CONTROL_HOST") or _LOOPBACK
+    return f"{host}:{control(environment)}"
 
 
 def control(environment: Mapping[str, str]) -> int:
@@ -77,7 +109,7 @@ def main() -> None:
         found = command(os.environ)
         insecure = flag(os.environ, "ASYNCDROP_INSECURE")
         authority = None if insecure else credential(os.environ, "ca.crt")
-        write_connection("edge", f"127.0.0.1:{control(os.environ)}", authority)
+        write_connection("edge", connection_address(os.environ), authority)
     except InvalidError as error:
         sys.exit(f"server: {error}")
     print("server:", *found, flush=True)

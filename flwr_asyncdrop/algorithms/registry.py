@@ -5,6 +5,7 @@ from types import MappingProxyType
 from flwr_asyncdrop.algorithms import mixed, stepped
 from flwr_asyncdrop.algorithms.algorithm import Algorithm
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import did_you_mean
 from flwr_asyncdrop.references import is_reference, load_reference
 
 ALGORITHMS = MappingProxyType(
@@ -33,9 +34,10 @@ def algorithm(name: str) -> type[Algorithm]:
     if not is_reference(name):
         if name in ALGORITHMS:
             return ALGORITHMS[name]
+        hint = did_you_mean(name, ALGORITHMS)
         raise ConfigError(
-            f"algo={name!r} is not known: choose one of {', '.join(ALGORITHMS)}, or "
-            "package.module:Class for your own"
+            f"algo={name!r} is not known: {hint and f'{hint} '}choose one of "
+            f"{', '.join(ALGORITHMS)}, or package.module:Class for your own"
         )
     found = load_reference("algo", name)
     if not (isinstance(found, type) and issubclass(found, Algorithm)):

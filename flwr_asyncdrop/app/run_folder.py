@@ -12,12 +12,13 @@ from flwr_asyncdrop.checkpoint import run_folder
 from flwr_asyncdrop.checkpoint.files import FOLDER, all_checkpoints, discard
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.extras import is_installed
+from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.storage.done import DONE, is_as_marked, mark_done, read_mark
-from flwr_asyncdrop.storage.whole import changing, make_folder
+from flwr_asyncdrop.storage.whole import changing
 
 _HISTORY, _MODEL, _PICTURE = "history.jsonl", "model.safetensors", "run.png"
 
@@ -138,10 +139,10 @@ def output_dir(config: RunConfig) -> Path:
     if config.resume:
         return run_folder(Path(config.resume).expanduser().absolute())
     if config.out_dir:
-        return make_folder(Path(config.out_dir).expanduser().absolute())
+        return make_output_folder(Path(config.out_dir).expanduser().absolute())
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     name = f"{stamp}-{config.algorithm.label()}"
-    parent, number = make_folder(Path.cwd() / "runs"), 1
+    parent, number = make_output_folder(Path.cwd() / "runs"), 1
     out = parent / name
     with changing(parent):
         while True:

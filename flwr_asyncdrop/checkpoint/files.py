@@ -144,7 +144,7 @@ def read_body(path: Path) -> dict[str, Json]:
         raise CheckpointError(
             f"cannot read the checkpoint {file}: {error.strerror}; {START_OVER}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(file, "it is not JSON") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise CheckpointError(

@@ -11,21 +11,24 @@ from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.display import make_console, make_display
 from flwr_asyncdrop.cli.events import Failed
 from flwr_asyncdrop.cli.flags import (
+    MOST_WORKERS,
     add_flags,
     add_task,
     algos_from_outside,
-    at_least,
+    between,
     folder,
     given,
-    names,
     seeds,
+    some_names,
     values,
 )
 from flwr_asyncdrop.cli.pool import RunPool, cores, share_out
+from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
 from flwr_asyncdrop.cli.refusals import refuse_at_once
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
 from flwr_asyncdrop.cli.variants import build_variants
+from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import comparison_table
 from flwr_asyncdrop.storage.lock import FolderLock
 
@@ -57,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     add_task(parser)
     parser.add_argument(
         "--algos",
-        type=names,
+        type=some_names,
         metavar="NAME,...",
         help="algorithms (default: those of the ablation; else all but those that "
         "leave out whole blocks, which many models do not have)",
@@ -87,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     )
     parser.add_argument(
         "--jobs",
-        type=at_least(1),
+        type=between(1, MOST_WORKERS),
         default=cores(),
         metavar="INT",
         help="cores to use (default: all)",
@@ -108,7 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
     variants = build_variants(
         algorithms, PRESETS[arguments.task], given(arguments), vary
     )
-    out = arguments.out
+    check_inputs([variant.settings for variant in variants], arguments.devices)
+    out = make_output_folder(arguments.out, "out")
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
     console = make_console()
     with FolderLock(out):

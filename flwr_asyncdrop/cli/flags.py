@@ -1,6 +1,7 @@
 """Every run-config key as a flag of the same name, and the types of other flags."""
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -9,10 +10,16 @@ from types import MappingProxyType
 from flwr_asyncdrop.app.config import Key, RunConfig, Value, key_table
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import read_integer
+from flwr_asyncdrop.paths import problem_of_path
 from flwr_asyncdrop.references import is_reference
+from flwr_asyncdrop.simulation.local_grid import MOST_NODES
 
 TASK_DEFAULTS = MappingProxyType({"task": "digits", "devices": 104})
 """The defaults of the flags of `add_task`."""
+
+MOST_SEEDS = 1000
+MOST_WORKERS = 8 * (os.cpu_count() or 1)
 
 _PREFIX = "key:"
 _OWN_FLAG = {"algo": "--algos", "seed": "--seeds", "out-dir": "--out"}
@@ -30,7 +37,7 @@ def add_task(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--devices",
-        type=at_least(1),
+        type=between(1, MOST_NODES),
         default=TASK_DEFAULTS["devices"],
         metavar="INT",
         help=f"size of the simulated fleet (default: {TASK_DEFAULTS['devices']})",
@@ -93,13 +100,16 @@ def algos_from_outside(flag: str, words: Sequence[str]) -> list[str]:
     return [name for name in listed if is_reference(name)]
 
 
-def at_least(bound: int) -> Callable[[str], int]:
-    """Return the argparse type of an integer of at least `bound`."""
+def between(low: int, high: int) -> Callable[[str], int]:
+    """Return the argparse type of an integer in ``[low, high]``."""
 
     def integer(text: str) -> int:
-        number = int(text)
-        if number < bound:
-            raise argparse.ArgumentTypeError(f"{number} must be at least {bound}")
+        try:
+            number = read_integer(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} must be an integer") from None
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"{number} must be in [{low}, {high}]")
         return number
 
     return integer
@@ -107,7 +117,14 @@ def at_least(bound: int) -> Callable[[str], int]:
 
 def folder(text: str) -> Path:
     """Read a folder, as an absolute path."""
-    return Path(text).expanduser().absolute()
+    if problem := problem_of_path(text) if text else "is empty: name a folder":
+        raise argparse.ArgumentTypeError(f"{text!r} {problem}")
+    path = Path(text).expanduser().absolute()
+    try:
+        path.exists()
+    except OSError as error:  # a name in it is too long
+        raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from None
+    return path
 
 
 def names(text: str) -> list[str]:
@@ -115,11 +132,18 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def some_names(text: str) -> list[str]:
+    """Read ``a,b,c``, of which there is at least one."""
+    if not (found := names(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing: give a name")
+    return found
+
+
 def seeds(text: str) -> list[int]:
     """Read seeds and ranges of seeds: ``0,1,5`` or ``0-2,5``."""
     found: list[int] = []
     for part in names(text):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
         if match is None:
             raise argparse.ArgumentTypeError(
                 f"{part!r} is neither a seed nor a range of seeds such as 0-2"
@@ -127,6 +151,8 @@ def seeds(text: str) -> list[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise argparse.ArgumentTypeError(f"the range {part} is empty")
+        if len(found) + last - first >= MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"more than {MOST_SEEDS} seeds")
         found.extend(range(first, last + 1))
     if not found:
         raise argparse.ArgumentTypeError("at least one seed is needed")

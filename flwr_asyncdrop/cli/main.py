@@ -1,6 +1,5 @@
 """The command ``asyncdrop``. A command's module is imported when it is chosen."""
 
-import argparse
 import signal
 import sys
 import threading
@@ -10,9 +9,27 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 
-from flwr_asyncdrop.exceptions import AsyncDropError, MissingExtraError
+from flwr_asyncdrop.cli.message import say
+from flwr_asyncdrop.cli.parser import Parser
+from flwr_asyncdrop.exceptions import (
+    AsyncDropError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    MissingExtraError,
+    UnsupportedModelError,
+)
+from flwr_asyncdrop.readable import one_line
 
-_FAILED, _INTERRUPTED = 1, 130
+_FAILED, _REFUSED, _INTERRUPTED = 1, 2, 130
+# What was asked for cannot be done; all else is a run that failed.
+_REFUSALS = (
+    ConfigError,
+    CheckpointError,
+    DataError,
+    MissingExtraError,
+    UnsupportedModelError,
+)
 
 _COMMANDS = {
     "simulate": "one run of one algorithm",
@@ -26,19 +43,23 @@ _COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status.
 
-    It is 0, or 1 after an error, or 130 after Ctrl-C. SIGTERM raises SystemExit(143).
+    It is 0; 2 if what was asked for is wrong, 1 if a run failed, each with one line;
+    130 after Ctrl-C. SIGTERM raises SystemExit(143).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] not in _COMMANDS:
-        _explain(words)
     try:
+        if not words or words[0] not in _COMMANDS:
+            _explain(words)
         with _orderly_termination():
             return _run(*words)
     except AsyncDropError as error:
-        sys.stderr.write(f"asyncdrop: {error}\n")
+        say(str(error))
+        return _REFUSED if isinstance(error, _REFUSALS) else _FAILED
+    except (MemoryError, OSError) as error:
+        say(one_line(error))
         return _FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("asyncdrop: interrupted\n")
+        say("interrupted")
         return _INTERRUPTED
 
 
@@ -47,11 +68,11 @@ def _run(name: str, *words: str) -> int:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     command = _command(name)
-    parser = argparse.ArgumentParser(prog=f"asyncdrop {name}", allow_abbrev=False)
+    parser = Parser(prog=f"asyncdrop {name}", allow_abbrev=False)
     command.add_arguments(parser, words)
     parsed, rest = parser.parse_known_args(words)
     if rest and not getattr(command, "PASSES_ON", False):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.refuse(rest)
     parsed.rest = rest
     return int(command.run(parsed))
 
@@ -71,8 +92,8 @@ def _command(name: str) -> ModuleType:
 
 
 def _explain(words: Sequence[str]) -> None:
-    """Print the help, or what is wrong, and exit."""
-    parser = argparse.ArgumentParser(
+    """Print the help and exit, or raise what is wrong."""
+    parser = Parser(
         prog="asyncdrop",
         description="Asynchronous federated learning on simulated and real fleets.",
     )

@@ -1,10 +1,13 @@
 """``asyncdrop report``: what the runs of some folders came to."""
 
 import argparse
+import math
 from collections.abc import Sequence
 
 from flwr_asyncdrop.cli.display import make_console
 from flwr_asyncdrop.cli.flags import folder
+from flwr_asyncdrop.parameters import read_number
+from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import comparison_table, write_report
 
 
@@ -46,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, and write the page."""
     out = arguments.out or arguments.folders[0] / "report"
+    if arguments.out:
+        make_output_folder(out, "out")
     target, reference = arguments.target, arguments.reference
     console = make_console()
     console.print(comparison_table(arguments.folders, target, reference))
@@ -56,6 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _target(text: str) -> str | float:
     try:
-        return float(text)
+        target = read_number(text)
     except ValueError:
         return text
+    if not math.isfinite(target):
+        raise argparse.ArgumentTypeError(f"{text!r} must be finite")
+    return target

@@ -1,5 +1,6 @@
 """The runs of a comparison, and which of them are already there."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from flwr_asyncdrop.exceptions import ConfigError, DamagedError
 from flwr_asyncdrop.report.runlog import RunLog
 
 LOG = "run.log"
+_MOST_RUNS = 10_000
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ def all_runs(
     variants: Iterable[Variant], seeds: Sequence[int], devices: int, out: Path
 ) -> list[RunSpec]:
     """Return every variant with every seed, the first seed's first."""
+    variants = list(variants)
+    if (total := len(variants) * len(seeds)) > _MOST_RUNS:
+        raise ConfigError(f"{total:,} runs are more than {_MOST_RUNS:,}: compare less")
     runs = []
     for seed in seeds:
         for variant in variants:
@@ -49,8 +54,8 @@ def all_runs(
             runs.append(
                 RunSpec(f"{variant.label} seed {seed}", folder, settings, devices)
             )
-    names = [run.name for run in runs]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    names = Counter(run.name for run in runs)
+    if twice := sorted(name for name, count in names.items() if count > 1):
         raise ConfigError(
             f"{twice[0]} is asked for more than once: name each algorithm, value and "
             "seed once"

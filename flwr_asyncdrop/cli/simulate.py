@@ -19,14 +19,16 @@ from flwr_asyncdrop.cli.display import (
 )
 from flwr_asyncdrop.cli.events import Ended, RunProgress, Started, Waiting
 from flwr_asyncdrop.cli.flags import (
+    MOST_WORKERS,
     TASK_DEFAULTS,
     add_flags,
     add_task,
     algos_from_outside,
-    at_least,
+    between,
     folder,
     given,
 )
+from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.variants import preset_settings
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     add_task(parser)
     parser.add_argument(
         "--workers",
-        type=at_least(0),
+        type=between(0, MOST_WORKERS),
         default=0,
         metavar="INT",
         help="number of worker processes; affects speed only (default: 0, train in "
@@ -68,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     settings = preset_settings(PRESETS[arguments.task], settings)
     config = RunConfig.parse(settings)
+    check_inputs([settings], arguments.devices)
     spec = _spec(config, settings, output_dir(config), arguments.devices)
     with FolderLock(spec.folder):
         if not config.overwrite:
@@ -86,7 +89,10 @@ def _refuse_needless(arguments: argparse.Namespace) -> None:
 
 
 def _resume(settings: Mapping[str, Value], workers: int) -> None:
-    path = folder(str(settings["resume"]))
+    try:
+        path = folder(str(settings["resume"]))
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"--resume {error}") from None
     out = run_folder(path)
     if not out.is_dir():
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")

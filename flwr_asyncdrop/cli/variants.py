@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig, Value, has_scope, key_table
 from flwr_asyncdrop.cli.presets import Preset, num_rounds
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import details
+
+MOST_VARIANTS = 1000
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,11 @@ def build_variants(
     An algorithm does not get a key that means nothing to it; one that means nothing to
     any of them is a ConfigError. `explicit` overrides the preset, and `vary` both.
     """
+    algorithms = list(dict.fromkeys(algorithms))
+    if (num := len(algorithms) * prod(map(len, vary.values()))) > MOST_VARIANTS:
+        raise ConfigError(
+            f"{num:,} variants are more than {MOST_VARIANTS:,}: vary less"
+        )
     meaningless = {name: _meaningless(name, algorithms) for name in algorithms}
     for key in (*explicit, *vary):
         if all(key in ignored for ignored in meaningless.values()):

@@ -20,6 +20,7 @@ USAGE = (
 )
 
 _PROGRAMS = ("flower-supernode", "flower-superexec", "flwr-clientapp")
+_LONGEST_POLL = 3600
 _PRELOAD = ("torch",)
 # Only Linux tells the two ends of a Unix socket whose process the other one is, as
 # the trainer wants to know.
@@ -57,8 +58,16 @@ def become_node(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
     `rest` are the arguments of ``flower-supernode``, after ``--`` or not. ValueError: a
     flag is wrong. LookupError: Flower's programs are not there.
     """
-    if not 0 <= arguments.poll < float("inf"):
-        raise ValueError(f"--poll {arguments.poll:g} must be seconds, or 0")
+    if not 0 <= arguments.poll <= _LONGEST_POLL:
+        raise ValueError(
+            f"--poll {arguments.poll:g} must be seconds, {_LONGEST_POLL} at most, or 0"
+        )
+    for module in arguments.preload:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError(f"--preload {module!r} is no name of a module")
+    for word in rest:
+        if "\0" in word:
+            raise ValueError(f"{word!r} has a null character, which no program can get")
     for name in _PROGRAMS:
         if program_path(name) is None:
             raise LookupError(f"there is no program {name}: pip install flwr")
@@ -69,4 +78,9 @@ def become_node(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
     )
     own = rest[1:] if rest[:1] == ["--"] else rest
     command = node_command(settings, own)
-    os.execv(command[0], command)  # noqa: S606  # no shell wanted
+    try:
+        os.execv(command[0], command)  # noqa: S606  # no shell wanted
+    except OSError as error:
+        raise ValueError(
+            f"{command[0]} cannot be started with these arguments: {error.strerror}"
+        ) from error

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from flwr_asyncdrop.device import shim
 from flwr_asyncdrop.device.doorbell import Doorbell
+from flwr_asyncdrop.device.private import private_folder
 from flwr_asyncdrop.device.programs import load_program, program_path, write_program
 from flwr_asyncdrop.device.supervisor import Supervisor
 from flwr_asyncdrop.device.thin import thin_command
@@ -41,9 +41,7 @@ def node_command(settings: Settings, arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str]) -> object:
     """Run Flower's SuperNode: the `Settings` as JSON, and its own arguments."""
     settings = Settings(**json.loads(arguments[0]))
-    private = TemporaryDirectory(prefix="asyncdrop-", ignore_cleanup_errors=True)
-    with private as name, ExitStack() as stack:
-        folder = Path(name)
+    with private_folder() as folder, ExitStack() as stack:
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
         if settings.poll:
             set_pace(folder, settings.poll)

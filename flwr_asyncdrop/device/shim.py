@@ -9,6 +9,7 @@ only the standard library. If the trainer does not take the task, it becomes Flo
 
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -16,10 +17,12 @@ import sys
 from types import FrameType
 
 ACCEPTED, GO = b"A", b"G"
+ENDED, KILLED = b"E", b"K"
+"""How a task has ended; a byte with the status, or with the signal, follows."""
 LENGTH = struct.Struct("!I")
 PATIENCE = 5.0
 
-_CRASHED = 1
+_CRASHED, _SIGNALLED = 1, 128
 _CREDENTIALS = struct.Struct("3i")
 # An app with an environment of its own must not find the trainer's modules.
 _OWN_ENVIRONMENT = "--allow-runtime-dependency-installation"
@@ -34,7 +37,7 @@ def main() -> None:
         except (OSError, AttributeError):  # AttributeError: a system that is not Linux
             pass
         else:
-            sys.exit(wait(connection))
+            end_as(wait(connection))
     os.execv(plain, [plain, *arguments])  # noqa: S606  # Flower's own program
 
 
@@ -88,9 +91,26 @@ def pass_signals_on(process: int) -> None:
 
 
 def wait(connection: socket.socket) -> int:
-    """Wait until the task is done; return its exit status."""
-    status = connection.recv(1)
-    return status[0] if status else _CRASHED
+    """Wait until the task is done; return its exit status, -N after signal N."""
+    answer = connection.recv(2, socket.MSG_WAITALL)
+    if len(answer) < 2:
+        sys.stderr.write("flwr-clientapp: the task and its trainer have vanished\n")
+        return _CRASHED
+    return -answer[1] if answer[:1] == KILLED else answer[1]
+
+
+def end_as(status: int) -> None:
+    """End as the task has: with its status, or by its signal."""
+    if status >= 0:
+        sys.exit(status)
+    name = signal.Signals(-status).name
+    sys.stderr.write(f"flwr-clientapp: the task was ended by {name}\n")
+    sys.stderr.flush()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the task has left its own
+    if -status not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+    sys.exit(_SIGNALLED - status)  # one that does not end a process
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the start: Python, Flower and PyTorch are there. The trainer itself computes not
 and starts no thread, as neither would survive a fork.
 """
 
+import fcntl
 import gc
 import importlib
 import logging
@@ -19,13 +20,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from flwr_asyncdrop.device.children import Children
+from flwr_asyncdrop.device.private import remove_if_abandoned
 from flwr_asyncdrop.device.programs import load_program
+from flwr_asyncdrop.device.shim import ENDED
 from flwr_asyncdrop.device.task import accept
 from flwr_asyncdrop.device.thin import forget_package
 
 _BACKLOG = 16
 _PROGRAM = "flwr-clientapp"
 _CRASHED = 1
+_PATIENCE = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,16 +43,37 @@ def main(arguments: Sequence[str]) -> int:
     preload(modules)
     connection = serve(Path(path), sys.stdin.fileno())
     if connection is None:
+        remove_if_abandoned(Path(path).parent, _PATIENCE)  # its owner was killed?
         return 0
     with connection:
         if not accept(connection):
             return _CRASHED
         renew_randomness()
         forget_package()
+        die_with(connection)
         status = _status_of(clientapp)
+        die_with(connection, enabled=False)  # the shim ends when it knows
         with suppress(OSError):
-            connection.send(bytes([status]))
+            connection.send(ENDED + bytes([status]))
     return status
+
+
+def die_with(connection: socket.socket, *, enabled: bool = True) -> None:
+    """Let the system kill this process when the other end closes, whatever it does.
+
+    A shim that is killed is a task that is killed, as with Flower's own program.
+    """
+    number = connection.fileno()
+    flags = fcntl.fcntl(number, fcntl.F_GETFL)
+    if not enabled:
+        fcntl.fcntl(number, fcntl.F_SETFL, flags & ~os.O_ASYNC)
+        return
+    fcntl.fcntl(number, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(number, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(number, fcntl.F_SETFL, flags | os.O_ASYNC)
+    with suppress(BlockingIOError):
+        if not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            os.kill(os.getpid(), signal.SIGKILL)  # it has closed before
 
 
 def preload(modules: Iterable[str]) -> None:
@@ -70,7 +96,7 @@ def serve(path: Path, owner: int) -> socket.socket | None:
     """
     path.unlink(missing_ok=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forked
+    children = Children()
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
         selectors.DefaultSelector() as selector,
@@ -80,7 +106,12 @@ def serve(path: Path, owner: int) -> socket.socket | None:
         listener.listen(_BACKLOG)
         selector.register(listener, selectors.EVENT_READ)
         selector.register(owner, selectors.EVENT_READ)
-        while not any(key.fd == owner for key, _ in selector.select()):
+        selector.register(children.wakes, selectors.EVENT_READ)
+        while owner not in (ready := [key.fd for key, _ in selector.select()]):
+            if children.wakes.fileno() in ready:
+                children.reap()
+            if listener.fileno() not in ready:
+                continue
             connection, _ = listener.accept()
             with warnings.catch_warnings():
                 # From Python 3.12 on. The other threads are OpenBLAS's, which stops
@@ -88,8 +119,10 @@ def serve(path: Path, owner: int) -> socket.socket | None:
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process = os.fork()
             if process == 0:
+                children.forget()
                 return connection
-            connection.close()
+            children.add(process, connection)
+    children.forget()
     return None
 
 
@@ -108,7 +141,12 @@ def _status_of(program: Callable[[], object]) -> int:
     except SystemExit as end:
         if isinstance(end.code, int):
             return end.code & 0xFF
-        return 0 if end.code is None else _CRASHED
+        if end.code is None:
+            return 0
+        with suppress(OSError):  # as Python does at the end of a process
+            sys.stderr.write(f"{end.code}\n")
+            sys.stderr.flush()
+        return _CRASHED
     except BaseException:
         logging.getLogger("flwr").exception("%s has failed", _PROGRAM)
         return _CRASHED

@@ -25,9 +25,13 @@ from pathlib import Path
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, DeviceProfile
+from flwr_asyncdrop.parameters import read_number
 
 _AS_THEY_ARE = ("latency", "jitter", "dropout")
 _SPEEDS = ("seconds_per_step", "down_mbps", "up_mbps")
+_MOST_BYTES, _MOST_DEVICES = 100_000_000, 1_000_000
+_LEAST, _MOST = 1e-9, 1e9  # of speeds; beyond, durations are no floats
+_SHOWN = 40  # characters of a cell that is wrong
 _COLUMNS = (*_SPEEDS, *_AS_THEY_ARE, "period", "available")
 
 
@@ -37,22 +41,20 @@ def read_trace(path: Path, local_steps: int) -> list[DeviceProfile]:
     `local_steps` are the training steps of a task. DataError, with the line's number,
     if the file cannot be read or a line is wrong.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise DataError(f"cannot read the trace {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"the trace {path} is not a text file in UTF-8") from error
+    lines = _text(path).splitlines()
     devices: list[DeviceProfile] = []
     header: list[str] = []
-    for number, cells in _rows(lines):
+    for number, line in _rows(lines):
         try:
+            cells = _cells(line)
             if header:
                 devices.append(_device(_by_column(header, cells), local_steps))
             else:
                 header = _checked(cells)
-        except ValueError as error:
+        except (ValueError, csv.Error) as error:
             raise DataError(f"line {number} of the trace {path}: {error}") from error
+        if len(devices) > _MOST_DEVICES:
+            raise DataError(f"the trace {path} has more than {_MOST_DEVICES:,} devices")
     if not devices:
         raise DataError(f"the trace {path} has no devices: one line for each, please")
     return devices
@@ -70,17 +72,38 @@ def trace_fleet(
     return sorted(taken, key=lambda device: device.seconds_per_task)
 
 
-def _rows(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+def _text(path: Path) -> str:
+    try:
+        if path.exists() and not path.is_file():  # a pipe, or a device without an end
+            raise DataError(f"cannot read the trace {path}: it is not a file")
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise DataError(
+                f"the trace {path} has {size:,} bytes, more than {_MOST_BYTES:,}: "
+                "it is not a fleet"
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"cannot read the trace {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"the trace {path} is not a text file in UTF-8") from error
+
+
+def _rows(lines: list[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.startswith("#"):
-            (cells,) = csv.reader([line])
-            yield number, [cell.strip() for cell in cells]
+            yield number, line
+
+
+def _cells(line: str) -> list[str]:
+    (cells,) = csv.reader([line])
+    return [cell.strip() for cell in cells]
 
 
 def _checked(header: list[str]) -> list[str]:
     for name in header:
         if name not in _COLUMNS:
-            raise ValueError(f"no column {name!r}: there are {', '.join(_COLUMNS)}")
+            known = ", ".join(_COLUMNS)
+            raise ValueError(f"no column {name[:_SHOWN]!r}: there are {known}")
         if header.count(name) > 1:
             raise ValueError(f"the column {name!r} is there twice")
     if "seconds_per_step" not in header:
@@ -103,7 +126,7 @@ def _device(cells: Mapping[str, str], local_steps: int) -> DeviceProfile:
         _positive(cells, "seconds_per_step") * local_steps,
         _positive(cells, "down_mbps", default="inf") * BYTES_PER_MEGABIT,
         _positive(cells, "up_mbps", default="inf") * BYTES_PER_MEGABIT,
-        **{name: _number(name, cells[name]) for name in _AS_THEY_ARE if name in cells},
+        **{name: _bounded(name, cells[name]) for name in _AS_THEY_ARE if name in cells},
         availability=_availability(cells) if "available" in cells else None,
     )
 
@@ -117,14 +140,22 @@ def _availability(cells: Mapping[str, str]) -> Availability:
 
 
 def _positive(cells: Mapping[str, str], name: str, default: str = "") -> float:
-    value = _number(name, cells.get(name, default))
-    if not value > 0:
-        raise ValueError(f"{name}={value!r} must be positive")
+    text = cells.get(name, default)
+    value = _number(name, text)
+    if not (_LEAST <= value <= _MOST or text == "inf"):
+        raise ValueError(f"{name}={value!r} must be in [{_LEAST:g}, {_MOST:g}]")
+    return value
+
+
+def _bounded(name: str, text: str) -> float:
+    value = _number(name, text)
+    if not value <= _MOST:
+        raise ValueError(f"{name}={value!r} must be at most {_MOST:g}")
     return value
 
 
 def _number(name: str, text: str) -> float:
     try:
-        return float(text)
+        return read_number(text)
     except ValueError:
-        raise ValueError(f"{name}: {text!r} is not a number") from None
+        raise ValueError(f"{name}: {text[:_SHOWN]!r} is not a number") from None

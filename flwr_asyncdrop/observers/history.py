@@ -309,12 +309,14 @@ class HistoryWriter(Callback):
 
 def read_history(path: Path) -> Iterator[Record]:
     """Yield the lines of a history file; DataError for a file of anything else."""
+    if path.exists() and not path.is_file():  # a pipe, or a device without an end
+        raise DataError(f"cannot read the history {path}: it is not a file")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read the history {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not text: this is not a history file") from error
+        raise DataError(f"{path} is not UTF-8: this is not a history file") from error
     # A run that was killed may leave half a line behind.
     whole = text[: text.rfind("\n") + 1]
     for number, line in enumerate(whole.splitlines(), start=1):

@@ -24,6 +24,9 @@ from flwr_asyncdrop.simulation.runner import ClientCall, InlineRunner, Runner
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
 
+MOST_NODES, MOST_WORKERS, MOST_THREADS = 1_000_000, 1024, 1024
+"""Beyond them the memory ends, or the machine's processes and threads."""
+
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
 
@@ -43,7 +46,9 @@ class LocalGrid(Grid):
     the environment variables of the first start. They import the main script only if
     the ClientApp is a function or lies there; then it needs the usual
     ``if __name__ == "__main__":``. A worker that dies costs its task (an Error reply)
-    and is replaced.
+    and is replaced. One that is stopped for 5 s, or has a task and computes nothing for
+    600 s, is killed and replaced, with a warning; its task is run again once, so that
+    the answers are the same. (Linux only: elsewhere nobody says how a process is.)
 
     All calls must come from one thread. Use it as a context manager, or call
     `close`; else the workers end when the grid is garbage-collected, or with this
@@ -92,9 +97,9 @@ class LocalGrid(Grid):
         threads_per_worker: int = 1,
         runner: Runner | None = None,
     ) -> None:
-        _check_at_least("num_nodes", num_nodes, 1)
-        _check_at_least("workers", workers, 0)
-        _check_at_least("threads_per_worker", threads_per_worker, 1)
+        _check_between("num_nodes", num_nodes, 1, MOST_NODES)
+        _check_between("workers", workers, 0, MOST_WORKERS)
+        _check_between("threads_per_worker", threads_per_worker, 1, MOST_THREADS)
         assume_identity(_RUN_ID)
         self._run = Run.create_empty(_RUN_ID)
         self._contexts: dict[int, Context] = {}
@@ -274,6 +279,8 @@ class LocalGrid(Grid):
             raise RunError("The LocalGrid is closed; make a new one.")
 
 
-def _check_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigError(f"{name} is {value}; it must be at least {least}.")
+def _check_between(name: str, value: int, least: int, most: int) -> None:
+    if not (isinstance(value, int) and least <= value <= most):
+        raise ConfigError(
+            f"{name} is {value!r}; it must be an integer in [{least}, {most}]."
+        )

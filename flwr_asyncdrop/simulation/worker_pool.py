@@ -1,20 +1,24 @@
 """The persistent worker processes of the local grid."""
 
 import atexit
+import logging
 import multiprocessing
 import os
 import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, check_can_be_sent
+from flwr_asyncdrop.simulation.fork_server import end_process, start_process
+from flwr_asyncdrop.simulation.liveness import Patience, Watch, look
 from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
 from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, read_failure
 from flwr_asyncdrop.simulation.worker import serve
@@ -22,12 +26,14 @@ from flwr_asyncdrop.simulation.worker import serve
 # One that runs and one that waits, so that a worker has something to do while the
 # caller is busy (merging, evaluating) and does not call in.
 _CALLS_PER_WORKER = 2
-_SECONDS_TO_EXIT = 5.0
 # A machine that is short of memory may kill a worker before it is ready.
 _MOST_FAILED_STARTS = 3
 # The first optimiser of a process imports it, which takes a second.
 _IMPORTED_LATE = ("torch._dynamo",)
 _MAIN = "__main__"
+_NO_FORK_SERVER = "has lost its fork server"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -42,9 +48,24 @@ class _Worker:
     process: BaseProcess
     channel: socket.socket
     far_end: socket.socket
+    watch: Watch
     is_ready: bool = False
     held: dict[int, ClientCall] = field(default_factory=dict)
     """The calls that it has, by slot."""
+    started: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its number, which a process that was started has."""
+        return self.process.pid or 0
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its process has not ended, whatever is said of it."""
+        sight = look(self.pid)
+        if sight is None or sight.is_gone:
+            return False
+        return sight.started == self.started
 
     def give(self, notice: Notice, call: ClientCall) -> None:
         self.held[notice.slot] = call
@@ -55,14 +76,13 @@ class _Worker:
         notice = Notice.receive(self.far_end, wait=False)
         return None if notice is None else (notice, self.held.pop(notice.slot))
 
-    def close(self) -> None:
+    def close(self, patience: Patience) -> None:
         self.channel.close()
         self.far_end.close()
-        self.process.join(_SECONDS_TO_EXIT)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.process.close()
+        self.process.join(patience.exit)
+        end_process(self.process, self.started, patience)
+        with suppress(ValueError):  # not even its fork server's death has ended it
+            self.process.close()
 
 
 class WorkerPool(Runner):
@@ -71,9 +91,19 @@ class WorkerPool(Runner):
     A call goes to the worker that has the fewest, at most two; one that waits behind
     a long one moves to a worker without work. Memory: two slots a worker, each as
     large as the largest message it has held.
+
+    A worker that is stopped, or computes nothing though it has a call, is replaced as
+    well, and what it had is run again, once: the answer is the same. `patience` says
+    when.
     """
 
-    def __init__(self, client_app: ClientAppSource, size: int, threads: int) -> None:
+    def __init__(
+        self,
+        client_app: ClientAppSource,
+        size: int,
+        threads: int,
+        patience: Patience = Patience(),  # noqa: B008  # it is immutable
+    ) -> None:
         if "forkserver" not in multiprocessing.get_all_start_methods():
             raise ConfigError(
                 "LocalGrid cannot start worker processes on this system, which has no "
@@ -86,6 +116,9 @@ class WorkerPool(Runner):
             not isinstance(client_app, str) or client_app.partition(":")[0] == _MAIN
         )
         self._threads = threads
+        self._patience = patience
+        self._next_look = 0.0
+        self._again: set[str] = set()
         self._owner = os.getpid()
         self._context = multiprocessing.get_context("forkserver")
         # What every worker imports is imported once, where no thread has run yet.
@@ -127,7 +160,9 @@ class WorkerPool(Runner):
         self._share_out()
         answers: list[Answer] = []
         dead: list[_Worker] = []
-        for key, _ in self._selector.select(timeout):
+        interval = self._patience.interval
+        bound = interval if timeout is None else min(timeout, interval)
+        for key, _ in self._selector.select(bound):
             worker: _Worker = key.data
             if key.fileobj is worker.channel:
                 answers.extend(self._receive(worker))
@@ -135,8 +170,22 @@ class WorkerPool(Runner):
                 dead.append(worker)
         for worker in dead:
             answers.extend(self._receive(worker))
-            answers.extend(self._replace(worker))
+            # If only the fork server has died, the worker is in the middle of a call.
+            trouble = _NO_FORK_SERVER if worker.is_there else ""
+            answers.extend(self._replace(worker, trouble))
+        answers.extend(self._look_after())
         return answers
+
+    def _look_after(self) -> Iterator[Answer]:
+        """Replace the workers that do not go on, every `interval`."""
+        if time.monotonic() < self._next_look:
+            return
+        for worker in list(self._workers):
+            has_work = bool(worker.held) or not worker.is_ready
+            if trouble := worker.watch.verdict(worker.pid, has_work=has_work):
+                yield from self._receive(worker)
+                yield from self._replace(worker, trouble)
+        self._next_look = time.monotonic() + self._patience.interval
 
     def close(self) -> None:
         """End the workers: at once where a call runs, else as they finish."""
@@ -151,7 +200,7 @@ class WorkerPool(Runner):
         for worker in self._workers:
             worker.channel.shutdown(socket.SHUT_RDWR)
         for worker in self._workers:
-            worker.close()
+            worker.close(self._patience)
         for slot in self._slots:
             slot.close()
         self._selector.close()
@@ -164,8 +213,10 @@ class WorkerPool(Runner):
             name="LocalGrid worker",
         )
         with nullcontext() if self._needs_main else no_main_module():
-            process.start()
-        worker = _Worker(process, channel, far_end)
+            start_process(process, self._patience)
+        worker = _Worker(process, channel, far_end, Watch(self._patience))
+        sight = look(worker.pid)
+        worker.started = None if sight is None else sight.started
         self._workers.append(worker)
         self._selector.register(channel, selectors.EVENT_READ, worker)
         self._selector.register(process.sentinel, selectors.EVENT_READ, worker)
@@ -179,32 +230,55 @@ class WorkerPool(Runner):
             elif (text := read_failure(worker.channel, notice)) is not None:
                 raise ConfigError(text)
             else:
-                del worker.held[notice.slot]
+                call = worker.held.pop(notice.slot)
+                self._again.discard(call.message.metadata.message_id)
                 self._free.append(notice.slot)
                 yield self._slots[notice.slot].read(notice.size)
 
-    def _replace(self, worker: _Worker) -> Iterator[Answer]:
-        """Start another worker for a dead one; answer for the call it had begun."""
+    def _replace(self, worker: _Worker, trouble: str = "") -> Iterator[Answer]:
+        """Start another worker for one that is dead or in trouble.
+
+        The call that it had begun is run again if it was in trouble, and answered for
+        if it died.
+        """
         self._workers.remove(worker)
         self._selector.unregister(worker.channel)
         self._selector.unregister(worker.process.sentinel)
-        cause = _cause_of_death(worker.process)
+        if trouble:
+            _log.warning(
+                "A worker of the local grid (process %d) %s: it is replaced, and its "
+                "task is run again once.",
+                worker.pid,
+                trouble,
+            )
+            end_process(worker.process, worker.started, self._patience)
+        cause = trouble or _cause_of_death(worker.process)
         waiting = []
         while entry := worker.take_back():
             waiting.append(entry)
-        worker.close()
+        worker.close(self._patience)
         if not worker.is_ready:
             self._failed_starts += 1
-            if self._failed_starts > (_MOST_FAILED_STARTS if self._is_complete else 0):
+            bears_more = self._is_complete or trouble
+            if self._failed_starts > (_MOST_FAILED_STARTS if bears_more else 0):
                 raise RunError(
                     f"A worker of the local grid {cause} while it loaded the "
                     "ClientApp; a script that uses LocalGrid needs "
                     '`if __name__ == "__main__":` around its code.'
                 )
         successor = self._start()
+        for slot, call in worker.held.items():
+            message_id = call.message.metadata.message_id
+            if trouble and message_id not in self._again:
+                self._again.add(message_id)
+                # The worker may have written half an answer over it.
+                successor.give(Notice(slot, self._slots[slot].write(call)), call)
         for entry in waiting:
             successor.give(*entry)
         for slot, call in worker.held.items():
+            if slot in successor.held:
+                continue
+            self._again.discard(call.message.metadata.message_id)
             self._free.append(slot)
             reason = f"The worker process {cause} while it ran the ClientApp."
             yield call.fail(reason, crashed=True)

@@ -68,7 +68,9 @@ class ProcessFleet(Fleet):
         fleet, control, *_ = ports
         self._addresses = {
             "superlink:9092": f"localhost:{fleet}",
-            "superlink:9093": f"localhost:{control}",
+            "control": "localhost",
+            "control:9092": f"localhost:{fleet}",
+            "control:9093": f"localhost:{control}",
         }
         places = places_of(self.services["superlink"], self._folder("superlink"))
         self.app, self.data, self.results = (

@@ -102,7 +102,7 @@ def test_a_comparison_is_done_once_and_resumed_where_it_was(tmp_path, capsys):
     for run in runs:
         assert {path.name for path in run.iterdir()} >= names - {"run.log"}
 
-    assert main([*compare, "--lr=0.5"]) == 1
+    assert main([*compare, "--lr=0.5"]) == 2
     assert "(lr 0.05, now 0.5): choose another --out" in capsys.readouterr().err
 
     # One bit of a complete run: neither taken for complete nor done again unasked.
@@ -247,7 +247,7 @@ def test_an_algorithm_of_the_current_folder_runs_by_name(tmp_path, monkeypatch, 
     assert (tmp_path / "all" / "async-fedavg" / "seed-0" / "run.png").exists()
 
     capsys.readouterr()
-    assert main(["simulate", *one, "--window=0"]) == 1
+    assert main(["simulate", *one, "--window=0"]) == 2
     assert "window=0 must be at least 1" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["simulate", "--algo", algo, "--help"])
@@ -285,7 +285,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, says, tmp_path, capsys):
-    assert main([*arguments, f"--out={tmp_path / 'out'}"]) == 1
+    assert main([*arguments, f"--out={tmp_path / 'out'}"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("asyncdrop: ")
     assert says in error
@@ -304,5 +304,5 @@ def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
     assert str(page) in shown
     assert page.read_text().startswith("<!doctype html>")
 
-    assert main(["report", str(tmp_path / "fedavg" / "nothing")]) == 1
+    assert main(["report", str(tmp_path / "fedavg" / "nothing")]) == 2
     assert capsys.readouterr().err.startswith("asyncdrop: ")

@@ -51,10 +51,17 @@ def clientapp():
     if what == "raise":
         raise RuntimeError("out of battery")
     if what == "die":
+        os.kill(os.getpid(), signal.Signals[rest[0]])
+    if what == "sleep-and-die":
+        print("asleep", flush=True)
+        time.sleep(float(rest[0]))
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "compute":
+        print("computes", os.getpid(), flush=True)
+        sum(range(10**int(rest[0])))  # with Python's lock held
     if what == "sleep":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))
-        print("asleep", flush=True)
+        print("asleep", os.getpid(), flush=True)
         time.sleep(float(rest[0]))
         print("awake", flush=True)
     if what == "grow":
@@ -64,6 +71,8 @@ def clientapp():
 
 
 def supernode():
+    if "--crash" in sys.argv:
+        raise RuntimeError("out of order")
     first = os.environ["PATH"].split(os.pathsep)[0]
     json.dump(
         {

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,7 @@ import pytest
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.device.__main__ import main as run_module
 from flwr_asyncdrop.device.node import Settings, node_command
+from flwr_asyncdrop.device.private import private_folder, remove_abandoned
 from tests.device.processes import is_running, wait_until
 
 ALL = Settings(poll=0.1, warm=True, preload=())
@@ -53,8 +55,11 @@ def test_what_stands_in_for_flowers_programs_is_first_on_the_path_and_private(ru
 @pytest.mark.parametrize(
     ("settings", "programs"),
     [
-        (Settings(poll=0.1, warm=False, preload=()), ["flower-superexec", "task.pipe"]),
-        (Settings(poll=0, warm=False, preload=()), []),
+        (
+            Settings(poll=0.1, warm=False, preload=()),
+            ["flower-superexec", "lock", "task.pipe"],
+        ),
+        (Settings(poll=0, warm=False, preload=()), ["lock"]),
     ],
 )
 def test_what_is_switched_off_stays_flowers(run, settings, programs):
@@ -74,6 +79,74 @@ def test_a_killed_supernode_takes_its_trainer_along(environment):
         node.send_signal(signal.SIGKILL)
         node.wait()
         wait_until(lambda: not is_running(trainer))
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL]
+)
+def test_nothing_is_left_in_tmpdir(environment, tmp_path, number, warm):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    with subprocess.Popen(
+        node_command(Settings(0.1, warm, ()), ["--stay"]),
+        env={**environment, "TMPDIR": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as node:
+        node.stdout.read(1)  # it is there
+        (left,) = folder.iterdir()
+        if warm:
+            wait_until((left / "trainer.socket").exists)
+        node.send_signal(number)
+        node.wait(20)
+        if number != signal.SIGKILL or warm:
+            wait_until(lambda: not left.exists())
+        else:
+            assert left.exists()
+            remove_abandoned(folder)
+            assert left.exists(), "one that is being made may look like that"
+            os.utime(left, (0, 0))
+            remove_abandoned(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_supernode_that_crashes_leaves_nothing(environment, tmp_path):
+    done = subprocess.run(
+        node_command(ALL, ["--crash"]),
+        env={**environment, "TMPDIR": str(tmp_path / "installed")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "out of order" in done.stderr
+    assert list((tmp_path / "installed").glob("asyncdrop-*")) == []
+
+
+def test_the_folders_of_those_who_live_and_of_others_are_left_alone(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGHUP)}
+    (tmp_path / "asyncdrop-mine").mkdir()  # not made by a SuperNode: it has no lock
+    (tmp_path / "asyncdrop-link").symlink_to(tmp_path / "asyncdrop-mine")
+    try:
+        with private_folder() as one, private_folder() as other:
+            for folder in tmp_path.iterdir():
+                os.utime(folder, (0, 0))
+            remove_abandoned(tmp_path)
+            assert one.exists()
+            assert other.exists()
+            assert one.stat().st_mode & 0o777 == 0o700
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "asyncdrop-link",
+        "asyncdrop-mine",
+    ]
 
 
 @pytest.fixture
@@ -116,16 +189,16 @@ def test_the_command_passes_flowers_arguments_on(started, arguments, settings, f
     assert started == [node_command(settings, flowers)]
 
 
-@pytest.mark.parametrize("poll", ["-1", "nan", "inf"])
+@pytest.mark.parametrize("poll", ["-1", "nan", "inf", "1e+09"])
 def test_a_pause_that_is_none_is_refused(started, poll, capsys):
-    assert main(["supernode", "--poll", poll]) == 1
+    assert main(["supernode", "--poll", poll]) == 2
     assert f"--poll {poll}" in capsys.readouterr().err
     assert started == []
 
 
 def test_a_missing_program_is_refused(started, monkeypatch, capsys):
     monkeypatch.setattr("flwr_asyncdrop.device.command.program_path", lambda _: None)
-    assert main(["supernode"]) == 1
+    assert main(["supernode"]) == 2
     assert "flower-supernode: pip install flwr" in capsys.readouterr().err
 
 
@@ -139,6 +212,5 @@ def test_the_module_is_the_same_command(started, capsys):
 
 
 def test_other_commands_still_refuse_what_they_do_not_know(capsys):
-    with pytest.raises(SystemExit):
-        main(["doctor", "--superlink", "a:1"])
-    assert "unrecognized arguments: --superlink a:1" in capsys.readouterr().err
+    assert main(["doctor", "--superlink", "a:1"]) == 2
+    assert "unknown: '--superlink' 'a:1'" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 
 from flwr_asyncdrop.device import shim
 from flwr_asyncdrop.device.thin import thin_command
-from tests.device.processes import wait_until
+from tests.device.processes import is_running, wait_until
 
 PLAIN = 7
 
@@ -74,14 +74,50 @@ def test_a_task_that_raises_says_so_where_its_output_goes(trainer, hand_over):
     assert "out of battery" in output
 
 
-def test_a_task_that_crashes_takes_nothing_along(trainer, hand_over):
-    assert outcome(hand_over("die"))[1] == 1
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGABRT", "SIGSEGV", "SIGTERM"])
+def test_a_task_that_crashes_says_how_and_takes_nothing_along(trainer, hand_over, name):
+    output, status = outcome(hand_over("die", name))
+    assert status == -signal.Signals[name]
+    assert output == f"flwr-clientapp: the task was ended by {name}\n"
     assert report(hand_over())["parent"] == trainer.process.pid
+
+
+def test_a_task_that_crashes_without_its_trainer_is_a_crash(trainer, hand_over):
+    task = hand_over("sleep-and-die", "1")
+    assert task.stdout.readline().startswith("asleep")
+    trainer.kill()
+    output, status = outcome(task)
+    assert status == 1
+    assert output == "flwr-clientapp: the task and its trainer have vanished\n"
+
+
+@pytest.mark.parametrize("what", ["sleep", "compute"])
+def test_a_shim_that_is_killed_takes_its_task_along(trainer, hand_over, what):
+    task = hand_over(what, "60")
+    process = int(task.stdout.readline().split()[1])
+    assert is_running(process)
+    task.kill()
+    wait_until(lambda: not is_running(process))
+    assert report(hand_over())["parent"] == trainer.process.pid
+
+
+def test_a_shim_that_is_killed_takes_its_task_along_without_a_trainer_too(
+    trainer, hand_over
+):
+    task = hand_over("compute", "60")
+    process = int(task.stdout.readline().split()[1])
+    trainer.kill()
+    task.kill()
+    wait_until(lambda: not is_running(process))
+
+
+def test_the_text_of_an_exit_is_said(trainer, hand_over):
+    assert outcome(hand_over("exit", "'no data'")) == ("no data\n", 1)
 
 
 def test_tasks_can_overlap(trainer, hand_over):
     slow = hand_over("sleep", "60")
-    assert slow.stdout.readline() == "asleep\n"
+    assert slow.stdout.readline().startswith("asleep")
     assert report(hand_over())["parent"] == trainer.process.pid
     slow.send_signal(signal.SIGTERM)
     assert outcome(slow) == ("", 42), "SIGTERM is passed on to the task"
@@ -109,7 +145,7 @@ def test_an_app_with_its_own_environment_is_not_for_the_trainer(trainer, hand_ov
 
 def test_a_task_outlives_its_trainer(trainer, hand_over):
     task = hand_over("sleep", "1")
-    assert task.stdout.readline() == "asleep\n"
+    assert task.stdout.readline().startswith("asleep")
     trainer.kill()
     assert outcome(task) == ("awake\n", 0)
 
@@ -142,7 +178,8 @@ def test_whoever_does_not_say_go_gets_nothing_done(trainer, tmp_path):
             assert connection.recv(1) == shim.ACCEPTED
             connection.recv(shim.LENGTH.size)
             connection.sendall(answer)
-            connection.shutdown(socket.SHUT_WR)
+            if not answer:
+                connection.shutdown(socket.SHUT_WR)
             connection.settimeout(30)
             assert bool(connection.recv(1)) is done
         assert marks.exists() is done
@@ -187,13 +224,13 @@ def test_two_hundred_tasks_leave_nothing_behind(trainer, monkeypatch):
         for _ in range(count):
             with shim.offer(str(trainer.path), ["flwr-clientapp", "grow"]) as task:
                 assert shim.wait(task) == 0
+        wait_until(lambda: not process.children())
         return process.memory_info().rss, process.num_fds(), process.num_threads()
 
     memory, *others = do(5)
     memory_then, *others_then = do(200)
     assert memory_then - memory < 1_000_000
     assert others_then == others
-    wait_until(lambda: not process.children())
 
 
 def test_a_module_that_cannot_be_imported_is_named(tmp_path, environment):

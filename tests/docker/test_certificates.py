@@ -1,11 +1,16 @@
 """What ``make_certificates.sh`` makes, with the real OpenSSL and OpenSSH."""
 
+import contextlib
 import os
 import shutil
+import socket
+import ssl
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -84,7 +89,7 @@ def test_a_new_device_leaves_the_others_alone(make, tmp_path):
 def test_the_server_is_known_by_the_names_that_it_was_given(make, tmp_path):
     make("--host", "edge.example.org", "--host", "10.0.0.5", "--host", "fe80::1", "a")
     given = {"edge.example.org", "10.0.0.5", "fe80::1"}
-    always = {"superlink", "localhost", "127.0.0.1", "::1"}
+    always = {"superlink", "control", "localhost", "127.0.0.1", "::1"}
     assert names(tmp_path) == given | always
     before = contents(tmp_path)
     assert make("--host", "10.0.0.5", "a").stdout == ""
@@ -100,6 +105,63 @@ def test_its_certificate_is_signed_by_the_authority(make, tmp_path):
         for name in ("ca.crt", "server/server.crt")
     )
     certificate.verify_directly_issued_by(authority)
+
+
+@pytest.mark.parametrize("host", ["", "a b", "a,DNS:evil.example", "*.org", "-x", "é"])
+def test_a_host_that_is_none_is_refused(make, tmp_path, host):
+    done = make("--host", host, "a")
+    assert done.returncode == 1
+    assert "is no host" in done.stderr
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("address", "trusted"), [("127.0.0.1", True), ("127.0.0.2", False)]
+)
+def test_flowers_clients_trust_the_names_of_the_certificate_alone(
+    make, tmp_path, address, trusted
+):
+    """A server of the fleet's authority at an address that its certificate lacks."""
+    make("a")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    folder = tmp_path / "server"
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with socket.create_server((address, 0)) as listener:
+        shaken: list[bool] = []
+
+        def serve():
+            connection, _ = listener.accept()
+            try:
+                with context.wrap_socket(connection, server_side=True) as tls:
+                    shaken.append(bool(tls.recv(1)))
+            except OSError:
+                shaken.append(False)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        call_superlink(f"{address}:{listener.getsockname()[1]}", tmp_path / "ca.crt")
+        thread.join(20)
+    assert shaken == [trusted]
+
+
+def call_superlink(address, authority):
+    """Try to reach a SuperLink as Flower's programs of this version do."""
+    try:
+        from flwr.supercore.protobuf.client import ProtobufClient
+    except ImportError:
+        from flwr.common.grpc import create_channel
+
+        channel = create_channel(address, False, authority.read_bytes())
+        with contextlib.suppress(grpc.RpcError, grpc.FutureTimeoutError):
+            channel.unary_unary("/x/y")(b"", timeout=5)
+        channel.close()
+        return
+    client = ProtobufClient.from_server_address(
+        address, False, authority.read_bytes(), []
+    )
+    with contextlib.suppress(Exception):
+        client._client.get(f"https://{address}/")
 
 
 @pytest.mark.parametrize("name", ["../x", ".", "a b", "-x", ""])

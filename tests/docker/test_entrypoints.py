@@ -138,7 +138,7 @@ def test_a_device_needs_to_know_its_server():
 
 def test_a_server_asks_devices_for_their_keys(server, credentials):
     command = server.command({"ASYNCDROP_CREDENTIALS": str(credentials)})
-    assert command[0] == "flower-superlink"
+    assert ("flower-superlink" if is_grpc() else server.sys.executable) == command[0]
     assert "--enable-supernode-auth" in command
     assert "--insecure" not in command
     assert str(credentials / "server.key") in command
@@ -158,6 +158,27 @@ def test_the_server_app_is_met_on_the_loopback_interface(server):
     assert addresses[addresses.index("--serverappio-api-address") + 1] == (
         "127.0.0.1:9091"
     )
+
+
+@pytest.mark.parametrize("host", ["", "localhost", "127.0.0.1"])
+def test_the_control_api_is_at_the_operators_host_alone(server, host):
+    environment = {"ASYNCDROP_CONTROL_HOST": host, "ASYNCDROP_INSECURE": "1"}
+    command = server.command(environment)
+    if is_grpc():
+        at = command.index("--control-api-address") + 1
+        assert command[at] == "127.0.0.1:9093"
+    else:
+        at = command.index("--")
+        assert Path(command[1]).name == "guard.py"
+        assert command[2:at] == ["127.0.0.1"]
+
+
+def test_a_control_host_that_is_none_is_refused():
+    environment = {"ASYNCDROP_CONTROL_HOST": "no such host", "ASYNCDROP_INSECURE": "1"}
+    done = run("server.py", environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith("server: ASYNCDROP_CONTROL_HOST='no such host' ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_connection_is_added_and_replaced(entrypoint, tmp_path):

@@ -73,6 +73,49 @@ def test_an_edge_fleet_is_secured_unless_told_otherwise(name):
 
 
 @pytest.mark.parametrize("name", FLEETS)
+def test_devices_reach_the_superlink_and_nothing_else(name):
+    document = yaml.safe_load((DOCKER / name).read_text())
+    assert document["networks"] == {"devices": {"internal": True}, "operators": {}}
+    for service, body in merged(name).items():
+        expected = {
+            "superlink": {"devices": {}, "operators": {"aliases": ["control"]}},
+            "register": ["operators"],
+        }.get(service, ["devices"])
+        assert body["networks"] == expected
+        assert service == "superlink" or "ports" not in body
+    assert merged(name)["superlink"]["environment"]["ASYNCDROP_CONTROL_HOST"] == (
+        "control"
+    )
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_no_container_has_rights_that_it_does_not_need(name):
+    for body in merged(name).values():
+        assert body["cap_drop"] == ["ALL"]
+        assert "cap_add" not in body
+        assert "privileged" not in body
+        assert body["security_opt"] == ["no-new-privileges:true"]
+        assert body["read_only"] is True
+        written = [mount.partition(":")[0] for mount in body["tmpfs"]]
+        written += [m.split(":")[1] for m in body.get("volumes", [])]
+        assert {"/tmp", "/var/lib/asyncdrop"} <= set(written)  # noqa: S108
+
+
+def merged(name):
+    """The services of a compose file over what they extend."""
+    found = {}
+    for service, body in yaml.safe_load((DOCKER / name).read_text())[
+        "services"
+    ].items():
+        base = {}
+        if extends := body.get("extends"):
+            others = yaml.safe_load((DOCKER / extends["file"]).read_text())
+            base = others["services"][extends["service"]]
+        found[service] = {**base, **body}
+    return found
+
+
+@pytest.mark.parametrize("name", FLEETS)
 def test_every_device_is_one_of_its_own(name):
     services = read_compose(DOCKER / name, {})
     devices = [s for s in services.values() if s.target == "device"]

@@ -12,6 +12,7 @@ from flwr_asyncdrop.checkpoint import run_folder
 # A RunConfig, which imports this module.
 Condition = Callable[[Any], bool]
 
+_MOST_PLANNED = 1_000_000
 _LEVELS = (
     "levels",
     "speed-ratio",
@@ -133,6 +134,20 @@ IMPOSSIBLE: tuple[tuple[Condition, str], ...] = (
         ),
         "model={c.model!r} reads text, which dataset={c.dataset!r} is not: choose "
         f"dataset={TEXT_DATASETS[0]!r}",
+    ),
+    (
+        lambda c: c.levels * c.in_flight > _MOST_PLANNED,
+        "levels={c.levels} with in-flight={c.in_flight} are too many to plan with: "
+        f"their product can be {_MOST_PLANNED:,}",
+    ),
+    (
+        lambda c: (
+            (getattr(c.algorithm, "buffer_size", None) or 0)
+            > c.num_rounds * c.in_flight
+        ),
+        "buffer-size={c.algorithm.buffer_size} is more than the updates of the run, "
+        "num-rounds={c.num_rounds} times in-flight={c.in_flight}, so the model would "
+        "never change: make it smaller",
     ),
     (
         lambda c: c.download and not c.data_dir,

@@ -1,7 +1,7 @@
 """The keys of a run-config, read from the dataclasses whose fields they are."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from functools import lru_cache
 from types import MappingProxyType, NoneType, UnionType
@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.parameters import Details, details
+from flwr_asyncdrop.parameters import Details, details, read_integer, read_number
 
 Value = bool | int | float | str
 
@@ -17,6 +17,12 @@ LEFT_OUT = ""
 """The value of a hyperparameter that is left out: the algorithm has its own."""
 
 _KINDS = (bool, int, float, str)
+_READERS: Mapping[type, Callable[[str], Value]] = {
+    int: read_integer,
+    float: read_number,
+    str: str,
+}
+_LARGEST = 2**63 - 1  # as in TOML
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,8 @@ class Key:
             return float(value)
         if type(value) is not self.kind:
             raise ConfigError(f"{self.name}={value!r} must be {self._wanted}")
+        if type(value) is int and abs(value) > _LARGEST:
+            raise ConfigError(f"{self.name}={value} must fit into 64 bits")
         return value
 
     def read(self, text: str) -> Value:
@@ -75,7 +83,7 @@ class Key:
         try:
             if self.kind is bool:
                 return {"true": True, "false": False}[text]
-            return self.kind(text)
+            return _READERS[self.kind](text)
         except (KeyError, ValueError):
             raise ConfigError(f"{self.name}={text!r} must be {self._wanted}") from None
 
@@ -88,7 +96,14 @@ class Key:
 @lru_cache
 def keys_of(kind: type) -> Mapping[str, Key]:
     """Return a key for each field of a dataclass that a run-config can give."""
-    hints, found, section = get_type_hints(kind), {}, ""
+    try:
+        hints = get_type_hints(kind)
+    except (AttributeError, NameError, SyntaxError, TypeError) as error:
+        raise ConfigError(
+            f"the types of the fields of {kind.__name__} cannot be read ({error}): "
+            "write bool, int, float or str"
+        ) from error
+    found, section = {}, ""
     for name, (entry, known) in details(kind).items():
         section = known.section or section
         value_kind = _kind(hints[name])

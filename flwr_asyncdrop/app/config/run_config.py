@@ -1,7 +1,5 @@
 """The run-config of ``flwr run``, parsed once at the edge."""
 
-import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -13,36 +11,32 @@ from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS
 from flwr_asyncdrop.algorithms import ALGORITHMS, Algorithm, algorithm
 from flwr_asyncdrop.app.config.contradictions import contradictions
 from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, hyperparameter_keys, keys_of
+from flwr_asyncdrop.app.config.ranges import (
+    ADDRESS,
+    BANDWIDTH,
+    DEADLINE,
+    FRACTIONS,
+    one_of_or_reference,
+)
 from flwr_asyncdrop.app.data import DATASET_NAMES
 from flwr_asyncdrop.app.models import MODEL_NAMES
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy, LatePolicy
 from flwr_asyncdrop.parameters import (
-    Range,
+    A_PATH,
     at_least,
     details,
+    did_you_mean,
     in_interval,
     more_than,
     one_of,
     parameter,
 )
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.wire import MAX_EXAMPLES
 
 _SECTION_OF_HYPERPARAMETERS = 'Of the algorithm ("" = its own default)'
-
-
-def _one_of_or_reference(*names: str) -> Range:
-    text = f"one of {', '.join(names)}, or package.module:attribute"
-    return Range(lambda name: name in names or is_reference(name), text, names)
-
-
-def _are_fractions(text: str) -> bool:
-    try:
-        numbers = [float(part) for part in text.split(",") if part]
-    except ValueError:
-        return False
-    return numbers == sorted(numbers) and all(0 < number < 1 for number in numbers)
 
 
 @dataclass(frozen=True)
@@ -56,11 +50,13 @@ class RunConfig:
     algo: str = parameter(
         "hetero-asyncdrop",
         "the algorithm, or package.module:Class",
-        _one_of_or_reference(*ALGORITHMS),
+        one_of_or_reference(*ALGORITHMS),
         section="What is run",
     )
     num_rounds: int = parameter(
-        60, "a round is as many updates as devices in flight", at_least(1)
+        60,
+        "a round is as many updates as devices in flight",
+        in_interval("[1, 1000000000]"),
     )
     max_seconds: float = parameter(
         0.0,
@@ -68,7 +64,9 @@ class RunConfig:
         at_least(0),
         affects="length",
     )
-    in_flight: int = parameter(8, "devices that train at any moment", at_least(1))
+    in_flight: int = parameter(
+        8, "devices that train at any moment", in_interval("[1, 100000]")
+    )
     scope: Literal["all", "internal", "stream"] = parameter(
         "all",
         "all | internal (only inside a block, as the paper) | stream (more than all)",
@@ -83,11 +81,14 @@ class RunConfig:
         "digits",
         "digits (embedded) | fashion-mnist | cifar10 | cifar100 | imdb "
         "| package.module:function",
-        _one_of_or_reference(*DATASET_NAMES),
+        one_of_or_reference(*DATASET_NAMES),
         section="On what",
     )
     data_dir: str = parameter(
-        "", "folder that holds the data sets' own folders", affects="nothing"
+        "",
+        "folder that holds the data sets' own folders",
+        A_PATH,
+        affects="nothing",
     )
     download: bool = parameter(
         False,
@@ -100,7 +101,9 @@ class RunConfig:
         one_of("speed-level", "dirichlet", "iid"),
     )
     shards_per_level: int = parameter(
-        2, "of partition='speed-level': the more, the less skewed", at_least(1)
+        2,
+        "of partition='speed-level': the more, the less skewed",
+        in_interval("[1, 1000000]"),
     )
     dirichlet_alpha: float = parameter(
         0.5, "of partition='dirichlet': the smaller, the more skewed", more_than(0)
@@ -109,27 +112,34 @@ class RunConfig:
         "cnn",
         "mlp | cnn | resnet10 | resnet18 | resnet34 | lstm (text) "
         "| package.module:function",
-        _one_of_or_reference(*MODEL_NAMES),
+        one_of_or_reference(*MODEL_NAMES),
     )
     width: float = parameter(
         1.0, "factor of all hidden widths of the model, e.g. 0.25", more_than(0)
     )
 
     local_steps: int = parameter(
-        50, "mini-batches per task", at_least(1), section="How a client trains"
+        50,
+        "mini-batches per task",
+        in_interval("[1, 1000000]"),
+        section="How a client trains",
     )
-    batch_size: int = parameter(16, "samples in a mini-batch", at_least(1))
+    batch_size: int = parameter(
+        16, "samples in a mini-batch", in_interval("[1, 1000000]")
+    )
     optimizer: str = parameter(
         "sgd", "optimizer of the local steps", one_of("sgd", "adam")
     )
-    lr: float = parameter(0.05, "initial learning rate of the clients", more_than(0))
+    lr: float = parameter(
+        0.05, "initial learning rate of the clients", in_interval("(0, 1000000]")
+    )
     momentum: float = parameter(
         0.9, "momentum of sgd; first decay rate of adam", in_interval("[0, 1)")
     )
     lr_milestones: str = parameter(
         "0.5,0.75",
         "when lr decays, as shares of the fastest device's updates",
-        Range(_are_fractions, "ascending fractions in (0, 1), e.g. '0.5,0.75'"),
+        FRACTIONS,
     )
     lr_gamma: float = parameter(0.1, "factor of each decay", in_interval("(0, 1]"))
     precision: str = parameter(
@@ -138,7 +148,9 @@ class RunConfig:
         one_of("float32", "bfloat16"),
     )
     threads: int = parameter(
-        1, "CPU threads of each process, also of the evaluation", at_least(1)
+        1,
+        "CPU threads of each process, also of the evaluation",
+        in_interval("[1, 1024]"),
     )
 
     clock: str = parameter(
@@ -147,15 +159,23 @@ class RunConfig:
         one_of("virtual", "wall"),
         section="The devices",
     )
-    levels: int = parameter(8, "speed levels of the simulated fleet", at_least(1))
+    levels: int = parameter(
+        8, "speed levels of the simulated fleet", in_interval("[1, 1000]")
+    )
     speed_ratio: float = parameter(
-        5.0, "delay of the slowest level over that of the fastest", at_least(1)
+        5.0,
+        "delay of the slowest level over that of the fastest",
+        in_interval("[1, 1000000]"),
     )
     step_seconds: float = parameter(
-        1.0, "virtual seconds of a full-model step on the fastest", more_than(0)
+        1.0,
+        "virtual seconds of a full-model step on the fastest",
+        in_interval("[0.000000001, 1000000000]"),
     )
     bandwidth_mbps: float = parameter(
-        0.0, "of the fastest level, others in proportion; 0 = infinite", at_least(0)
+        0.0,
+        "of the fastest level, others in proportion; 0 = infinite",
+        BANDWIDTH,
     )
     duration: Literal["flops", "paper"] = parameter(
         "flops",
@@ -174,7 +194,9 @@ class RunConfig:
         1.0, "share of the time that a device is there", in_interval("(0, 1]")
     )
     trace: str = parameter(
-        "", "CSV with a line for each device (absolute path), instead of levels"
+        "",
+        "CSV with a line for each device (absolute path), instead of levels",
+        A_PATH,
     )
     selection: str = parameter(
         "stratified",
@@ -192,10 +214,7 @@ class RunConfig:
     deadline: float = parameter(
         FaultPolicy.deadline,
         "of a task, times its expected duration; 0 = none",
-        Range(
-            lambda times: times == 0 or 1 <= times < math.inf,
-            "at least 1 (times the expected duration of a task), or 0 for none",
-        ),
+        DEADLINE,
     )
     late: LatePolicy = parameter(  # noqa: RUF009  # of immutable values
         FaultPolicy.late,
@@ -224,7 +243,10 @@ class RunConfig:
         affects="length",
     )
     out_dir: str = parameter(
-        "", 'folder of the run\'s files; "" = ./runs/<time>-<algo>', affects="nothing"
+        "",
+        'folder of the run\'s files; "" = ./runs/<time>-<algo>',
+        A_PATH,
+        affects="nothing",
     )
     overwrite: bool = parameter(
         False, "replace the run that out-dir has already", affects="nothing"
@@ -239,7 +261,10 @@ class RunConfig:
         2, "how many checkpoints are kept, the newest", at_least(1), affects="nothing"
     )
     resume: str = parameter(
-        "", "folder of the interrupted run to resume (absolute path)", affects="nothing"
+        "",
+        "folder of the interrupted run to resume (absolute path)",
+        A_PATH,
+        affects="nothing",
     )
     metrics_port: int = parameter(
         0,
@@ -250,7 +275,7 @@ class RunConfig:
     metrics_address: str = parameter(
         "127.0.0.1",
         "address of the metrics: '0.0.0.0' for all who can connect",
-        Range(bool, "an address to listen on, e.g. '0.0.0.0' for all"),
+        ADDRESS,
         affects="nothing",
     )
 
@@ -306,8 +331,12 @@ class RunConfig:
         """The algorithm with its hyperparameters."""
         try:
             return algorithm(self.algo)(**self.hyperparameters)
-        except TypeError as error:  # one that has no default
-            raise ConfigError(f"algo={self.algo!r} cannot be built: {error}") from error
+        except ConfigError:
+            raise
+        except Exception as error:  # no default, or whatever its code raises
+            raise ConfigError(
+                f"algo={self.algo!r} cannot be built: {one_line(error)}"
+            ) from error
 
     def is_given(self, name: str) -> bool:
         """Return whether a key has another value than its default."""
@@ -356,8 +385,7 @@ def key_table(*algos: str) -> Mapping[str, Key]:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
     return f"run-config key {name!r} is unknown: {hint}"
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_asyncdrop.app.learning import LearningTask
+from flwr_asyncdrop.app.learning import Classification, LearningTask
 from flwr_asyncdrop.exceptions import DataError
 
 Split = Literal["train", "test"]
@@ -40,7 +40,7 @@ class Dataset:
     Raises
     ------
     DataError
-        If there are no samples, or not as many targets as inputs.
+        If there are no samples, not as many targets as inputs, or labels of no class.
     """
 
     train_x: Tensor
@@ -61,6 +61,13 @@ class Dataset:
                     f"{len(inputs)} {split} inputs and {len(targets)} targets: there "
                     "must be some, and as many of both"
                 )
+            if isinstance(self.task, Classification):
+                low, high = int(targets.min()), int(targets.max())
+                if low < 0 or high >= self.num_classes:
+                    raise DataError(
+                        f"{split} labels go from {low} to {high}, and there are "
+                        f"{self.num_classes} classes: number them from 0"
+                    )
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from flwr_asyncdrop.app.data.files import Arrays, Source
 from flwr_asyncdrop.app.data.files import download as download_files
 from flwr_asyncdrop.app.learning import Classification
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.references import is_reference, load_reference
+from flwr_asyncdrop.references import call_reference, is_reference
 
 DATASET_NAMES = tuple(CATALOGUE)
 TEXT_DATASETS = tuple(name for name, entry in CATALOGUE.items() if entry.vocabulary)
@@ -29,25 +29,54 @@ def load_dataset(
     ``"package.module:function"``, see `Dataset`; `data_dir` holds the data set's own
     folder, or is that folder.
     """
-    root = None if data_dir is None else Path(data_dir).expanduser().resolve()
     if is_reference(name):
-        return _load_own(name, root)
+        return _load_own(name, _root(data_dir))
+    return _load(name, *_locate(name, _root(data_dir), download))
+
+
+def check_dataset(name: str, data_dir: Path | str | None = None) -> None:
+    """Raise DataError if a data set of the catalogue is not there; it is not read."""
+    _locate(name, _root(data_dir), download=False)
+
+
+def _root(data_dir: Path | str | None) -> Path | None:
+    if data_dir is None:
+        return None
+    try:
+        return Path(data_dir).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # e.g. links in a circle
+        raise DataError(f"data-dir={str(data_dir)!r} is no folder: {error}") from error
+
+
+def _locate(
+    name: str, root: Path | None, download: bool
+) -> tuple[Source, Path] | tuple[None, None]:
+    """Choose the source whose files are all there; download them if need be.
+
+    An embedded data set has none.
+    """
     if name not in CATALOGUE:
         raise DataError(
             f"unknown data set {name!r}; choose from {', '.join(DATASET_NAMES)}, or "
             "package.module:function for your own"
         )
-    if not CATALOGUE[name].sources:
-        return _load(name, None, None)
+    sources = CATALOGUE[name].sources
+    if not sources:
+        return None, None
     if root is None:
         raise DataError(
             f"{name} is read from files: set data-dir to the folder that holds them"
         )
-    return _load(name, *_locate(name, root, download))
+    try:
+        return _located(name, root, download)
+    except OSError as error:  # e.g. a name that is too long
+        raise DataError(
+            f"data-dir={str(root)!r} cannot be read ({error.strerror}): set it to the "
+            "folder that holds the data sets"
+        ) from error
 
 
-def _locate(name: str, root: Path, download: bool) -> tuple[Source, Path]:
-    """Choose the source whose files are all there; download them if need be."""
+def _located(name: str, root: Path, download: bool) -> tuple[Source, Path]:
     sources = CATALOGUE[name].sources
     for source in sources:
         folder = source.locate(root)
@@ -88,7 +117,7 @@ _to_int64 = methodcaller("to", torch.int64)
 
 @lru_cache(maxsize=2)
 def _load_own(reference: str, root: Path | None) -> Dataset:
-    found = load_reference("dataset", reference)(root)
+    found = call_reference("dataset", reference, root)
     if not isinstance(found, Dataset):
         raise DataError(
             f"dataset={reference!r} returned a {type(found).__name__}: return a "

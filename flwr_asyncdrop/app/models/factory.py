@@ -1,6 +1,7 @@
 """Models by name, with weights that depend on a seed and nothing else."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,8 @@ from flwr_asyncdrop.app.models.lstm import LSTMClassifier
 from flwr_asyncdrop.app.models.resnet import RESNET10, RESNET18, RESNET34, ResNet
 from flwr_asyncdrop.app.models.small import cnn, mlp
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.references import load_reference
+from flwr_asyncdrop.readable import readable_bytes
+from flwr_asyncdrop.references import call_reference
 
 # From the shape of an input, the number of outputs, and the width.
 _FOR_IMAGES: dict[str, Callable[[Sequence[int], int, float], nn.Module]] = {
@@ -27,6 +29,9 @@ _FOR_IMAGES: dict[str, Callable[[Sequence[int], int, float], nn.Module]] = {
 _FOR_TEXT: dict[str, Callable[[int, int, float], nn.Module]] = {
     "lstm": LSTMClassifier,
 }
+
+# On the server, on a device, its gradients, and the message in between.
+_COPIES = 4
 
 MODEL_NAMES: tuple[str, ...] = (*_FOR_IMAGES, *_FOR_TEXT)
 TEXT_MODELS: tuple[str, ...] = tuple(_FOR_TEXT)
@@ -68,10 +73,33 @@ def build_model(
         )
     if not 0 < width < math.inf:
         raise ConfigError(f"width={width} must be more than 0")
-    with seeded_weights(seed):
+
+    def build() -> nn.Module:
         if vocabulary is not None:
             return _FOR_TEXT[name](vocabulary, num_outputs, width)
         return _FOR_IMAGES[name](input_shape, num_outputs, width)
+
+    if width > 1:
+        _check_fits(build, width)
+    with seeded_weights(seed):
+        return build()
+
+
+def _check_fits(build: Callable[[], nn.Module], width: float) -> None:
+    """Refuse a model that is too large for this machine, before it is made."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with torch.device("meta"):  # shapes alone
+            tensors = build().state_dict().values()
+        needed = _COPIES * sum(tensor.nbytes for tensor in tensors)
+    except (OverflowError, RuntimeError, TypeError):  # more than a shape can say
+        needed = None
+    if needed is None or needed > memory:
+        size = "more than can be counted" if needed is None else readable_bytes(needed)
+        raise ConfigError(
+            f"width={width:g} makes a model that takes {size} to train, and this "
+            f"machine has {readable_bytes(memory)}: choose a smaller width"
+        )
 
 
 @contextmanager
@@ -91,9 +119,8 @@ def build_own_model(
     reference: str, data: Dataset, width: float, seed: int
 ) -> nn.Module:
     """Build the model that ``"package.module:function"`` names; see `ModelFunction`."""
-    build: ModelFunction = load_reference("model", reference)
     with seeded_weights(seed):
-        model: object = build(data, width)
+        model: object = call_reference("model", reference, data, width)
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model={reference!r} returned a {type(model).__name__}: return an "

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -124,3 +125,21 @@ def exit_hard(message: Message, context: Context) -> Message:
 def kill(message: Message, context: Context) -> Message:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
+
+
+@app.train("compute")
+def compute(message: Message, context: Context) -> Message:
+    """Compute in C with Python's lock held, mostly."""
+    end = time.monotonic() + message.content["task"]["number"]
+    while time.monotonic() < end:
+        sum(range(3_000_000))
+    return Message(RecordDict(), reply_to=message)
+
+
+@app.train("compute_elsewhere")
+def compute_elsewhere(message: Message, context: Context) -> Message:
+    """Let a program compute, and wait for it."""
+    seconds = message.content["task"]["number"]
+    code = f"import time; end = time.time() + {seconds}\nwhile time.time() < end: 0"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return Message(RecordDict(), reply_to=message)

@@ -1,0 +1,73 @@
+"""A SuperNode's own folder under TMPDIR, and those that killed ones left behind."""
+
+import fcntl
+import os
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+PREFIX = "asyncdrop-"
+
+_LOCK, _PAUSE = "lock", 0.05
+_TOO_YOUNG = 60.0  # seconds in which one that is being made may have no lock yet
+_ENDINGS = ("SIGTERM", "SIGHUP")  # Ctrl-C raises KeyboardInterrupt anyway
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Make a folder for this user alone, which goes when the block ends.
+
+    It goes with SIGTERM, SIGHUP and whatever is raised. A lock in it ends with this
+    process, however that ends: the next call removes the folders of those killed.
+    """
+    for name in _ENDINGS:
+        signal.signal(getattr(signal, name), _leave)
+    remove_abandoned(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        with (folder / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders whose SuperNode has ended; those of other users are theirs."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            status = folder.lstat()
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if ours and time.time() - status.st_mtime > _TOO_YOUNG:
+                remove_if_abandoned(folder)
+
+
+def remove_if_abandoned(folder: Path, patience: float = 0.0) -> None:
+    """Remove a folder that `private_folder` made, if nobody holds its lock any more.
+
+    `patience` are seconds to wait for a process that is ending.
+    """
+    deadline = time.monotonic() + patience
+    with suppress(OSError), (folder / _LOCK).open() as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(_PAUSE)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+                return
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)

@@ -1,0 +1,46 @@
+"""Paths that people give: which ones can be used, and folders that can be written."""
+
+import os
+import tempfile
+import unicodedata
+from pathlib import Path
+
+from flwr_asyncdrop.exceptions import ConfigError
+
+_MOST_BYTES = 4095
+# Control characters, half characters (of names that are not UTF-8), line and
+# paragraph separators: they break the line that shows a path.
+_UNSHOWN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def problem_of_path(text: str) -> str:
+    """Say what is wrong with a path before anything looks for it; "" if nothing is."""
+    if any(unicodedata.category(character) in _UNSHOWN for character in text):
+        return "has characters that cannot be shown: use letters, digits and dashes"
+    if len(os.fsencode(text)) > _MOST_BYTES:
+        return f"is longer than {_MOST_BYTES} bytes: choose a shorter one"
+    try:
+        Path(text).expanduser()
+    except RuntimeError:
+        return "names a home folder that does not exist: write the path in full"
+    return ""
+
+
+def make_output_folder(path: Path, key: str = "out-dir") -> Path:
+    """Make a folder with its parents, and make sure that it takes files.
+
+    ConfigError, which names the `key` that the path is of, says why it cannot be.
+    """
+    if problem := problem_of_path(str(path)):
+        raise ConfigError(f"{key}={str(path)!r} {problem}")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return path
+    except OSError as error:
+        there = isinstance(error, FileExistsError)
+        reason = "it is not a folder" if there else error.strerror
+        raise ConfigError(
+            f"{key}={str(path)!r} cannot be a folder for files ({reason}): choose "
+            "another one, where you may write"
+        ) from error
