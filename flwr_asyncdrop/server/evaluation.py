@@ -150,9 +150,13 @@ class ServerEvaluator(Evaluator):
 
 @dataclass
 class _Sent:
-    """A round of client evaluation in progress: messages by their place in it."""
+    """A round of client evaluation in progress: messages by their place in it.
+
+    One that is not `complete` was interrupted while being sent: it stays pending.
+    """
 
     evaluation: PendingEvaluation
+    complete: bool = False
     waiting: dict[str, int] = field(default_factory=dict)
     replies: dict[int, Message] = field(default_factory=dict)
 
@@ -194,6 +198,7 @@ class ClientEvaluator(Evaluator):
             raise
         except GridError as error:
             logger.warning("no client evaluates round %d: %s", evaluation.round, error)
+        sent.complete = True
 
     @property
     def pending(self) -> Sequence[PendingEvaluation]:
@@ -204,6 +209,8 @@ class ClientEvaluator(Evaluator):
         """Return the rounds whose replies are all in, or all if `finish`."""
         while self._rounds:
             sent = self._rounds[0]
+            if not sent.complete:
+                return
             for message in self._mailbox.poll(tuple(sent.waiting)):
                 self._keep(sent, message)
             if finish:

@@ -92,12 +92,10 @@ def test_another_seed_gives_another_history(tmp_path):
 
 @pytest.fixture
 def odd_folder(tmp_path, monkeypatch):
-    """A folder with an odd name, in which Flower is installed, as is the TMPDIR."""
+    """A folder with an odd name, in which Flower is installed."""
     folder = tmp_path / "it's a naïve, 100% odd folder"
     installed = Path(flwr.__file__).parent
     copytree(installed, folder / "flwr")
-    (folder / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
     monkeypatch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
     return folder
 
@@ -112,7 +110,6 @@ def test_two_nodes_in_a_folder_with_an_odd_name(odd_folder):
     assert "num-supernodes=104" in done.stdout
     updates = [r for r in history(out) if r["event"] == "update"]
     assert len(updates) == 4
-    assert list((odd_folder / "tmp").iterdir()) == []
 
 
 @pytest.mark.e2e
@@ -124,9 +121,8 @@ def test_two_nodes_in_a_folder_with_an_odd_name(odd_folder):
     ],
 )
 def test_a_bad_key_or_value_is_the_last_line_before_the_run_starts(
-    tmp_path, monkeypatch, key, value, says
+    tmp_path, key, value, says
 ):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = flwr_run(tmp_path / "run", **{key: value})
     assert done.returncode != 0
     assert "Traceback" not in done.stdout + done.stderr
@@ -135,6 +131,7 @@ def test_a_bad_key_or_value_is_the_last_line_before_the_run_starts(
     if key == "drop-rate":  # also without our script
         assert done.stdout.rstrip().splitlines()[-1] == last
     assert not (tmp_path / "run").exists()
-    (log,) = tmp_path.glob("superlink-*.log")
-    assert kept == f"the SuperLink's log is kept in {log}"
-    assert log.stat().st_size > 0
+    said, _, log = kept.partition(" is kept in ")
+    assert said == "the SuperLink's log"
+    assert Path(log).stat().st_size > 0
+    Path(log).unlink()

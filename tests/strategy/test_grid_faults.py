@@ -167,7 +167,7 @@ class Outage(Callback):
 
 @pytest.mark.parametrize("clock", CLOCKS)
 @pytest.mark.parametrize("name", ["push_messages", "pull_messages"])
-@pytest.mark.parametrize("update", [1, 10])
+@pytest.mark.parametrize("update", [1, 4, 10])
 def test_with_an_outage_that_stays_the_run_ends_saved_and_resumes(
     tmp_path, undisturbed, clock, name, update, caplog
 ):
