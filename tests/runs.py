@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from torch import nn
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, Mixing
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.fleet.selection import Stratified
@@ -148,6 +148,7 @@ class Run:
     alpha: float = 0.5
     build_aggregator: object = None  # from the cohort; None = mixing with alpha
     patience: float = 100.0
+    outlier_factor: float = OUTLIER_FACTOR
     arrays: dict = field(default_factory=lambda: {"w": torch.zeros(2)})
     config: dict = field(default_factory=dict)
     schedule: StepDecay = field(default_factory=StepDecay)
@@ -184,6 +185,7 @@ class Run:
             in_flight=self.in_flight,
             build_fleet=(lambda count: profiles[:count]) if profiles else None,
             build_aggregator=self.build_aggregator or (lambda _: Mixing(self.alpha)),
+            outlier_factor=self.outlier_factor,
         )
         return self.run
 

@@ -28,6 +28,9 @@ from flwr_asyncdrop.submodel import State, check_fits, extract
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+# Kinds of failures without a reply that was looked at.
+_LOST = frozenset({"dropout", "interrupted", "late", "no-reply", "not-sent"})
+
 FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""
 
@@ -255,7 +258,10 @@ class Run:
         """
         state = self.state
         others_out = state.in_flight or state.late
-        if not state.waiting or others_out or not self.fleet.quarantined(state.time):
+        # A device that lost tasks may come back; one whose replies fail will not do.
+        if not state.waiting or others_out or state.failures.keys() <= _LOST:
+            return False
+        if not self.fleet.quarantined(state.time):
             return False
         if changed := self.aggregator.flush(state.arrays):
             self._changed()
