@@ -276,7 +276,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
     [
         (["compare", "--algos=nope"], "algo='nope' is not known: choose one of"),
         (["compare", "--algos=fedavg", "--drop-rate=0.5"], "means nothing to fedavg"),
-        (["compare", "--lr=-1"], "lr=-1.0 must be more than 0"),
+        (["compare", "--lr=-1"], "lr=-1.0 must be in (0, 1000000]"),
         (["simulate", "--algo=fedavg", "--drop-rate=0.5"], "makes no difference"),
         (["simulate", "--task=mlp-fashion-mnist"], "set data-dir"),
         (["simulate", "--resume=/nowhere"], "/nowhere is no folder: nothing can be"),
