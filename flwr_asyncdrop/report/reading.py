@@ -5,7 +5,6 @@ from pathlib import Path
 from flwr_asyncdrop.exceptions import AsyncDropError, DataError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.readable import one_line
-from flwr_asyncdrop.report.records import checked
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.summary import Summary
 from flwr_asyncdrop.storage.done import is_as_marked
@@ -19,7 +18,7 @@ def read_log(path: Path) -> RunLog:
             "do the run again"
         )
     try:
-        log = RunLog.from_records(checked(read_history(path), path))
+        log = RunLog.from_records(read_history(path))
         Summary(log).text()  # which looks at all that reports need
     except AsyncDropError:
         raise

@@ -189,7 +189,7 @@ def cases() -> dict[str, Case]:
         "trace-without-end": ((*TRACED, "/dev/zero"), "it is not a file"),
         "trace-missing": ((*TRACED, "/nonexistent"), "No such file"),
         "trace-long-name": ((*TRACED, LONG_NAME), "File name too long"),
-        "resume-file": (("simulate", "--resume={here}/file"), "has no checkpoint"),
+        "resume-file": (("simulate", "--resume={here}/file"), "is no folder"),
         "resume-folder": (("simulate", "--resume={here}"), "has no checkpoint"),
         "resume-empty": (("simulate", "--resume="), "is empty"),
         "resume-long-name": (("simulate", f"--resume={LONG_NAME}"), "too long"),
