@@ -21,6 +21,8 @@ from flwr_asyncdrop.cli.events import (
     Started,
 )
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
+from flwr_asyncdrop.simulation.fork_server import start_process
+from flwr_asyncdrop.simulation.liveness import Patience, Watch
 
 Work = Callable[[RunSpec, int, "Connection[Said, None]"], None]
 
@@ -49,12 +51,20 @@ def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
 class RunPool:
     """A process for each run, `size` of them side by side; a context manager.
 
-    `work`, a function of a module, does a run. If its process dies, the run failed.
+    `work`, a function of a module, does a run. If its process dies, or is stopped for
+    longer than `patience` says, the run failed.
     """
 
-    def __init__(self, size: int, workers: int, work: Work = worker.work) -> None:
+    def __init__(
+        self,
+        size: int,
+        workers: int,
+        work: Work = worker.work,
+        patience: Patience = Patience(),  # noqa: B008  # frozen
+    ) -> None:
         self._workers = workers
         self._work = work
+        self._patience = patience
         # A process is a fork of one that has the imports done, which cost seconds.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([worker.__name__])
@@ -91,6 +101,13 @@ class RunPool:
             yield run, event
             remaining -= isinstance(event, Ended | Failed)
 
+    def _check(self, process: BaseProcess, watch: Watch) -> None:
+        """Kill a process that is stopped, which nobody would hear of otherwise."""
+        number = process.pid or 0
+        if trouble := watch.verdict(number, has_work=False):
+            process.kill()
+            raise _StuckError(f"its process {number} {trouble}, and was killed")
+
     def _do(self, run: RunSpec) -> None:
         try:
             end = self._follow(run)
@@ -106,25 +123,36 @@ class RunPool:
         with self._lock:
             if self._closed:
                 return Failed("the comparison was ended")
-            process.start()
+            start_process(process, self._patience)
             self._processes.append(process)
         # The channel ends with the process only if nobody else holds its far end.
         far.close()
         self._events.put((run, Started()))
         last, failed = RunProgress(), None
+        watch = Watch(self._patience)
         with near:
             try:
-                while not isinstance(said := near.recv(), Failed):
+                while True:
+                    while not near.poll(self._patience.interval):
+                        self._check(process, watch)
+                    if isinstance(said := near.recv(), Failed):
+                        break
                     self._events.put((run, said))
                     last = said if isinstance(said, RunProgress) else last
                 failed = said
             except EOFError:
                 pass
+            except _StuckError as stuck:
+                failed = Failed(str(stuck))
         process.join()
         if failed is not None:
             return failed
         code = process.exitcode
         return Failed(_how_it_died(code, run.folder / LOG)) if code else Ended(last)
+
+
+class _StuckError(Exception):
+    """The process of a run does not go on."""
 
 
 def _how_it_died(code: int, log: Path) -> str:

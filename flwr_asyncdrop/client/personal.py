@@ -66,6 +66,7 @@ def load_personal(
             tensor.copy_(torch.where(is_known, mine, tensor))
 
 
+@torch.no_grad()
 def save_personal(
     context: Context, model: nn.Module, message: Message, *names: str
 ) -> None:
@@ -73,9 +74,15 @@ def save_personal(
 
     The counterpart of `load_personal`, with the same arguments. What other tasks kept
     of units that this one leaves out stays.
+
+    Afterwards the layers of `model` have what the reply should carry: the weights that
+    the server sent, moved as far as this task has moved the client's own. So the
+    server's layers learn from all clients. The client's own weights would lead it
+    back to where they are with every reply, however late.
     """
     values, known = _stored(context, message)
     kept = wire.read_kept(message)
+    replied: set[int] = set()  # tied tensors have two names
     for name, tensor in _chosen(model, kept, names).items():
         region, full = _region(name, tensor, kept)
         mine = tensor.detach().cpu()
@@ -85,10 +92,23 @@ def save_personal(
             values[name] = torch.zeros(full, dtype=mine.dtype)
             known[name] = torch.zeros(full, dtype=torch.bool)
         _check_stored(name, values[name], full)
-        masked = _is_masked(tensor, region, full)
-        values[name][region] = mine[region] if masked else mine
+        at = region if _is_masked(tensor, region, full) else ...
+        trained, was_known = mine[at].clone(), known[name][region]
+        before = values[name][region]
+        values[name][region] = trained
         known[name][region] = True
+        if isinstance(tensor, nn.Parameter) and id(tensor) not in replied:
+            replied.add(id(tensor))
+            moved = _sent(message, name)[at] + (trained - before)
+            tensor[at] = torch.where(was_known, moved, trained).to(tensor)
     _store(context, message, values, known)
+
+
+def _sent(message: Message, name: str) -> Tensor:
+    """Return a tensor as the server sent it; the model's record comes first."""
+    records = message.content.array_records.values()
+    record = next(record for record in records if name in record)
+    return wire.from_record(ArrayRecord({name: record[name]}))[name]
 
 
 def _chosen(

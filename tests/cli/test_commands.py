@@ -196,11 +196,12 @@ def test_what_all_runs_would_refuse_is_said_once(tmp_path, capsys):
         # Ctrl-C goes to the whole group of processes.
         (lambda process: os.killpg(process.pid, signal.SIGINT), 130),
         (subprocess.Popen.terminate, 143),
+        (subprocess.Popen.kill, -signal.SIGKILL),
     ],
-    ids=["ctrl-c", "sigterm"],
+    ids=["ctrl-c", "sigterm", "sigkill"],
 )
 def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tmp_path):
-    flags = [*SMALL, "--num-rounds=100", "--evaluate-every=50", *FLEET]
+    flags = [*SMALL, "--num-rounds=40", "--evaluate-every=20", *FLEET]
     compare = [sys.executable, "-m", "flwr_asyncdrop", "compare", *flags, "--jobs=1"]
     command = [*compare, "--algos=asyncdrop", "--seeds=0", f"--out={tmp_path}"]
     run = tmp_path / "asyncdrop" / "seed-0"

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import sys
 import time
@@ -8,6 +9,7 @@ import pytest
 from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress, Started
 from flwr_asyncdrop.cli.pool import RunPool, share_out
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
+from flwr_asyncdrop.simulation.liveness import Patience
 
 
 def obedient(run, workers, channel):
@@ -22,6 +24,8 @@ def obedient(run, workers, channel):
     channel.send(RunProgress(1, float(workers), ("accuracy", 0.5)))
     if run.name == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if run.name == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
     while run.name == "stay":
         time.sleep(0.1)
     channel.send(RunProgress(2, float(os.getpid())))
@@ -109,3 +113,15 @@ def test_closing_ends_the_processes_and_starts_no_more(tmp_path):
     pool.close()
     assert process.exitcode == -signal.SIGTERM
     assert not (tmp_path / "next").exists()
+
+
+def test_a_process_that_is_stopped_costs_its_run_and_is_named(tmp_path):
+    patience = Patience(stopped=0.3, interval=0.1)
+    with RunPool(1, workers=0, work=obedient, patience=patience) as pool:
+        *_, (_, stopped), (_, started), _, _, (_, ended) = done(
+            pool, runs(tmp_path, "stopped", "next")
+        )
+    assert isinstance(stopped, Failed)
+    assert re.search(r"process \d+ has been stopped \(SIGSTOP\)", stopped.reason)
+    assert isinstance(started, Started)
+    assert isinstance(ended, Ended)

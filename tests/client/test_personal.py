@@ -275,3 +275,40 @@ class TestMistakes:
         other = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
         with pytest.raises(ShapeError, match=r"has kept 2.weight of shape \(2, 3\)"):
             load_personal(mine, other, task(other), "2")
+
+
+def test_a_reply_has_what_the_task_has_learnt_and_not_the_clients_own_layer():
+    server, mine = two_layers(), context()
+    first = task(server)
+    model = loaded(two_layers, first)
+    shift(model, 100)
+    save_personal(mine, model, first, "2")
+    # At first the client's own are the server's.
+    assert model[2].bias.tolist() == [104.0, 105]
+
+    second = task(server, plan_of(server), units(0, 2))
+    model = loaded(two_layers, second)
+    load_personal(mine, model, second, "2")
+    shift(model, 7)
+    save_personal(mine, model, second, "2")
+    assert model[2].weight.tolist() == [[48.0, 50], [58, 60]]  # 41 + 7, 43 + 7, ...
+    assert model[2].bias.tolist() == [11.0, 12]
+    assert model[0].bias.tolist() == [8.0, 10]
+
+    third = task(server)
+    model = loaded(two_layers, third)
+    load_personal(mine, model, third, "2")
+    assert model[2].weight.tolist() == [[148.0, 142, 150], [158, 152, 160]]
+
+
+def test_a_reply_of_masked_units_keeps_its_zeros():
+    server, mine = two_layers(), context()
+    plan = plan_of(server)
+    for _ in range(2):
+        message = task(server, plan, units(0, 1), masked=True)
+        model = loaded(two_layers, message)
+        load_personal(mine, model, message, "2")
+        with torch.no_grad():
+            model[2].weight[:, :2] += 1
+        save_personal(mine, model, message, "2")
+        assert model[2].weight.tolist() == [[42.0, 43, 0], [52, 53, 0]]

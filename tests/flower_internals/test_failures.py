@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.flower_internals.failures import LineLast, end_with_line
+from flwr_asyncdrop.flower_internals.failures import end_with_line
 
 
 @pytest.fixture

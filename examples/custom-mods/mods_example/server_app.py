@@ -17,6 +17,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = HeteroAsyncDrop(
         Net(),
         torch.zeros(1, 1, 8, 8),
+        in_flight=8,
         fleet=speed_levels,
         fraction_evaluate=context.run_config["fraction-evaluate"],
     )

@@ -23,7 +23,11 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     strategy = HeteroAsyncDrop(
-        build_model(), torch.zeros(1, 8, dtype=torch.int64), fleet=speed_levels
+        build_model(),
+        torch.zeros(1, 8, dtype=torch.int64),
+        in_flight=8,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
     )
     strategy.start(
         grid=grid,

@@ -20,7 +20,11 @@ def main(grid: Grid, context: Context) -> None:
         {"hidden": {"0": 1, "1": 0, "2": 0}},
     )
     strategy = AsyncDrop(
-        plan=plan, mode="masked", fleet=speed_levels, fraction_evaluate=0.0
+        plan=plan,
+        mode="masked",
+        in_flight=8,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
     )
     strategy.start(
         grid=grid,

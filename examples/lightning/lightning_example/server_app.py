@@ -13,7 +13,13 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train for as many rounds as the run config says."""
-    strategy = HeteroAsyncDrop(RowReader(), torch.zeros(1, 8, 8), fleet=speed_levels)
+    strategy = HeteroAsyncDrop(
+        RowReader(),
+        torch.zeros(1, 8, 8),
+        in_flight=8,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
+    )
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(RowReader().state_dict()),

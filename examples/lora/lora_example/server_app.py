@@ -31,7 +31,9 @@ def main(grid: Grid, context: Context) -> None:
     plan = declare_plan(
         {name: array.shape for name, array in arrays.items()}, {"rank": ranks}
     )
-    strategy = HeteroAsyncDrop(plan=plan, fleet=speed_levels, fraction_evaluate=0.0)
+    strategy = HeteroAsyncDrop(
+        plan=plan, in_flight=8, fleet=speed_levels, fraction_evaluate=0.0
+    )
     strategy.start(
         grid=grid,
         initial_arrays=arrays,

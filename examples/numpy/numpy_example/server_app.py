@@ -12,7 +12,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train for as many rounds as the run config says."""
-    strategy = FedBuff(fraction_evaluate=0.0, fleet=speed_levels)
+    strategy = FedBuff(in_flight=8, fraction_evaluate=0.0, fleet=speed_levels)
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(build_model()),

@@ -18,7 +18,13 @@ def main(grid: Grid, context: Context) -> None:
         {name: array.shape for name, array in arrays.items()},
         {"hidden": {"coefs_0": 1, "intercepts_0": 0, "coefs_1": 0}},
     )
-    strategy = AsyncDrop(plan=plan, mode="masked", fleet=speed_levels)
+    strategy = AsyncDrop(
+        plan=plan,
+        mode="masked",
+        in_flight=8,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
+    )
     strategy.start(
         grid=grid,
         initial_arrays=arrays,

@@ -25,7 +25,9 @@ def main(grid: Grid, context: Context) -> None:
     strategy = HeteroAsyncDrop(
         TextClassifier(),
         torch.zeros(1, LENGTH, dtype=torch.int64),
+        in_flight=8,
         fleet=speed_levels,
+        fraction_evaluate=0.0,
     )
     strategy.start(
         grid=grid,
