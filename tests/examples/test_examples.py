@@ -210,7 +210,8 @@ def test_personal_heads_are_worth_as_much_as_with_fedavg(
             run(project, patch, num_nodes=10, **{"out-dir": str(out)})
         for name in [n for n in sys.modules if n.startswith(package_of(folder))]:
             del sys.modules[name]
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").open()]
+        text = (out / "metrics.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
         by_round = [line["eval_acc"] for line in lines if "eval_acc" in line]
         accuracies.append(fmean(by_round[-5:]))
     before, after = accuracies
