@@ -13,7 +13,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
-	    --run-config "out-dir='runs/main'" \
+	    --run-config "out-dir='runs/main' overwrite=true" \
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
 
 # Tests that start real Flower processes wait a lot: the others run beside them. What
@@ -42,14 +42,16 @@ grpc-unit: $(VENV_GRPC)/ready
 grpc-e2e: $(VENV_GRPC)/ready
 	$(VENV_GRPC)/bin/python -m pytest -m e2e $(FLOWER_FACING)
 
-# Submodels of every model of the zoo, large ones too, and of 2,000 random modules, then
-# broken fleets: more than an hour and a half.
+# Submodels of every model of the zoo, large ones too, and of 2,000 random modules, a disk
+# that fails at every write, then broken fleets: more than an hour and a half.
 nightly: setup
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
+	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/checkpoint/test_moments.py
 	$(MAKE) nightly-chaos
 
-# The fleets of `make chaos` ten times, over HTTP and over gRPC: runs_survived is to be 20.
+# The fleets of `make chaos` ten times, over HTTP and over gRPC. Two fleets, ten times
+# each: runs_survived is to be 20 for either.
 nightly-chaos: setup $(VENV_GRPC)/ready
 	$(BIN)/python -m benchmarks.chaos --part fleet --times 10
 	$(VENV_GRPC)/bin/python -m benchmarks.chaos --part fleet --times 10
