@@ -7,19 +7,20 @@ VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
 FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker wire \
     fuzz test_app_imports.py app/test_client_app.py flower_internals fleet strategy)
+MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types unit e2e grpc-unit grpc-e2e nightly nightly-chaos bench edge-bench chaos soak edge-test setup clean
+.PHONY: run test lint types unit unit-models unit-runs e2e grpc-unit grpc-e2e nightly nightly-chaos bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
 	    --run-config "out-dir='runs/main' overwrite=true" \
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
 
-# Tests that start real Flower processes wait a lot: the others run beside them. What
-# runs prints when it is done.
+# Tests that start real Flower processes wait a lot: the others run beside them, in two
+# halves. What runs prints when it is done.
 test: lint types
-	$(MAKE) --jobs 2 --output-sync unit e2e $(VENV_GRPC)/ready
+	$(MAKE) --jobs 3 --output-sync unit-models unit-runs e2e $(VENV_GRPC)/ready
 	$(MAKE) --jobs 2 --output-sync grpc-unit grpc-e2e
 
 lint: setup
@@ -29,8 +30,13 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-unit: setup
-	$(BIN)/python -m pytest -m "not e2e"
+unit: unit-models unit-runs
+
+unit-models: setup
+	$(BIN)/python -m pytest -m "not e2e" $(MODELS)
+
+unit-runs: setup
+	$(BIN)/python -m pytest -m "not e2e" $(addprefix --ignore=,$(MODELS))
 
 e2e: setup
 	$(BIN)/python -m pytest -m e2e

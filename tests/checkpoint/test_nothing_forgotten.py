@@ -37,6 +37,7 @@ ORDER = Order(
     part=PART,
     cost=TaskCost(0.5, 100, 120),
     timing=TIMING,
+    sent={"w": 2**64 - 1},
 )
 STATE = RunState(
     seed=9,

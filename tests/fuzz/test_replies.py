@@ -175,6 +175,8 @@ def test_values_that_pass_never_add_up_to_infinity(name, data):
         assert_sound(state)
 
 
+# Hypothesis tells of what it could not generate.
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=2 * EXAMPLES)
 @given(hostile.array(GOOD["in.weight"]))
 def test_what_is_read_is_what_numpy_reads(array):

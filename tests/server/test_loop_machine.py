@@ -141,6 +141,7 @@ class LoopMachine(RuleBasedStateMachine):
         )
         session = self.run.open()
         self.size = session.aggregator.size
+        self.waits = waits
         self.state = session.state
         if known:  # Of real devices: those that nobody knows have no deadline.
             for device in range(nodes):
@@ -253,11 +254,18 @@ class LoopMachine(RuleBasedStateMachine):
         assert self.state.bytes_up == self.books.bytes_up
 
     def the_model_itself_counts_the_merges(self):
-        """Every update adds its weight, over K, when its buffer is full."""
+        """Every update adds its weight, over K, when its buffer is full.
+
+        Where devices wait for each other, failures may make a step come with fewer.
+        """
         state, merged = self.state, self.books.weights_merged
         assert len(merged) == state.updates
-        assert state.version == len(merged) // self.size
-        moved = sum(merged[: state.version * self.size]) / self.size
+        full = len(merged) // self.size
+        if self.waits and state.failures:
+            assert full <= state.version <= len(merged)
+            return
+        assert state.version == full
+        moved = sum(merged[: full * self.size]) / self.size
         assert torch.allclose(state.arrays["w"], torch.full((2,), moved))
 
     def time_never_goes_back(self):

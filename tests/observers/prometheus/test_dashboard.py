@@ -139,6 +139,6 @@ def test_prometheus_reads_the_container_in_which_the_server_runs():
 def test_containers_are_pinned_and_seen_by_this_machine_only(service):
     container = COMPOSE["services"][service]
     assert re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+", container["image"])
-    assert container["networks"] == ["edge"]
+    assert container["networks"] == ["operators"]
     assert all(port.startswith("127.0.0.1:") for port in container["ports"])
     assert container["cap_drop"] == ["ALL"]
