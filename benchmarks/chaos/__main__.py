@@ -10,6 +10,7 @@ are kept, and where is said.
 import argparse
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 from functools import partial
@@ -28,6 +29,8 @@ def main() -> int:
     parser.add_argument("--part", choices=("all", "local", "fleet"), default="all")
     parser.add_argument("--times", type=int, default=1, help="runs of each kind")
     arguments = parser.parse_args()
+    # SIGTERM unwinds the stack, so that no SuperLink or SuperNode is left behind.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     audits = break_everything(folder, arguments.part, arguments.times)
