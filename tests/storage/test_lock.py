@@ -24,11 +24,12 @@ import os, sys, time
 from pathlib import Path
 from flwr_asyncdrop.storage.lock import FolderLock
 with FolderLock(Path(sys.argv[1])):
-    fork = os.fork() if sys.argv[2] == "forks" else -1
-    if fork > 0:
-        print(fork, flush=True)
-    if fork != 0:
-        print("holds", flush=True)
+    forks = sys.argv[2] == "forks"
+    if forks and os.fork():
+        time.sleep(60)
+    if forks:  # said by the fork: once it runs Python, it has let go
+        print(os.getpid(), flush=True)
+    print("holds", flush=True)
     time.sleep(60)
 """
 
