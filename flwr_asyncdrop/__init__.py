@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flwr_asyncdrop.checkpoint import Checkpointer
     from flwr_asyncdrop.client import (
         CapacityMod,
+        CodecMod,
         load_personal,
         load_submodel,
         save_personal,
@@ -51,6 +52,7 @@ __all__ = [
     "Callback",
     "CapacityMod",
     "Checkpointer",
+    "CodecMod",
     "DeviceProfile",
     "FaultPolicy",
     "FedBuff",
@@ -71,6 +73,7 @@ _HOMES = {
     "AsyncStrategy": "flwr_asyncdrop.strategy.async_strategy",
     "Callback": "flwr_asyncdrop.server.callbacks",
     "CapacityMod": "flwr_asyncdrop.client",
+    "CodecMod": "flwr_asyncdrop.client",
     "Checkpointer": "flwr_asyncdrop.checkpoint",
     "DeviceProfile": "flwr_asyncdrop.fleet",
     "FaultPolicy": "flwr_asyncdrop.fleet.faults",

@@ -3,7 +3,8 @@
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.app.client import capacity, evaluate, train
+from flwr_asyncdrop.client.codec_mod import CodecMod
 
-app = ClientApp(mods=[capacity])
+app = ClientApp(mods=[capacity, CodecMod()])
 app.train()(train)
 app.evaluate()(evaluate)

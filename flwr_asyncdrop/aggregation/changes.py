@@ -9,13 +9,10 @@ from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.submodel import Indices, State, add_
+from flwr_asyncdrop.submodel.types import STATISTICS
 
 Normaliser = Literal["size", "examples", "counts"]
 """What the sum of the changes is divided by; see `mean_change`."""
-
-# PyTorch's names for the buffers of its batch normalisation. They are statistics, not
-# weights: a variance that follows sums of differences could become negative.
-_STATISTICS = ("running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -121,4 +118,5 @@ def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:
 def is_weight(name: str, tensor: Tensor) -> bool:
     """Return whether a tensor moves by changes, not by new values."""
     is_number = tensor.is_floating_point() or tensor.is_complex()
-    return is_number and name.rpartition(".")[2] not in _STATISTICS
+    # A variance that follows sums of differences could become negative.
+    return is_number and name.rpartition(".")[2] not in STATISTICS

@@ -55,6 +55,7 @@ def build_strategy(
         scope=config.scope,
         in_flight=config.in_flight,
         fleet=fleet if config.clock == "virtual" else None,
+        codec=config.codec,
         duration=config.duration,
         selection=_SELECTIONS[config.selection](),
         schedule=partial(expected_schedule, config),

@@ -1,20 +1,18 @@
 """Layers that a client keeps to itself, although each task has other units of them."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.client.region import Region
+from flwr_asyncdrop.client.state import device_of
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.submodel.types import tensors_of
 
 _VALUES, _KNOWN = "asyncdrop-personal.", "asyncdrop-personal-known."
-_WHOLE: Mapping[int, Tensor] = {}
-_FULL: Mapping[int, int] = {}
 
 
 @torch.no_grad()
@@ -55,12 +53,12 @@ def load_personal(
     for name, tensor in _chosen(model, kept, names).items():
         if name not in values:
             continue
-        region, full = _region(name, tensor, kept)
-        _check_stored(name, values[name], full)
-        mine = values[name][region].to(tensor.device, tensor.dtype)
-        is_known = known[name][region].to(tensor.device)
-        if _is_masked(tensor, region, full):
-            at = tuple(positions.to(tensor.device) for positions in region)
+        region = Region.of(name, tuple(tensor.shape), kept)
+        _check_stored(name, values[name], region.full)
+        mine = values[name][region.positions].to(tensor.device, tensor.dtype)
+        is_known = known[name][region.positions].to(tensor.device)
+        if region.is_masked:
+            at = tuple(each.to(tensor.device) for each in region.positions)
             tensor[at] = torch.where(is_known, mine, tensor[at])
         else:
             tensor.copy_(torch.where(is_known, mine, tensor))
@@ -84,19 +82,20 @@ def save_personal(
     kept = wire.read_kept(message)
     replied: set[int] = set()  # tied tensors have two names
     for name, tensor in _chosen(model, kept, names).items():
-        region, full = _region(name, tensor, kept)
+        region = Region.of(name, tuple(tensor.shape), kept)
         mine = tensor.detach().cpu()
         if mine.dtype == torch.bfloat16:  # NumPy has none
             mine = mine.float()
         if name not in values:
-            values[name] = torch.zeros(full, dtype=mine.dtype)
-            known[name] = torch.zeros(full, dtype=torch.bool)
-        _check_stored(name, values[name], full)
-        at = region if _is_masked(tensor, region, full) else ...
-        trained, was_known = mine[at].clone(), known[name][region]
-        before = values[name][region]
-        values[name][region] = trained
-        known[name][region] = True
+            values[name] = torch.zeros(region.full, dtype=mine.dtype)
+            known[name] = torch.zeros(region.full, dtype=torch.bool)
+        _check_stored(name, values[name], region.full)
+        place = region.positions
+        at = place if region.is_masked else ...
+        trained, was_known = mine[at].clone(), known[name][place]
+        before = values[name][place]
+        values[name][place] = trained
+        known[name][place] = True
         if isinstance(tensor, nn.Parameter) and id(tensor) not in replied:
             replied.add(id(tensor))
             moved = _sent(message, name)[at] + (trained - before)
@@ -131,34 +130,6 @@ def _chosen(
             "that was built for it"
         )
     return chosen
-
-
-def _region(
-    name: str, tensor: Tensor, kept: wire.Kept
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Return the part of a full-size tensor that a task has, and its full shape."""
-    dims, sizes = kept.indices.get(name, _WHOLE), kept.sizes.get(name, _FULL)
-    full = tuple(sizes.get(dim, size) for dim, size in enumerate(tensor.shape))
-    positions = [dims.get(dim, torch.arange(size)) for dim, size in enumerate(full)]
-    part = tuple(len(each) for each in positions)
-    if tuple(tensor.shape) not in (part, full):
-        raise ShapeError(
-            f"{name} has shape {tuple(tensor.shape)}, and the message has {part} of "
-            f"{full}: call load_submodel with the arrays of this message first"
-        )
-    region = tuple(
-        each.view(-1, *[1] * (len(full) - dim - 1))
-        for dim, each in enumerate(positions)
-    )
-    return region, full
-
-
-def _is_masked(
-    tensor: Tensor, region: tuple[Tensor, ...], full: tuple[int, ...]
-) -> bool:
-    """Whether a full-size tensor has dropped units."""
-    part = tuple(len(positions) for positions in region)
-    return tuple(tensor.shape) == full != part
 
 
 def _check_stored(name: str, stored: Tensor, full: tuple[int, ...]) -> None:
@@ -196,7 +167,5 @@ def _store(context: Context, message: Message, values: State, known: State) -> N
 
 
 def _keys(message: Message) -> tuple[str, str]:
-    """Return the keys of the device; a simulated node may play several."""
-    partition = wire.read_task(message).partition_id
-    device = "own" if partition is None else str(partition)
+    device = device_of(message)
     return _VALUES + device, _KNOWN + device

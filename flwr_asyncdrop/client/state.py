@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping
 
-from flwr.app import Context
+from flwr.app import Context, Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.submodel import State
 
 _PREFIX = "asyncdrop"
+
+
+def device_of(message: Message) -> str:
+    """Return a name of the device that does a task; a node may play several."""
+    partition = wire.read_task(message).partition_id
+    return "own" if partition is None else str(partition)
 
 
 def read_client_state(context: Context, partition: int) -> dict[str, State]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.fleet.capacity import Capacity, Trip, smoothed
+from flwr_asyncdrop.fleet.codecs import Link
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.wire import DeviceReport
@@ -166,6 +167,24 @@ class Fleet:
         if self.seconds[device] == np.inf:
             return None
         return max(self.seconds[device] * cost.compute, SHORTEST_TASK)
+
+    def link(self, device: int, compute: float) -> Link:
+        """Return what is known of a device's next task, and of its bandwidth."""
+        if self.profiles is not None:
+            profile = self.profiles[device]
+            return Link(
+                profile.seconds_per_task * compute,
+                profile.bytes_per_second_down,
+                profile.bytes_per_second_up,
+            )
+        known = self.capacities.get(device)
+        if known is None:
+            return Link()
+        return Link(
+            known.train_seconds * compute,
+            known.bytes_per_second_down,
+            known.bytes_per_second_up,
+        )
 
     def record_failure(self, device: int) -> int:
         """Count a failure of a device; return how many it has had in a row."""

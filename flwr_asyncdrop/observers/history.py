@@ -8,7 +8,8 @@
 ``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
                         ``rank``, ``dispatched_at``, ``staleness``, ``version``,
                         ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
-                        ``metrics``; ``late``, if it came after its deadline;
+                        ``metrics``; ``codec``, if it was coded; ``late``, if it came
+                        after its deadline;
                         ``queued``, versions of the staleness that came while it
                         waited behind another task of its device, if any did
 ``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
@@ -171,6 +172,7 @@ class HistoryWriter(Callback):
                 "bytes_up": merged.reply.num_bytes,
                 "compute": order.cost.compute,
                 "in_flight": len(state.in_flight),
+                **({"codec": order.coding.name} if order.coding.name else {}),
                 **({"late": True} if merged.late else {}),
                 **({"queued": merged.queued} if merged.queued else {}),
             },

@@ -117,10 +117,17 @@ class Assignment:
             names,
         )
 
-    def first_cost(self, state: RunState, rank: int, num_ranks: int) -> TaskCost:
+    def first_cost(
+        self,
+        state: RunState,
+        rank: int,
+        num_ranks: int,
+        sizes: Callable[[Mapping[str, tuple[int, ...]]], tuple[int, int]] | None = None,
+    ) -> TaskCost:
         """Return what the next task asks of a device while no unit has moved yet.
 
-        Nothing is cut out for it.
+        Nothing is cut out for it. `sizes` gives the bytes of tensors of some shapes,
+        down and up; by default those of the tensors as they are.
         """
         plan = self._plan
         shapes = shapes_of(state.arrays)
@@ -136,6 +143,8 @@ class Assignment:
             keep = self.masks.choose(context)
             shapes = plan.shapes_of(plan.indices(keep))
             compute = self._share(keep, shapes)
+        if sizes is not None:
+            return TaskCost(compute, *sizes(shapes))
         size = _num_bytes(shapes, state)
         return TaskCost(compute, size, size)
 

@@ -11,14 +11,16 @@ from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import CapacityError, ConfigError
+from flwr_asyncdrop.exceptions import CapacityError
 from flwr_asyncdrop.fleet.capacity import Trip
+from flwr_asyncdrop.fleet.codecs import CodecChoice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.server.coder import Coder
 from flwr_asyncdrop.server.fingerprint import fingerprint
 from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
@@ -41,7 +43,8 @@ class DispatchRules:
 
     A device gets up to `queue_ahead` tasks beside the one that it trains, so that it
     has the next one at once; only while every device can be in flight, or others would
-    wait. With `keeps_base` an order keeps the arrays that were sent.
+    wait. With `keeps_base` an order keeps the arrays that were sent. Without a `codec`
+    arrays travel as they are.
     """
 
     selection: Selection
@@ -50,6 +53,7 @@ class DispatchRules:
     faults: FaultPolicy = FaultPolicy()  # noqa: RUF009  # frozen
     queue_ahead: int = 0
     keeps_base: bool = False
+    codec: CodecChoice | None = None
 
 
 class Dispatcher:
@@ -70,6 +74,7 @@ class Dispatcher:
         self._extra = extra
         self._replied: dict[int, tuple[float, int]] = {}
         self._snapshot: tuple[int, State, State] | None = None
+        self._coder = Coder(rules.codec)
 
     def next_task(self, state: RunState, server_round: int) -> Task | None:
         """Return the next task, or None if no device is idle."""
@@ -116,9 +121,8 @@ class Dispatcher:
             most_bytes=fleet.most_bytes(device),
             extra=self._extra(state.arrays),
         )
-        records = _records(part)
-        num_bytes = sum(wire.array_bytes(record) for record in records)
-        cost = TaskCost(part.compute, num_bytes, num_bytes)
+        sent = self._coder.send(state, part, device, fleet)
+        cost = TaskCost(part.compute, sent.bytes_down, sent.bytes_up)
         order = Order(
             number=state.dispatched,
             device=device,
@@ -131,22 +135,26 @@ class Dispatcher:
             part=self._kept(state, part),
             cost=cost,
             timing=self._timing(state, device, cost),
-            sent={} if part.arrays is None else fingerprint(part.arrays),
+            coding=sent.coding,
+            sent=fingerprint(part.weights),
         )
-        return order, self.message(state, order, records)
+        return order, self._message(state, order, sent.records)
 
-    def message(
+    def message(self, state: RunState, order: Order) -> Message:
+        """Return the message that carries an order out once more.
+
+        Its device gets the same weights. ConfigError if the order has not kept them.
+        """
+        records = self._coder.send_again(order.part, order.coding)
+        return self._message(state, order, records)
+
+    def _message(
         self,
         state: RunState,
         order: Order,
-        records: Sequence[ArrayRecord] | None = None,
+        records: Sequence[ArrayRecord],
     ) -> Message:
-        """Return the message that carries an order out, the same every time.
-
-        `records` are the arrays of the part, then those beside it; by default those
-        that the order has kept. ConfigError if it has not kept them.
-        """
-        arrays, *extra = _records(order.part) if records is None else records
+        arrays, *extra = records
         settings, timing = self.rules.settings, order.timing
         ttl = settings.ttl
         if self.fleet.profiles is None:
@@ -158,6 +166,7 @@ class Dispatcher:
                 **wire.kept_entries(
                     order.part.indices, shapes_of(state.arrays), settings.keys.arrays
                 ),
+                **order.coding.entries(settings.keys.arrays),
             },
             task_config(
                 self.fleet,
@@ -254,10 +263,3 @@ class Dispatcher:
             known = state.version, state.arrays, copy_of(state.arrays)
             self._snapshot = known
         return replace(part, arrays=known[2])
-
-
-def _records(part: Part) -> list[ArrayRecord]:
-    """Return the records of a part: the model's, then those beside it."""
-    if part.arrays is None:
-        raise ConfigError("an order is sent again only if it keeps what was sent")
-    return [wire.to_record(part.arrays), *map(wire.to_record, part.extra.values())]

@@ -7,9 +7,10 @@ import numpy as np
 from torch import Tensor
 
 from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel.types import STATISTICS
 
 # They change whenever a model in training mode sees data, even if nothing trains it.
-_STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
+_STATISTICS = frozenset({*STATISTICS, "num_batches_tracked"})
 
 _ODD = 0x9E3779B97F4A7C15
 

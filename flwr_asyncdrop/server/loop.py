@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from flwr.app import Message
 
@@ -270,7 +271,8 @@ class AsyncLoop:
             return
         self._dispatcher.replied(state, order.device)
         state.bytes_up += reply.num_bytes
-        trip = Trip(began_at, state.time, order.cost)
+        cost = replace(order.cost, bytes_up=reply.num_bytes)
+        trip = Trip(began_at, state.time, cost)
         if discount == 0:
             self._run.fleet.observe(order.device, trip.seconds, order.cost.compute)
             behind = state.time - order.timing.deadline

@@ -7,8 +7,10 @@ from typing import Self
 
 from torch import Tensor
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.submodel import Indices, State, UnitGroup
+from flwr_asyncdrop.wire import Coding
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,13 @@ class Part:
     # What is sent beside the model, by record, and the names of its tensors.
     extra: Mapping[str, State] = field(default_factory=dict)
     extra_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> State:
+        """The tensors; ConfigError once they are gone."""
+        if self.arrays is None:
+            raise ConfigError("an order is sent again only if it keeps what was sent")
+        return self.arrays
 
     def without_arrays(self) -> Self:
         """Return the same part without its tensors, once they are sent."""
@@ -64,5 +73,6 @@ class Order:
     part: Part
     cost: TaskCost
     timing: Timing
+    coding: Coding = field(default_factory=Coding)  # of the arrays that travel
     # Of the tensors that were sent, so that a client that trains nothing is noticed.
     sent: Mapping[str, int] = field(default_factory=dict)

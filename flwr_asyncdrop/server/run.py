@@ -93,7 +93,8 @@ class Run:
                 f"queue_ahead={rules.queue_ahead}: only real devices have a queue, and "
                 "only if they do not wait for each other"
             )
-        if aggregator.needs_base:
+        # A coded change means nothing without what it was made from.
+        if aggregator.needs_base or rules.codec is not None:
             rules = replace(rules, keeps_base=True)
         slots = in_flight if grows else possible
         model_bytes = sum(tensor.nbytes for tensor in state.arrays.values())
@@ -209,6 +210,8 @@ class Run:
             self.dispatcher.rules.settings.keys,
             self.max_examples,
             order.part.extra_names,
+            order.coding,
+            order.part.arrays or {},
         )
         return wire.read_reply(message, expected)
 

@@ -67,6 +67,10 @@ class AsyncStrategy(Arguments):
         The units of the model, e.g. from `declare_plan`, instead of discovering them.
     in_flight : int, optional
         Devices that train at any moment; in place of `fraction_train`.
+    codec : str, Codec or CodecChoice, optional
+        How arrays are compressed on the way to the devices and back: ``"q8"``,
+        ``"q4"``, ``"q2"``, ``"topk-q4"``, or ``"auto"`` for as many bits as a device's
+        bandwidth allows. Their ClientApp needs a `CodecMod`. As they are by default.
     fleet : callable, optional
         Builds the profiles of a simulated fleet from the number of nodes, e.g.
         `speed_levels`. The run then has a virtual clock and depends on the seed alone.
@@ -208,6 +212,8 @@ class AsyncStrategy(Arguments):
         checkpoint = None
         if self.checkpointer is not None:
             checkpoint = self.checkpointer.load(self._settings(num_rounds))
+        if checkpoint is not None:
+            self._check_resumable()
         # A signal ends every wait for nodes and replies.
         signals = Signals()
         grid = SteadyGrid.of(

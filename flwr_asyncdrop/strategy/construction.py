@@ -16,6 +16,7 @@ from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS, Aggregat
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.codecs import CodecChoice, codec_choice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
@@ -36,6 +37,7 @@ from flwr_asyncdrop.strategy.arguments import choose_algorithm
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.units import build_assignment, first_costs
 from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, examples_of
+from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -63,6 +65,7 @@ class Arguments(SynchronousRounds):
         mode: Literal["sliced", "masked"] = "sliced",
         plan: Plan | None = None,
         in_flight: int | None = None,
+        codec: str | Codec | CodecChoice | None = None,
         fleet: FleetBuilder | None = None,
         duration: DurationRule = "flops",
         selection: Selection | None = None,
@@ -130,6 +133,7 @@ class Arguments(SynchronousRounds):
             mode=mode,
             duration=duration,
         )
+        self.codec = codec_choice(codec)
         self.fleet = fleet
         self.selection = selection or Stratified()
         self.schedule = schedule
@@ -203,6 +207,7 @@ class Arguments(SynchronousRounds):
                 self.faults,
                 self.queue_ahead if queue_ahead is None else queue_ahead,
                 keeps_base=self.checkpointer is not None and simulated,
+                codec=self.codec,
             ),
             in_flight=in_flight,
             build_aggregator=self.build_aggregator,
@@ -213,6 +218,15 @@ class Arguments(SynchronousRounds):
             saved=saved,
         )
 
+    def _check_resumable(self) -> None:
+        """Raise ConfigError if no checkpoint has all that a run depends on."""
+        codec = self.codec
+        if self.fleet is not None and codec is not None and codec.uses_feedback:
+            raise ConfigError(
+                f"codec={codec.typical.name!r} keeps what it has lost on the clients, "
+                "and no checkpoint has it, so the run cannot be resumed: start it again"
+            )
+
     def _objective_config(self) -> Mapping[str, object]:
         objective = self.objective
         if objective is None and self.algorithm is not None:
@@ -222,7 +236,8 @@ class Arguments(SynchronousRounds):
     def _schedule(self, initial: State, in_flight: int) -> Schedule:
         if not callable(self.schedule):
             return self.schedule
-        costs = first_costs(self.assignment, initial, self.seed, in_flight)
+        typical = None if self.codec is None else self.codec.typical
+        costs = first_costs(self.assignment, initial, self.seed, in_flight, typical)
         return self.schedule(costs)
 
     @property
@@ -239,5 +254,6 @@ class Arguments(SynchronousRounds):
             "num-rounds": num_rounds,
             "in-flight": self.sampling.described(),
             "seed": self.seed,
+            **({} if self.codec is None else {"codec": self.codec.typical.name}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }

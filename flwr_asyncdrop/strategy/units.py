@@ -16,6 +16,7 @@ from flwr_asyncdrop.server.assignment import (
     DurationRule,
     compute_share,
 )
+from flwr_asyncdrop.server.coder import sizes_of
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
     Example,
@@ -26,6 +27,7 @@ from flwr_asyncdrop.submodel import (
     plan_blocks,
     plan_submodels,
 )
+from flwr_asyncdrop.wire.codec import Codec
 
 _TASKS_TRIED = 8
 _MODES = Range(lambda v: v in ("sliced", "masked"), "'sliced' or 'masked'")
@@ -94,12 +96,19 @@ def discover(
 
 
 def first_costs(
-    assignment: Assignment, initial: State, seed: int, num_ranks: int
+    assignment: Assignment,
+    initial: State,
+    seed: int,
+    num_ranks: int,
+    codec: Codec | None = None,
 ) -> Sequence[TaskCost]:
     """Return what a task of each speed rank asks of its device at first.
 
     The mean of a few tasks: where counts of units are rounded by chance, they differ.
+    With a `codec` the bytes are those of coded arrays.
     """
+    dtypes = {name: tensor.dtype for name, tensor in initial.items()}
+    sizes = None if codec is None else lambda shapes: sizes_of(codec, shapes, dtypes)
     # A policy may change whenever it is asked, and the run has not begun.
     assignment = assignment.with_masks(deepcopy(assignment.masks))
     state = RunState.start_from(initial, seed)
@@ -107,11 +116,14 @@ def first_costs(
     for rank in range(num_ranks):
         drawn = []
         for state.dispatched in range(_TASKS_TRIED):
-            drawn.append(assignment.first_cost(state, rank, num_ranks))
+            drawn.append(assignment.first_cost(state, rank, num_ranks, sizes))
         costs.append(_mean(drawn))
     return costs
 
 
 def _mean(costs: Sequence[TaskCost]) -> TaskCost:
-    size = round(fmean(cost.bytes_down for cost in costs))
-    return TaskCost(fmean(cost.compute for cost in costs), size, size)
+    return TaskCost(
+        fmean(cost.compute for cost in costs),
+        round(fmean(cost.bytes_down for cost in costs)),
+        round(fmean(cost.bytes_up for cost in costs)),
+    )

@@ -18,6 +18,9 @@ Shapes: TypeAlias = dict[str, tuple[int, ...]]
 Keep: TypeAlias = tuple[Tensor, ...]
 """Per group of a plan the kept unit numbers: int64, ascending, at least one."""
 
+STATISTICS = ("running_mean", "running_var")
+"""PyTorch's names of batch normalisation's statistics, which are no weights."""
+
 Indices: TypeAlias = dict[str, dict[int, Tensor]]
 """Tensor name -> dim -> kept positions (int64, ascending); narrowed dims only."""
 

@@ -6,6 +6,17 @@ learns the widths from the shapes that it receives; which units they are matters
 one that keeps layers of its own.
 """
 
+from flwr_asyncdrop.wire.arrays import read_sound_array
+from flwr_asyncdrop.wire.coding import (
+    Coding,
+    coded_bytes,
+    decode_change,
+    decode_weights,
+    encode_changes,
+    encode_weights,
+    is_coded,
+    read_coding,
+)
 from flwr_asyncdrop.wire.devices import (
     DeviceReport,
     add_report,
@@ -36,6 +47,7 @@ __all__ = [
     "MAX_EXAMPLES",
     "NUM_PARTITIONS",
     "PARTITION_ID",
+    "Coding",
     "DeviceReport",
     "Expected",
     "Kept",
@@ -44,17 +56,25 @@ __all__ = [
     "TaskConfig",
     "add_report",
     "array_bytes",
+    "coded_bytes",
+    "decode_change",
+    "decode_weights",
+    "encode_changes",
+    "encode_weights",
     "flat_metrics",
     "from_record",
+    "is_coded",
     "is_probe",
     "kept_entries",
     "make_probe",
     "make_task",
+    "read_coding",
     "read_config",
     "read_evaluation",
     "read_kept",
     "read_reply",
     "read_report",
+    "read_sound_array",
     "read_task",
     "to_record",
 ]

@@ -1,4 +1,4 @@
-"""What mends a client that raised, where its own error does not say it."""
+"""The fix for a client that raised, where its own error does not say it."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _SLICED = (
     "PyTorch, pass mode='masked' to the strategy"
 )
 
-# Words of an error, and what mends it.
+# Words of an error, and the fix.
 _KNOWN: Sequence[tuple[str, str]] = (
     (
         "size mismatch for",
@@ -28,11 +28,16 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "one by one: leave secaggplus_mod out, or keep Flower's own workflow "
         "(docs/robustness.md)",
     ),
+    (
+        "'asyncdrop.",
+        "the server compresses the arrays: add CodecMod() of flwr_asyncdrop to the "
+        "client, ClientApp(mods=[CodecMod()])",
+    ),
     ("could not broadcast input array", _SLICED),
     ("not compatible with provided weight shape", _SLICED),
 )
 
 
 def advice(reason: str) -> str:
-    """Return what mends a client's error, "" if there is nothing to add to it."""
+    """Return the fix of a client's error, "" if there is nothing to add to it."""
     return next((text for words, text in _KNOWN if words in reason), "")

@@ -37,7 +37,7 @@ def read_sound_array(
             f"array {name!r} cannot be read: {error}; return the state_dict as an "
             "ArrayRecord",
         ) from error
-    _check_values(name, values)
+    check_values(name, values)
     return torch.from_numpy(values)
 
 
@@ -59,7 +59,8 @@ def _check_layout(
         )
 
 
-def _check_values(name: str, values: NDArray[Any]) -> None:
+def check_values(name: str, values: NDArray[Any]) -> None:
+    """Raise ReplyError unless values can be merged; see `read_sound_array`."""
     if values.dtype.kind not in "fc" or values.size == 0:
         return
     numbers = values.view(values.real.dtype)

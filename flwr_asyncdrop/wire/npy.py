@@ -17,8 +17,12 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.submodel.types import State
+
+CODED = "asyncdrop."
+"""How the ``stype`` of a coded array begins; the scheme's name follows."""
 
 _STYPE = "numpy.ndarray"
 _PREFIX = npy.MAGIC_LEN + 2  # magic, version, and the shortest length of a header
@@ -75,6 +79,12 @@ def read_array(array: Array) -> NDArray[Any]:
     return values.astype(dtype.newbyteorder("="), order="C")
 
 
+def array_size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """Return the bytes that `write_array` makes of a tensor."""
+    numbers = torch.empty(0, dtype=dtype).numpy().dtype
+    return len(_header(numbers, shape)) + math.prod(shape) * numbers.itemsize
+
+
 def to_record(state: State) -> ArrayRecord:
     """Serialise tensors for the wire."""
     record = ArrayRecord()
@@ -84,7 +94,15 @@ def to_record(state: State) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord) -> State:
-    """Read tensors that own their memory; ValueError if one cannot be read."""
+    """Read tensors that own their memory.
+
+    ValueError if one cannot be read; ConfigError, which is one, if it is coded.
+    """
+    if any(array.stype.startswith(CODED) for array in record.values()):
+        raise ConfigError(
+            "the server compresses the arrays, and nothing here decodes them: add "
+            "CodecMod() to the client, ClientApp(mods=[CodecMod()])"
+        )
     return {key: torch.from_numpy(read_array(array)) for key, array in record.items()}
 
 

@@ -4,13 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
+from flwr_asyncdrop.wire.coding import Coding, is_coded, read_trained
 from flwr_asyncdrop.wire.devices import DeviceReport, read_report
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
 from flwr_asyncdrop.wire.npy import array_bytes
@@ -30,6 +32,8 @@ class Expected:
     max_examples: int = MAX_EXAMPLES
     # The names of the tensors in each record that was sent beside the model.
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    coding: Coding = field(default_factory=Coding)
+    sent: State = field(default_factory=dict)  # the weights, if they were coded
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,14 @@ def read_reply(message: Message, expected: Expected) -> Reply:
     metrics, num_examples = read_metrics(
         content, expected.keys.num_examples, expected.max_examples
     )
-    arrays, *extra = (
-        {
-            name: read_sound_array(
-                name, record[name], expected.shapes[name], expected.dtypes[name]
-            )
-            for name in names
-        }
-        for record, names in zip(
-            records, (expected.shapes, *expected.extra.values()), strict=True
-        )
-    )
+    model, *beside = records
+    arrays = {
+        name: _read_trained(name, model[name], expected) for name in expected.shapes
+    }
+    extra = [
+        {name: _read(name, record[name], expected) for name in names}
+        for record, names in zip(beside, expected.extra.values(), strict=True)
+    ]
     return Reply(
         arrays=arrays,
         num_examples=num_examples,
@@ -71,6 +72,17 @@ def read_reply(message: Message, expected: Expected) -> Reply:
         report=read_report(message),
         extra=dict(zip(expected.extra, extra, strict=True)),
     )
+
+
+def _read_trained(name: str, array: Array, expected: Expected) -> Tensor:
+    coding = expected.coding
+    if coding.name and is_coded(name, expected.shapes[name], expected.dtypes[name]):
+        return read_trained(name, array, expected.sent[name], coding)
+    return _read(name, array, expected)
+
+
+def _read(name: str, array: Array, expected: Expected) -> Tensor:
+    return read_sound_array(name, array, expected.shapes[name], expected.dtypes[name])
 
 
 def read_evaluation(

@@ -35,6 +35,7 @@ from flwr_asyncdrop.parameters import (
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.wire import MAX_EXAMPLES
+from flwr_asyncdrop.wire.codec import PRESETS
 
 _SECTION_OF_HYPERPARAMETERS = 'Of the algorithm ("" = its own default)'
 
@@ -71,6 +72,11 @@ class RunConfig:
         "all",
         "all | internal (only inside a block, as the paper) | stream (more than all)",
         one_of("all", "internal", "stream"),
+    )
+    codec: str = parameter(
+        "none",
+        "compression both ways: none | q8 | q4 | q2 | topk-q4 | auto (by bandwidth)",
+        one_of(*PRESETS, "auto"),
     )
     seed: int = parameter(0, "random seed", at_least(0))
 

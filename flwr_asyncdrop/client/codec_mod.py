@@ -1,0 +1,73 @@
+"""A Flower mod that reads coded weights, and codes what training has changed."""
+
+from flwr.app import ArrayRecord, Context, Message
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.client.capacity import ClientAppCallable
+from flwr_asyncdrop.client.residuals import Residuals
+from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.submodel import State
+
+
+class CodecMod:
+    """Lets a ClientApp train with a server whose strategy has a `codec`.
+
+    It goes into the ClientApp, ``ClientApp(mods=[CodecMod()])``, after a `CapacityMod`
+    if there is one. The app gets the weights as always, and returns its
+    ``state_dict()`` as always; only what travels is smaller. Which codec is used is
+    the server's choice, by task. Without one the mod does nothing.
+    """
+
+    def __call__(
+        self, message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
+        """Decode a task, pass it on, and code the reply."""
+        found = wire.read_coding(message)
+        if found is None:
+            return call_next(message, context)
+        key, coding = found
+        record = message.content.array_records[key]
+        sent = wire.decode_weights(record, coding)
+        message.content[key] = wire.to_record(sent)
+        reply = call_next(message, context)
+        if coding.up and not reply.has_error():
+            _code(reply, sent, coding, Residuals(context, message))
+        return reply
+
+
+def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> None:
+    """Code the arrays of a reply; what the server will refuse stays as it is."""
+    records = reply.content.array_records.items()
+    key, record = next(
+        ((key, record) for key, record in records if record.keys() == sent.keys()),
+        ("", None),
+    )
+    changes = None if record is None else _changes(record, sent)
+    if record is None or changes is None:
+        return
+    if coding.feedback:
+        changes = owed.added_to(changes)
+    coded = wire.encode_changes(changes, sent, coding)
+    if coding.feedback:
+        decoded = {
+            name: wire.decode_change(array, name, coding)
+            for name, array in coded.items()
+        }
+        owed.keep(changes, decoded)
+    reply.content[key] = ArrayRecord({**record, **coded})
+
+
+def _changes(record: ArrayRecord, sent: State) -> State | None:
+    """Return the changes of the tensors that are coded; None if one is not sound."""
+    changes: State = {}
+    for name, before in sent.items():
+        if not wire.is_coded(name, tuple(before.shape), before.dtype):
+            continue
+        try:
+            after = wire.read_sound_array(
+                name, record[name], tuple(before.shape), before.dtype
+            )
+        except ReplyError:
+            return None
+        changes[name] = (after - before).float()
+    return changes

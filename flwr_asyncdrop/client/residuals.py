@@ -1,0 +1,69 @@
+"""Error feedback: what coding has cost a device's changes, and adds to later ones."""
+
+from types import EllipsisType
+
+import torch
+from flwr.app import Context, Message
+from torch import Tensor
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.client.region import Region
+from flwr_asyncdrop.client.state import device_of
+from flwr_asyncdrop.submodel import State
+
+_KEY = "asyncdrop-residual."
+
+
+class Residuals:
+    """What a device still owes the server, at full size, by the full model's units.
+
+    Each task has other units, so a residual waits until its unit is trained again. It
+    lies in Flower's ``context.state``, for every simulated device that a node plays.
+    (Seide et al., 2014; Karimireddy et al., 2019.)
+    """
+
+    def __init__(self, context: Context, message: Message) -> None:
+        self._context = context
+        self._key = _KEY + device_of(message)
+        self._kept = wire.read_kept(message)
+        record = context.state.array_records.get(self._key)
+        self._full: State = {} if record is None else wire.from_record(record)
+
+    def added_to(self, changes: State) -> State:
+        """Return changes with what is owed of the same units.
+
+        In masked mode the units that the task leaves out become zero: nobody reads
+        them.
+        """
+        return {name: self._added(name, change) for name, change in changes.items()}
+
+    def keep(self, wanted: State, sent: State) -> None:
+        """Note what was wanted and not sent; what is owed of other units stays."""
+        for name, change in wanted.items():
+            region = self._region(name, change)
+            if (full := self._known(name, region)) is None:
+                full = self._full[name] = torch.zeros(region.full)
+            left = change - sent[name]
+            full[region.positions] = left[self._at(region)]
+        self._context.state[self._key] = wire.to_record(self._full)
+
+    def _added(self, name: str, change: Tensor) -> Tensor:
+        region = self._region(name, change)
+        full, at = self._known(name, region), self._at(region)
+        total = torch.zeros_like(change)
+        total[at] = change[at]
+        if full is not None:
+            total[at] += full[region.positions]
+        return total
+
+    def _region(self, name: str, change: Tensor) -> Region:
+        return Region.of(name, tuple(change.shape), self._kept)
+
+    def _known(self, name: str, region: Region) -> Tensor | None:
+        """Return what is owed; nothing if another model has left it."""
+        full = self._full.get(name)
+        return full if full is not None and full.shape == region.full else None
+
+    @staticmethod
+    def _at(region: Region) -> tuple[Tensor, ...] | EllipsisType:
+        return region.positions if region.is_masked else ...

@@ -1,0 +1,132 @@
+"""Codes what leaves for the devices."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ArrayRecord
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.fleet.codecs import CodecChoice, Link
+from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.seeding import derive_seed
+from flwr_asyncdrop.server.order import Part
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.wire.codec import Codec
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A part of the model as it leaves.
+
+    `records` are the arrays of the message: the model's, then those beside it.
+    `bytes_up` is the most that will come back.
+    """
+
+    records: Sequence[ArrayRecord]
+    coding: wire.Coding
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass(frozen=True)
+class _Full:
+    """The code of the full model."""
+
+    arrays: State  # which change in place
+    key: tuple[int, str]  # their version, and the scheme
+    record: ArrayRecord
+
+
+class Coder:
+    """Codes parts of the model; the full model once a version.
+
+    Without a `choice` everything travels as it is. Records beside the model always do.
+    """
+
+    def __init__(self, choice: CodecChoice | None) -> None:
+        self._choice = choice
+        self._full: _Full | None = None
+        self._said: dict[int, str] = {}
+
+    def send(self, state: RunState, part: Part, device: int, fleet: Fleet) -> Sent:
+        """Return what leaves for a device."""
+        arrays = part.weights
+        extra = [wire.to_record(tensors) for tensors in part.extra.values()]
+        beside = sum(map(wire.array_bytes, extra))
+        if self._choice is None:
+            record = wire.to_record(arrays)
+            size = wire.array_bytes(record) + beside
+            return Sent([record, *extra], wire.Coding(), size, size)
+        dtypes = {name: tensor.dtype for name, tensor in arrays.items()}
+
+        def sizes(candidate: Codec) -> tuple[int, int]:
+            down, up = sizes_of(candidate, part.shapes, dtypes)
+            return down + beside, up + beside
+
+        link = fleet.link(device, part.compute)
+        chosen = self._choice.choose(link, sizes)
+        coding = self._coding(state, chosen)
+        record = self._coded(state, arrays, coding)
+        bytes_down, bytes_up = wire.array_bytes(record) + beside, sizes(chosen)[1]
+        if self._choice.varies:
+            self._say(device, coding, link, (bytes_down, bytes_up))
+        return Sent([record, *extra], coding, bytes_down, bytes_up)
+
+    def send_again(self, part: Part, coding: wire.Coding) -> Sequence[ArrayRecord]:
+        """Return the records that have left with a part, once more."""
+        extra = map(wire.to_record, part.extra.values())
+        return [wire.encode_weights(part.weights, coding), *extra]
+
+    def _coding(self, state: RunState, chosen: Codec) -> wire.Coding:
+        return wire.Coding(
+            "" if chosen.down is None else chosen.down.name,
+            "" if chosen.up is None else chosen.up.name,
+            # One code of the full model serves all tasks of its version.
+            derive_seed(state.seed, "code-down", state.version),
+            derive_seed(state.seed, "code-up", state.dispatched),
+            chosen.feedback,
+        )
+
+    def _coded(
+        self, state: RunState, arrays: State, coding: wire.Coding
+    ) -> ArrayRecord:
+        if arrays is not state.arrays:
+            return wire.encode_weights(arrays, coding)
+        key, full = (state.version, coding.down), self._full
+        if full is None or full.arrays is not arrays or full.key != key:
+            full = _Full(arrays, key, wire.encode_weights(arrays, coding))
+            self._full = full
+        return full.record
+
+    def _say(
+        self, device: int, coding: wire.Coding, link: Link, sizes: tuple[int, int]
+    ) -> None:
+        """Log what was chosen for a device, when it is another codec than before."""
+        name = coding.name or "none"
+        if self._said.get(device) != name:
+            self._said[device] = name
+            logger.info(
+                "device %d: codec %s, %.3g s of transfers beside %.3g s of training",
+                device,
+                name,
+                link.transfer(sizes),
+                link.seconds,
+            )
+
+
+def sizes_of(
+    codec: Codec,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: Mapping[str, torch.dtype],
+) -> tuple[int, int]:
+    """Return the most bytes of a task's arrays with a codec, down and up."""
+    down, up = (
+        wire.coded_bytes(shapes, dtypes, "" if used is None else used.name)
+        for used in (codec.down, codec.up)
+    )
+    return down, up

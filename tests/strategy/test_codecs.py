@@ -1,0 +1,311 @@
+"""Runs whose arrays are coded, with real ClientApps: both ways, in every mode."""
+
+import logging
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from flwr_asyncdrop import (
+    AsyncDrop,
+    AsyncDropPlus,
+    AsyncFedAvg,
+    Checkpointer,
+    CodecMod,
+    DeviceProfile,
+    FedBuff,
+    HeteroAsyncDrop,
+    LayerwiseAsyncDrop,
+    LocalGrid,
+    SyncFedAvg,
+    load_submodel,
+    speed_levels,
+    wire,
+)
+from flwr_asyncdrop.exceptions import ConfigError, Interrupted, RunError
+from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.wire.codec import PRESETS, Codec, scheme
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+CODED = [name for name in PRESETS if name != "none"]
+DROPPING = (AsyncDrop, HeteroAsyncDrop, AsyncDropPlus)
+
+
+def net():
+    """Two tensors of 256 numbers and more, one with statistics, and small ones."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(8, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64),
+            nn.ReLU(), nn.Linear(64, 3),
+        )  # fmt: skip
+
+
+def client_app(*mods, step=0.01):
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message, context):
+        model = load_submodel(net(), message.content["arrays"])
+        task = wire.read_task(message)
+        generator = torch_generator(task.seed, "train", task.partition_id or 0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.add_(noise, alpha=step)
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord(model.state_dict()),
+                "metrics": MetricRecord({"num-examples": 2}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    return app
+
+
+class Updates(Callback):
+    """Notes what came of each task."""
+
+    def __init__(self):
+        self.merged, self.failures = [], []
+
+    def on_update(self, state, merged):
+        self.merged.append(merged)
+
+    def on_failure(self, state, order, kind, reason):
+        self.failures.append((kind, reason))
+
+
+def run(app, strategy=AsyncDrop, rounds=2, callbacks=(), **options):
+    updates = Updates()
+    model = (net(), torch.zeros(2, 8)) if strategy in DROPPING else ()
+    settings = {"in_flight": 3, "fleet": speed_levels, "fraction_evaluate": 0.0}
+    strategy = strategy(
+        *model, callbacks=[updates, *callbacks], **{**settings, **options}
+    )
+    with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
+        result = strategy.start(
+            grid,
+            ArrayRecord(net().state_dict()),
+            num_rounds=rounds,
+            train_config=ConfigRecord({}),
+        )
+    return updates, result.arrays.to_torch_state_dict()
+
+
+def distance(arrays, others):
+    return (
+        sum(float(((arrays[n] - others[n]).double() ** 2).sum()) for n in others) ** 0.5
+    )
+
+
+def total(updates, leg):
+    return sum(getattr(merged.order.cost, leg) for merged in updates.merged)
+
+
+@pytest.mark.parametrize("mode", ["sliced", "masked"])
+@pytest.mark.parametrize("name", CODED)
+def test_fewer_bytes_both_ways_and_much_the_same_model(name, mode):
+    plain, exact = run(client_app(), mode=mode)
+    coded, model = run(client_app(CodecMod()), codec=name, mode=mode)
+    assert coded.failures == []
+    for leg, most in (("bytes_down", 0.5), ("bytes_up", 0.5)):
+        assert total(coded, leg) < most * total(plain, leg)
+    up = [merged.reply.num_bytes for merged in coded.merged]
+    assert all(
+        0 < size <= merged.order.cost.bytes_up
+        for size, merged in zip(up, coded.merged, strict=True)
+    )
+    assert all(merged.order.coding.name for merged in coded.merged)
+    start = net().state_dict()
+    assert distance(model, exact) < distance(exact, start)
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in model.values())
+
+
+@pytest.mark.parametrize("strategy", [AsyncFedAvg, FedBuff, SyncFedAvg, AsyncDrop])
+def test_every_kind_of_merging(strategy):
+    updates, model = run(client_app(CodecMod()), strategy, codec="q8", rounds=3)
+    _, exact = run(client_app(), strategy, rounds=3)
+    assert updates.failures == []
+    moved = distance(exact, net().state_dict())
+    assert distance(model, exact) < 0.2 * moved
+
+
+def test_tasks_of_one_version_of_the_full_model_share_their_code(monkeypatch):
+    counted = []
+    encode = wire.encode_weights
+
+    def count(*arguments):
+        counted.append(arguments)
+        return encode(*arguments)
+
+    monkeypatch.setattr(wire, "encode_weights", count)
+    updates, _ = run(client_app(CodecMod()), SyncFedAvg, codec="q4")
+    assert len(updates.merged) == 6
+    assert len(counted) == 2
+
+
+def test_a_codec_of_ones_own_for_one_way():
+    up_only = Codec(None, scheme("q8"))
+    updates, _ = run(client_app(CodecMod()), codec=up_only)
+    assert updates.failures == []
+    assert updates.merged[0].order.coding.name == "none/q8"
+    down_only = Codec(scheme("q8"), None)
+    updates, _ = run(client_app(CodecMod()), codec=down_only)
+    assert updates.failures == []
+    cost = updates.merged[0].order.cost
+    assert cost.bytes_down < 0.5 * cost.bytes_up
+
+
+@pytest.mark.parametrize("codec", ["q4", Codec(None, scheme("q4"))])
+def test_a_client_without_the_mod_is_told_its_name(codec):
+    with pytest.raises(RunError, match=r"ClientApp\(mods=\[CodecMod\(\)\]\)") as caught:
+        run(client_app(), codec=codec)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_client_that_loads_with_flowers_own_method_is_told_too():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        message.content["arrays"].to_torch_state_dict()
+
+    with pytest.raises(RunError, match=r"ClientApp\(mods=\[CodecMod\(\)\]\)"):
+        run(app, codec="q4")
+
+
+@pytest.mark.parametrize("bad", ["q5", "Q4", "", "top", 4, True, object()])
+def test_a_codec_that_is_none(bad):
+    with pytest.raises(ConfigError, match="codec"):
+        FedBuff(codec=bad)
+
+
+def test_time_on_a_slow_link_counts_coded_bytes():
+    def fleet(count):
+        return [DeviceProfile(1.0, 1000.0, 1000.0)] * count
+
+    ended = {}
+    for name in ("none", "q4"):
+        updates, _ = run(client_app(CodecMod()), fleet=fleet, codec=name)
+        ended[name] = max(m.order.timing.due for m in updates.merged)
+        for merged in updates.merged:
+            cost, timing = merged.order.cost, merged.order.timing
+            seconds = cost.compute + (cost.bytes_down + cost.bytes_up) / 1000
+            assert timing.due - timing.dispatched_at == pytest.approx(seconds)
+    assert ended["q4"] < 0.5 * ended["none"]
+
+
+def test_auto_gives_slow_links_fewer_bits():
+    rates = [1e9, 60_000.0, 1000.0]
+
+    def fleet(count):
+        return [DeviceProfile(1.0, rate, rate) for rate in rates[:count]]
+
+    updates, _ = run(client_app(CodecMod()), fleet=fleet, codec="auto", rounds=4)
+    taken = {m.order.device: m.order.coding.name for m in updates.merged}
+    assert updates.failures == []
+    assert taken[0] == ""
+    assert taken[2] not in ("", taken[1])
+
+
+class Interrupt(Callback):
+    """Stops a run as a signal would."""
+
+    def __init__(self, update):
+        self.update = update
+
+    def on_pause(self, state):
+        if state.updates == self.update:
+            raise Interrupted(2)
+
+
+@pytest.mark.parametrize("name", ["q4", "q2", "auto"])
+def test_an_interrupted_run_ends_with_the_same_bits(name, tmp_path):
+    def fleet(count):
+        return speed_levels(count, bytes_per_second=20_000.0, jitter=0.3)
+
+    def go(folder, callbacks=(), **options):
+        checkpointer = Checkpointer(folder, every=1, **options)
+        return run(
+            client_app(CodecMod()),
+            rounds=4,
+            codec=name,
+            fleet=fleet,
+            callbacks=callbacks,
+            checkpointer=checkpointer,
+        )
+
+    _, whole = go(tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        go(tmp_path / "cut", [Interrupt(5)])
+    _, resumed = go(tmp_path / "cut", resume=tmp_path / "cut")
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+def test_a_run_with_feedback_is_not_resumed(tmp_path):
+    """What its devices owe lies with them, and no checkpoint has it."""
+
+    def go(**options):
+        checkpointer = Checkpointer(tmp_path / "run", every=1, **options)
+        return run(client_app(CodecMod()), codec="topk-q4", checkpointer=checkpointer)
+
+    go()
+    with pytest.raises(ConfigError, match=r"topk-q4.*cannot be resumed"):
+        go(resume=tmp_path / "run")
+
+
+def test_the_same_seed_gives_the_same_bits_with_any_number_of_workers():
+    arrays = []
+    for workers in (0, 2):
+        with LocalGrid(
+            "tests.strategy.test_codecs:app", num_nodes=3, workers=workers
+        ) as grid:
+            strategy = HeteroAsyncDrop(
+                net(), torch.zeros(2, 8), codec="q2", in_flight=3, fleet=speed_levels
+            )
+            start = ArrayRecord(net().state_dict())
+            result = strategy.start(grid, start, num_rounds=2)
+        arrays.append(result.arrays.to_torch_state_dict())
+    assert all(torch.equal(arrays[0][key], arrays[1][key]) for key in arrays[0])
+
+
+app = client_app(CodecMod())
+
+
+def test_residual_blocks_that_are_left_out():
+    from tests.runs import residual_mlp
+
+    blocks = residual_mlp()
+    app = ClientApp(mods=[CodecMod()])
+
+    @app.train()
+    def train(message, context):
+        model = load_submodel(residual_mlp(), message.content["arrays"])
+        content = {
+            "arrays": ArrayRecord(model.state_dict()),
+            "metrics": MetricRecord({"num-examples": 2}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    updates = Updates()
+    strategy = LayerwiseAsyncDrop(
+        blocks, torch.zeros(2, 4), codec="q4", callbacks=[updates], in_flight=2,
+        fleet=speed_levels,
+    )  # fmt: skip
+    with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
+        strategy.start(grid, ArrayRecord(blocks.state_dict()), num_rounds=2)
+    assert updates.failures == []
+
+
+def test_what_auto_takes_is_logged(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.INFO):
+        run(client_app(CodecMod()), codec="auto")
+    assert any("codec" in line and "device" in line for line in caplog.messages)
