@@ -15,7 +15,7 @@ _FULL = 255
 
 def positions_sizes(count: int, kept: int) -> range:
     """Return the sizes in bytes that `kept` positions among `count` can have."""
-    bitmap = -(-count // 8)
+    bitmap = _bitmap_bytes(count)
     least, most = kept, kept + (count - kept) // _FULL
     return range(1 + min(least, bitmap), 2 + min(most, bitmap))
 
@@ -23,10 +23,11 @@ def positions_sizes(count: int, kept: int) -> range:
 def write_positions(positions: Positions, count: int) -> bytes:
     """Write ascending positions among `count` numbers."""
     gaps = np.diff(positions, prepend=-1) - 1
-    lengths = gaps // _FULL + 1
-    if int(lengths.sum()) < -(-count // 8):
-        data = np.full(int(lengths.sum()), _FULL, np.uint8)
-        data[np.cumsum(lengths) - 1] = gaps % _FULL
+    ends = np.cumsum(gaps // _FULL + 1)  # of gaps, among the bytes
+    size = int(ends[-1]) if ends.size else 0
+    if size < _bitmap_bytes(count):
+        data = np.full(size, _FULL, np.uint8)
+        data[ends - 1] = gaps % _FULL
         return _GAPS + data.tobytes()
     kept = np.zeros(count, np.bool_)
     kept[positions] = True
@@ -35,16 +36,22 @@ def write_positions(positions: Positions, count: int) -> bytes:
 
 def read_positions(data: bytes, count: int, kept: int) -> Positions:
     """Read what `write_positions` wrote of `kept` positions, else ValueError."""
-    form, body = data[:1], np.frombuffer(data, np.uint8, offset=1)
-    bitmap = -(-count // 8)
-    if form == _BITMAP and body.size == bitmap:
-        bits = np.unpackbits(body, bitorder="little")
-        positions = np.flatnonzero(bits)
-    elif form == _GAPS and body.size < bitmap and (not body.size or body[-1] < _FULL):
+    form, body = data[:1], np.frombuffer(data[1:], np.uint8)
+    if form == _BITMAP and body.size == _bitmap_bytes(count):
+        positions = np.flatnonzero(np.unpackbits(body, bitorder="little"))
+    elif form == _GAPS and not (body.size and body[-1] == _FULL):
         ends = np.flatnonzero(body < _FULL)
         positions = np.cumsum(body, dtype=np.int64)[ends] + np.arange(ends.size)
     else:
         raise ValueError(f"positions in {body.size} bytes have no known form")
     if positions.size != kept or (kept and positions[-1] >= count):
         raise ValueError(f"they are not {kept} positions among {count} numbers")
+    gaps = np.diff(positions, prepend=-1) - 1
+    shorter = int((gaps // _FULL + 1).sum()) < _bitmap_bytes(count)
+    if shorter != (form == _GAPS):
+        raise ValueError("positions are not in the shorter form")
     return positions
+
+
+def _bitmap_bytes(count: int) -> int:
+    return -(-count // 8)

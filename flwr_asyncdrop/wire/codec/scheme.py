@@ -43,7 +43,8 @@ class Scheme(ABC):
             Contiguous and finite; ValueError if they are not.
         seed : int
             At least 0. All random numbers derive from it: the same seed, the same
-            payload.
+            bytes. Tensors of one message need seeds of their own, or their errors are
+            alike.
         unbiased : bool
             Whether the mean of what `decode` returns, over all seeds, is `values`.
             Else each number goes to the nearest that there is, which has the smaller

@@ -34,7 +34,7 @@ class TopK(Scheme):
     """
 
     share: float = parameter(
-        0.1, "share of the numbers that are kept", in_interval("(0, 1)")
+        0.1, "share of the numbers that are kept", in_interval("[1e-06, 1)")
     )
     inner: Blocks | Rotated = field(default=Blocks(4))
 
