@@ -1,0 +1,74 @@
+"""What goes down to the devices and what comes up, by name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import did_you_mean
+from flwr_asyncdrop.wire.codec.blocks import Blocks
+from flwr_asyncdrop.wire.codec.rotated import Rotated
+from flwr_asyncdrop.wire.codec.scheme import Scheme
+from flwr_asyncdrop.wire.codec.top_k import TopK
+
+
+@dataclass(frozen=True)
+class Codec:
+    """A scheme for each direction; None leaves the tensors as they are."""
+
+    down: Scheme | None
+    """Of the weights that a device is sent."""
+    up: Scheme | None
+    """Of the change that it sends back."""
+
+    def __post_init__(self) -> None:
+        for direction in ("down", "up"):
+            found = getattr(self, direction)
+            if not (found is None or isinstance(found, Scheme)):
+                raise ConfigError(
+                    f"{direction}={found!r} must be a Scheme or None: write "
+                    "scheme('q4'), or codec('q4') for both directions"
+                )
+
+    @property
+    def name(self) -> str:
+        """The name of a preset, else both schemes: ``"down=q8,up=none"``."""
+        for name, preset in PRESETS.items():
+            if preset == self:
+                return name
+        down, up = (each.name if each else "none" for each in (self.down, self.up))
+        return f"down={down},up={up}"
+
+
+PRESETS: Mapping[str, Codec] = MappingProxyType(
+    {
+        "none": Codec(None, None),
+        "q8": Codec(Blocks(8), Blocks(8)),
+        "q4": Codec(Blocks(4), Blocks(4)),
+        "q2": Codec(Blocks(4), Rotated(2)),
+        "topk-q4": Codec(Blocks(4), TopK(0.1, Blocks(4))),
+    }
+)
+"""All codecs that have a name; see `codec`."""
+
+
+def codec(name: str) -> Codec:
+    """Return the codec of a name; ConfigError for one that is none.
+
+    =========== =============================== ====================================
+    name        down: weights                   up: changes
+    =========== =============================== ====================================
+    ``none``    as they are                     as they are
+    ``q8``      8 bits                          8 bits
+    ``q4``      4 bits                          4 bits
+    ``q2``      4 bits                          2 bits, rotated
+    ``topk-q4`` 4 bits                          the largest 10 %, 4 bits
+    =========== =============================== ====================================
+
+    Weights take 4 bits at the least: an error in them is an error in what every device
+    begins with.
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    hint = did_you_mean(name, PRESETS) or f"choose from {', '.join(PRESETS)}"
+    raise ConfigError(f"unknown codec {name[:80]!r}: {hint}")

@@ -1,0 +1,109 @@
+"""Schemes and codecs by name."""
+
+import pickle
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.wire.codec import (
+    PRESETS,
+    Blocks,
+    Codec,
+    Rotated,
+    TopK,
+    codec,
+    scheme,
+)
+
+NAMES = {
+    "q8": Blocks(8),
+    "q4": Blocks(4),
+    "q4/128": Blocks(4, 128),
+    "q2": Rotated(2),
+    "q1": Rotated(1),
+    "top10%+q4": TopK(0.1, Blocks(4)),
+    "top0.5%+q8/32": TopK(0.005, Blocks(8, 32)),
+    "top50%+q1": TopK(0.5, Rotated(1)),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scheme_is_known_by_its_name(name):
+    assert scheme(name) == NAMES[name]
+    assert NAMES[name].name == name
+    assert len({scheme(name), NAMES[name]}) == 1
+    assert pickle.loads(pickle.dumps(NAMES[name])) == NAMES[name]  # noqa: S301  # own
+
+
+@given(
+    st.floats(1e-6, 1, exclude_max=True),
+    st.sampled_from([Blocks(4), Blocks(8, 16), Rotated(1)]),
+)
+def test_every_share_comes_back_from_its_name(share, inner):
+    made = TopK(share, inner)
+    assert scheme(made.name) == made
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "q3", "q16", "Q4", " q4", "q4 ", "q4\n", "q4/", "q4/x", "q4/-8", "q2/64"),
+        *("top10%", "top%+q4", "top10+q4", "top10%+", "top-1%+q4", "topnan%+q4"),
+        *("top10%+top10%+q4", "top10%+none", "none", "auto", "q٤", "top1٠%+q4"),
+    ],
+)
+def test_what_is_no_scheme_is_refused(name):
+    with pytest.raises(ConfigError, match=re.escape(f"unknown scheme {name!r}: ")):
+        scheme(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("q4/48", "block=48"), ("q8/99999", "block="), ("top0%+q4", "share=0.0")],
+)
+def test_numbers_out_of_range_are_refused_as_such(name, wrong):
+    with pytest.raises(ConfigError, match=wrong):
+        scheme(name)
+
+
+def test_a_long_name_is_shown_in_part():
+    with pytest.raises(ConfigError) as caught:
+        scheme("q" * 10**6)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("name", ["none", "q8", "q4", "q2", "topk-q4"])
+def test_a_codec_is_known_by_its_name(name):
+    assert codec(name).name == name
+    assert codec(name) == PRESETS[name]
+
+
+def test_what_each_direction_is():
+    assert codec("none") == Codec(None, None)
+    assert codec("q8") == Codec(Blocks(8), Blocks(8))
+    assert codec("q4") == Codec(Blocks(4), Blocks(4))
+    assert codec("q2") == Codec(Blocks(4), Rotated(2))
+    assert codec("topk-q4") == Codec(Blocks(4), TopK(0.1, Blocks(4)))
+
+
+def test_a_codec_of_ones_own_is_named_by_its_schemes():
+    assert Codec(Blocks(8), Rotated(1)).name == "down=q8,up=q1"
+    assert Codec(None, Blocks(4)).name == "down=none,up=q4"
+
+
+def test_an_unknown_codec_names_the_closest():
+    with pytest.raises(
+        ConfigError, match=r"unknown codec 'topk': did you mean 'topk-q4'"
+    ):
+        codec("topk")
+    with pytest.raises(ConfigError, match="choose from none, q8, q4, q2, topk-q4"):
+        codec("zzzzzz")
+
+
+@pytest.mark.parametrize("wrong", ["q4", 4, Blocks])
+def test_what_is_no_scheme_is_no_direction(wrong):
+    with pytest.raises(ConfigError, match=r"up=.* must be a Scheme or None"):
+        Codec(None, wrong)
