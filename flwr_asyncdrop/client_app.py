@@ -2,9 +2,8 @@
 
 from flwr.clientapp import ClientApp
 
-from flwr_asyncdrop.app.client import capacity, evaluate, train
-from flwr_asyncdrop.client.codec_mod import CodecMod
+from flwr_asyncdrop.app.client import capacity, codec, evaluate, train
 
-app = ClientApp(mods=[capacity, CodecMod()])
+app = ClientApp(mods=[capacity, codec])
 app.train()(train)
 app.evaluate()(evaluate)

@@ -25,7 +25,7 @@ FOLDER = "checkpoints"
 """Name of the folder of checkpoints in that of their run."""
 
 START_OVER = "start the run again without resume"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _FORMAT = "flwr-asyncdrop checkpoint"
 _JSON, _TENSORS = "state.json", "state.safetensors"
 _DIGITS = 6

@@ -80,6 +80,16 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
         "choose clock='virtual'",
     ),
     (
+        lambda c: (
+            c.codec == "auto"
+            and c.clock != "wall"
+            and not (c.bandwidth_mbps or c.trace)
+        ),
+        "bandwidth-mbps=0 takes no time for any number of bytes",
+        ("codec",),
+        "set bandwidth-mbps, e.g. 50",
+    ),
+    (
         lambda c: c.clock != "wall",
         "clock={c.clock!r} runs no real devices",
         ("queue-ahead",),

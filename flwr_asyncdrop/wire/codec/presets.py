@@ -20,6 +20,8 @@ class Codec:
     """Of the weights that a device is sent."""
     up: Scheme | None
     """Of the change that it sends back."""
+    feedback: bool = False
+    """Whether a device adds to its change what coding has cost earlier ones."""
 
     def __post_init__(self) -> None:
         for direction in ("down", "up"):
@@ -46,7 +48,7 @@ PRESETS: Mapping[str, Codec] = MappingProxyType(
         "q8": Codec(Blocks(8), Blocks(8)),
         "q4": Codec(Blocks(4), Blocks(4)),
         "q2": Codec(Blocks(4), Rotated(2)),
-        "topk-q4": Codec(Blocks(4), TopK(0.1, Blocks(4))),
+        "topk-q4": Codec(Blocks(4), TopK(0.1, Blocks(4)), feedback=True),
     }
 )
 """All codecs that have a name; see `codec`."""
@@ -62,7 +64,7 @@ def codec(name: str) -> Codec:
     ``q8``      8 bits                          8 bits
     ``q4``      4 bits                          4 bits
     ``q2``      4 bits                          2 bits, rotated
-    ``topk-q4`` 4 bits                          the largest 10 %, 4 bits
+    ``topk-q4`` 4 bits                          the largest 10 %, 4 bits, feedback
     =========== =============================== ====================================
 
     Weights take 4 bits at the least: an error in them is an error in what every device

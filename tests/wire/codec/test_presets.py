@@ -86,7 +86,8 @@ def test_what_each_direction_is():
     assert codec("q8") == Codec(Blocks(8), Blocks(8))
     assert codec("q4") == Codec(Blocks(4), Blocks(4))
     assert codec("q2") == Codec(Blocks(4), Rotated(2))
-    assert codec("topk-q4") == Codec(Blocks(4), TopK(0.1, Blocks(4)))
+    top = TopK(0.1, Blocks(4))
+    assert codec("topk-q4") == Codec(Blocks(4), top, feedback=True)
 
 
 def test_a_codec_of_ones_own_is_named_by_its_schemes():
