@@ -120,7 +120,7 @@ def _batches(steps: int, data_dir: Path | None) -> Iterator[tuple[Tensor, Tensor
             yield inputs, torch.randint(10, (BATCH,), generator=generator)
         else:
             chosen = torch.randint(len(data.train_x), (BATCH,), generator=generator)
-            yield data.train_x[chosen], data.train_y[chosen]
+            yield data.batch("train", chosen)
 
 
 def coded(state: State) -> dict[str, Floats]:
