@@ -53,6 +53,7 @@ grpc-e2e: $(VENV_GRPC)/ready
 nightly: setup
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
+	$(BIN)/python -m tests.wire.codec.mutations --count 100000
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/checkpoint/test_moments.py
 	$(MAKE) nightly-chaos
 

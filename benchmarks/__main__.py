@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.codec import codec_figures
 from benchmarks.crowd import crowd_figures
 from benchmarks.engine import engine_figures
 from benchmarks.figures import show
@@ -30,6 +31,7 @@ def main() -> None:
         {
             "merge": merge_figures,
             "submodel": submodel_figures,
+            "codec": codec_figures,
             "planning": planning_figures,
             "zoo": zoo_figures,
             "loop": loop_figures,

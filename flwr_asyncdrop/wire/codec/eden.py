@@ -22,7 +22,7 @@ LEVELS = {
 THRESHOLD = 0.9815988
 
 _MOST = float(np.finfo(np.float32).max)
-_LEAST = float(np.finfo(np.float32).smallest_subnormal)
+_LEAST = 2.0**-149  # of the numbers above 0
 
 
 def quantise(
@@ -53,6 +53,7 @@ def quantise(
     scales : ndarray of float32, shape (n,)
         0 for a vector of zeros.
     codes : ndarray of uint8, shape (size, n)
+        0 where the scale is.
     """
     largest = np.abs(vectors).max(axis=0)
     empty = largest == 0
@@ -73,10 +74,12 @@ def quantise(
         scales /= 1 + used * (scales * _products(levels, levels) / product - 1)
     # The rotation made all numbers larger, by the size of a vector.
     scales = np.clip(scales * largest / len(vectors), _LEAST, _MOST)
-    return np.where(empty, 0, scales).astype(np.float32), codes
+    narrow = np.where(empty, 0, scales).astype(np.float32)
+    codes[:, _are_zero(narrow)] = 0
+    return narrow, codes
 
 
-def restore(levels: Floats, scales: Floats, rotation: Rotation) -> Floats:
+def restore(levels: Floats, scales: Floats, rotation: Rotation, bits: int) -> Floats:
     """Return the finite vectors of levels and scales; ValueError for wrong zeros.
 
     Parameters
@@ -85,16 +88,23 @@ def restore(levels: Floats, scales: Floats, rotation: Rotation) -> Floats:
         They are overwritten.
     scales : ndarray of float32, shape (n,)
     rotation : Rotation
+    bits : int
     """
-    empty = scales == 0
-    if empty.any() and np.unique(levels[:, empty]).size > 1:
-        raise ValueError("a vector of scale 0 has more than one level")
+    empty = _are_zero(scales)
+    if (levels[:, empty] != LEVELS[bits][0]).any():
+        raise ValueError("a vector of scale 0 has other codes than 0")
     levels *= np.float32(1 / len(levels))
     vectors = rotation.undo(levels)
     with np.errstate(over="ignore"):
         vectors *= scales
     vectors[:, empty] = 0  # some would be -0
     return np.clip(vectors, -_MOST, _MOST, out=vectors)
+
+
+def _are_zero(scales: Floats) -> NDArray[np.bool_]:
+    """Compare bits: numbers below 1e-38 are equal to 0 on some processors."""
+    zeros: NDArray[np.bool_] = scales.view(np.uint32) == 0
+    return zeros
 
 
 def _products(left: Floats, right: Floats) -> NDArray[np.float64]:

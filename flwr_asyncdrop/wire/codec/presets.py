@@ -1,15 +1,20 @@
 """What goes down to the devices and what comes up, by name."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import did_you_mean
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.wire.codec.blocks import Blocks
 from flwr_asyncdrop.wire.codec.rotated import Rotated
 from flwr_asyncdrop.wire.codec.scheme import Scheme
+from flwr_asyncdrop.wire.codec.specs import scheme
 from flwr_asyncdrop.wire.codec.top_k import TopK
+
+_OWN = re.compile("down=([^,]+),up=([^,]+)")
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ PRESETS: Mapping[str, Codec] = MappingProxyType(
 
 
 def codec(name: str) -> Codec:
-    """Return the codec of a name; ConfigError for one that is none.
+    """Return the codec of a name; ConfigError for what is none.
 
     =========== =============================== ====================================
     name        down: weights                   up: changes
@@ -68,9 +73,18 @@ def codec(name: str) -> Codec:
     =========== =============================== ====================================
 
     Weights take 4 bits at the least: an error in them is an error in what every device
-    begins with.
+    begins with. Any two schemes make a codec too: ``down=q8,up=q1``.
     """
-    if name in PRESETS:
-        return PRESETS[name]
-    hint = did_you_mean(name, PRESETS) or f"choose from {', '.join(PRESETS)}"
-    raise ConfigError(f"unknown codec {name[:80]!r}: {hint}")
+    if isinstance(name, str):
+        if name in PRESETS:
+            return PRESETS[name]
+        if own := _OWN.fullmatch(name):
+            down, up = (
+                None if own[way] == "none" else scheme(own[way]) for way in (1, 2)
+            )
+            return Codec(down, up)
+    hint = did_you_mean(str(name), PRESETS)
+    raise ConfigError(
+        f"unknown codec {shown(name)}: "
+        + (hint or f"write one of {', '.join(PRESETS)}, or 'down=q8,up=top5%+q4'")
+    )

@@ -81,7 +81,8 @@ class Rotated(Scheme):
         for chunk in chunks(count):
             split, number = chunk.padded * self.bits // 8, chunk.shape[1]
             levels = _MEANINGS[self.bits][codes[:split]].reshape(chunk.shape)
-            vectors = restore(levels, scales[:number], Rotation(signs, chunk.shape))
+            rotation = Rotation(signs, chunk.shape)
+            vectors = restore(levels, scales[:number], rotation, self.bits)
             values[chunk.start : chunk.stop] = vectors.reshape(-1)[: chunk.count]
             scales, codes = scales[number:], codes[split:]
         return values

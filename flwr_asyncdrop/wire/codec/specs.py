@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import did_you_mean, read_integer
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.wire.codec.blocks import BLOCK, Blocks
 from flwr_asyncdrop.wire.codec.rotated import Rotated
 from flwr_asyncdrop.wire.codec.scheme import Scheme
@@ -24,14 +25,19 @@ def scheme(name: str) -> Scheme:
     ``top10%+q4``             `TopK`: the largest 10 %, in the scheme that follows
     ========================= ================================================
     """
-    if top := _TOP.fullmatch(name):
-        inner = _simple(top["inner"])
-        if inner is not None:
-            return TopK(float(Decimal(top["percent"]) / 100), inner)
-    elif (simple := _simple(name)) is not None:
-        return simple
-    hint = did_you_mean(name, _KNOWN) or f"write one of {', '.join(_KNOWN)}"
-    raise ConfigError(f"unknown scheme {name[:80]!r}: {hint}")
+    found = _top_k(name) or _simple(name) if isinstance(name, str) else None
+    if found is None:
+        hint = did_you_mean(str(name), _KNOWN) or f"write one of {', '.join(_KNOWN)}"
+        raise ConfigError(f"unknown scheme {shown(name)}: {hint}")
+    return found
+
+
+def _top_k(name: str) -> TopK | None:
+    top = _TOP.fullmatch(name)
+    inner = _simple(top["inner"]) if top else None
+    if top is None or inner is None:
+        return None
+    return TopK(float(Decimal(top["percent"]) / 100), inner)
 
 
 def _simple(name: str) -> Blocks | Rotated | None:

@@ -1,4 +1,4 @@
-"""Bytes that encode did not write, most of them nearly right; and what is asked of them.
+"""Bytes that encode did not write, most of them nearly right, and what is expected.
 
 ``python -m tests.wire.codec.mutations --count 100000 --seed 1`` tries so many.
 """

@@ -53,10 +53,11 @@ def test_every_share_comes_back_from_its_name(share, inner):
         *("", "q3", "q16", "Q4", " q4", "q4 ", "q4\n", "q4/", "q4/x", "q4/-8", "q2/64"),
         *("top10%", "top%+q4", "top10+q4", "top10%+", "top-1%+q4", "topnan%+q4"),
         *("top10%+top10%+q4", "top10%+none", "none", "auto", "q٤", "top1٠%+q4"),
+        *(4, None, ["q4"], Blocks(4), b"q4"),
     ],
 )
 def test_what_is_no_scheme_is_refused(name):
-    with pytest.raises(ConfigError, match=re.escape(f"unknown scheme {name!r}: ")):
+    with pytest.raises(ConfigError, match=re.escape(f"unknown scheme {name!r}: "[:60])):
         scheme(name)
 
 
@@ -95,12 +96,32 @@ def test_a_codec_of_ones_own_is_named_by_its_schemes():
     assert Codec(None, Blocks(4)).name == "down=none,up=q4"
 
 
+@pytest.mark.parametrize("down", [None, *NAMES.values()])
+@pytest.mark.parametrize("up", [None, Blocks(4), Blocks(8, 32), TopK(0.07, Rotated(1))])
+def test_every_codec_comes_back_from_its_name(down, up):
+    assert codec(Codec(down, up).name) == Codec(down, up)
+
+
+def test_a_wrong_scheme_of_a_codec_is_refused_as_such():
+    with pytest.raises(ConfigError, match="unknown scheme 'q5': write one of q8"):
+        codec("down=none,up=q5")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "q1", "auto", "up=q4", "down=q4", "down=q4,up=", "Q4", 4, None, ["q4"]],
+)
+def test_what_is_no_codec_is_refused(wrong):
+    with pytest.raises(ConfigError, match=re.escape(f"unknown codec {wrong!r}: ")):
+        codec(wrong)
+
+
 def test_an_unknown_codec_names_the_closest():
     with pytest.raises(
         ConfigError, match=r"unknown codec 'topk': did you mean 'topk-q4'"
     ):
         codec("topk")
-    with pytest.raises(ConfigError, match="choose from none, q8, q4, q2, topk-q4"):
+    with pytest.raises(ConfigError, match="write one of none, q8, q4, q2, topk-q4, or"):
         codec("zzzzzz")
 
 

@@ -216,8 +216,9 @@ def test_a_scale_that_no_vector_has_is_refused(bits, scale):
 
 @both_sizes
 def test_numbers_in_a_vector_of_scale_zero_are_refused(bits):
-    payload = bytearray(Rotated(bits).pack(normal(128), 0, unbiased=True))
-    payload[:4] = bytes(4)
+    payload = bytearray(Rotated(bits).pack(np.zeros(128, np.float32), 0, unbiased=True))
+    assert not any(payload)
+    payload[-1] ^= 0x80
     with pytest.raises(ValueError, match="scale 0"):
         Rotated(bits).unpack(bytes(payload), 128, 0)
 

@@ -6,6 +6,7 @@ import zlib
 import hypothesis.extra.numpy as arrays
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,23 @@ def test_numbers_of_any_size_stay_finite_and_near(spec, unbiased, size):
         # Float32 itself has few bits left below 1e-38.
         assert found.max() <= max(6 * size, 1e-43)
         assert found.max() >= size / 10 or size < 1e-38
+
+
+@every_scheme
+@both
+def test_a_processor_that_takes_subnormal_numbers_for_zeros(spec, unbiased):
+    for smallest in (1e-44, 1e-40, 1e-39, 1e-38):
+        # From block to block they grow a hundredfold in all.
+        sizes = smallest * np.geomspace(1, 100, 700)
+        values = (normal(700) * sizes).astype(np.float32)
+        if not torch.set_flush_denormal(True):
+            pytest.skip("this processor has no such mode")
+        try:
+            data = SCHEMES[spec].encode(values, 0, unbiased=unbiased)
+        finally:
+            torch.set_flush_denormal(False)
+        found = SCHEMES[spec].decode(data, 700, 0)
+        assert np.abs(found.astype(float)).max() < 1000 * smallest + 1e-37
 
 
 @every_scheme
