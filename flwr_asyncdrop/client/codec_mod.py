@@ -45,8 +45,7 @@ def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> 
     changes = None if record is None else _changes(record, sent)
     if record is None or changes is None:
         return
-    if coding.feedback:
-        changes = owed.added_to(changes)
+    changes = owed.added_to(changes)
     coded = wire.encode_changes(changes, sent, coding)
     if coding.feedback:
         decoded = {

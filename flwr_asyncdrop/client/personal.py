@@ -55,13 +55,10 @@ def load_personal(
             continue
         region = Region.of(name, tuple(tensor.shape), kept)
         _check_stored(name, values[name], region.full)
-        mine = values[name][region.positions].to(tensor.device, tensor.dtype)
-        is_known = known[name][region.positions].to(tensor.device)
-        if region.is_masked:
-            at = tuple(each.to(tensor.device) for each in region.positions)
-            tensor[at] = torch.where(is_known, mine, tensor[at])
-        else:
-            tensor.copy_(torch.where(is_known, mine, tensor))
+        mine = values[name][region.index].to(tensor.device, tensor.dtype)
+        is_known = known[name][region.index].to(tensor.device)
+        at = region.own_index
+        tensor[at] = torch.where(is_known, mine, tensor[at])
 
 
 @torch.no_grad()
@@ -90,10 +87,9 @@ def save_personal(
             values[name] = torch.zeros(region.full, dtype=mine.dtype)
             known[name] = torch.zeros(region.full, dtype=torch.bool)
         _check_stored(name, values[name], region.full)
-        place = region.positions
-        at = place if region.is_masked else ...
-        trained, was_known = mine[at].clone(), known[name][place]
-        before = values[name][place]
+        place, at = region.index, region.own_index
+        trained, was_known = mine[at].clone(), known[name][place].clone()
+        before = values[name][place].clone()
         values[name][place] = trained
         known[name][place] = True
         if isinstance(tensor, nn.Parameter) and id(tensor) not in replied:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Self
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ShapeError
+
+Index = tuple[Tensor, ...] | EllipsisType
 
 _WHOLE: Mapping[int, Tensor] = {}
 _FULL: Mapping[int, int] = {}
@@ -20,17 +23,23 @@ class Region:
 
     Attributes
     ----------
-    positions : tuple of Tensor
-        The kept positions of each dim, shaped so that together they index the part.
+    index : tuple of Tensor, or ...
+        What takes the part out of the full-size tensor: the kept positions of each dim,
+        shaped for that; ``...`` if all of them are kept.
     full : tuple of int
         Shape of the tensor in the full model.
     is_masked : bool
         Whether the client has the tensor at full size, with dropped units in it.
     """
 
-    positions: tuple[Tensor, ...]
+    index: Index
     full: tuple[int, ...]
     is_masked: bool
+
+    @property
+    def own_index(self) -> Index:
+        """What takes the part out of the client's tensor, as `index` does."""
+        return self.index if self.is_masked else ...
 
     @classmethod
     def of(cls, name: str, shape: tuple[int, ...], kept: wire.Kept) -> Self:
@@ -44,8 +53,10 @@ class Region:
                 f"{name} has shape {shape}, and the message has {part} of {full}: call "
                 "load_submodel with the arrays of this message first"
             )
+        if part == full:
+            return cls(..., full, is_masked=False)
         shaped = (
             each.view(-1, *[1] * (len(full) - dim - 1))
             for dim, each in enumerate(positions)
         )
-        return cls(tuple(shaped), full, shape == full != part)
+        return cls(tuple(shaped), full, shape == full)

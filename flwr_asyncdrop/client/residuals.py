@@ -1,7 +1,5 @@
 """Error feedback: what coding has cost a device's changes, and adds to later ones."""
 
-from types import EllipsisType
-
 import torch
 from flwr.app import Context, Message
 from torch import Tensor
@@ -44,16 +42,14 @@ class Residuals:
             if (full := self._known(name, region)) is None:
                 full = self._full[name] = torch.zeros(region.full)
             left = change - sent[name]
-            full[region.positions] = left[self._at(region)]
+            full[region.index] = left[region.own_index]
         self._context.state[self._key] = wire.to_record(self._full)
 
     def _added(self, name: str, change: Tensor) -> Tensor:
         region = self._region(name, change)
-        full, at = self._known(name, region), self._at(region)
+        full, at = self._known(name, region), region.own_index
         total = torch.zeros_like(change)
-        total[at] = change[at]
-        if full is not None:
-            total[at] += full[region.positions]
+        total[at] = change[at] if full is None else change[at] + full[region.index]
         return total
 
     def _region(self, name: str, change: Tensor) -> Region:
@@ -63,7 +59,3 @@ class Residuals:
         """Return what is owed; nothing if another model has left it."""
         full = self._full.get(name)
         return full if full is not None and full.shape == region.full else None
-
-    @staticmethod
-    def _at(region: Region) -> tuple[Tensor, ...] | EllipsisType:
-        return region.positions if region.is_masked else ...
