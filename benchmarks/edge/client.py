@@ -7,9 +7,11 @@ import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from flwr_asyncdrop import CodecMod
+
 __all__ = ["app"]
 
-app = ClientApp()
+app = ClientApp(mods=[CodecMod()])
 
 
 @app.train()

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.mailbox import Mailbox
 
 __all__ = ["Answer", "app", "read_answers"]
@@ -64,6 +65,7 @@ def main(grid: Grid, context: Context) -> None:
         blocks=int(settings["blocks"]),
         tasks=int(settings["tasks"]),
         ahead=int(settings["ahead"]),
+        coding=wire.Coding(str(settings["codec"]), str(settings["codec"])),
     ):
         with output.open("a") as file:
             file.write(f"{json.dumps(asdict(answer))}\n")
@@ -85,18 +87,29 @@ def _wait_for_nodes(grid: Grid, count: int) -> list[int]:
 
 
 def _ask_in_turns(
-    mailbox: Mailbox, nodes: Sequence[int], *, blocks: int, tasks: int, ahead: int
+    mailbox: Mailbox,
+    nodes: Sequence[int],
+    *,
+    blocks: int,
+    tasks: int,
+    ahead: int,
+    coding: wire.Coding,
 ) -> Iterator[Answer]:
     for block in range(blocks):
         for node in nodes:
-            yield from _ask(mailbox, node, block, tasks, ahead)
+            yield from _ask(mailbox, node, block, tasks, ahead, coding)
 
 
 def _ask(
-    mailbox: Mailbox, node: int, block: int, tasks: int, ahead: int
+    mailbox: Mailbox,
+    node: int,
+    block: int,
+    tasks: int,
+    ahead: int,
+    coding: wire.Coding,
 ) -> Iterator[Answer]:
     """Have a SuperNode do tasks one after the other, with some pushed ahead."""
-    out = [_push(mailbox, node) for _ in range(min(tasks, 1 + ahead))]
+    out = [_push(mailbox, node, coding) for _ in range(min(tasks, 1 + ahead))]
     since = time.perf_counter()
     for number in range(tasks):
         reply = mailbox.wait([out.pop(0)], _PATIENCE)
@@ -117,12 +130,17 @@ def _ask(
         # Another reply may be there already, and this one's time is over.
         since = time.perf_counter() if not out else now
         if number + len(out) + 1 < tasks:
-            out.append(_push(mailbox, node))
+            out.append(_push(mailbox, node, coding))
 
 
-def _push(mailbox: Mailbox, node: int) -> str:
-    weights = torch.rand(_MEGABYTE_OF_FLOATS)
-    content = RecordDict({"arrays": ArrayRecord({"weights": weights})})
+def _push(mailbox: Mailbox, node: int, coding: wire.Coding) -> str:
+    weights = {"weights": torch.rand(_MEGABYTE_OF_FLOATS)}
+    content = RecordDict(
+        {
+            "arrays": wire.encode_weights(weights, coding),
+            "config": ConfigRecord(coding.entries("arrays")),
+        }
+    )
     message = Message(content, dst_node_id=node, message_type="train")
     if (message_id := mailbox.push(message)) is None:
         raise RuntimeError(f"no task could be pushed to node {node}")

@@ -36,8 +36,9 @@ def turnaround_figures() -> Iterator[Figure]:
 
     Flower's, ours, and ours without the trainer and without another pace. The client
     sends back its 1 MB of weights; one task is in flight. Then the same with another
-    task pushed ahead, and then nothing. The first task of every turn, which finds the
-    SuperNode idle for as long as the others' turns took, has figures of its own.
+    task pushed ahead, then with a codec, and then nothing. The first task of every
+    turn, which finds the SuperNode idle for as long as the others' turns took, has
+    figures of its own.
     """
     with tempfile.TemporaryDirectory(prefix="edge-") as folder:
         home = Path(folder)
@@ -55,6 +56,9 @@ def turnaround_figures() -> Iterator[Figure]:
             say("another task pushed ahead")
             queued = _run(deployment, home / "queued", ahead=1)
             yield from _seconds(queued, kinds, "push_to_reply_s_{}_queued")
+            say("one task in flight, 4 bits a number both ways")
+            coded = _run(deployment, home / "coded", ahead=0, codec="q4")
+            yield from _seconds(coded, kinds, "push_to_reply_s_{}_q4")
             say("without a task")
             time.sleep(_SETTLE_SECONDS)
             processes = {
@@ -64,7 +68,9 @@ def turnaround_figures() -> Iterator[Figure]:
             yield from _idle(processes)
 
 
-def _run(deployment: Deployment, output: Path, ahead: int) -> list[Answer]:
+def _run(
+    deployment: Deployment, output: Path, ahead: int, codec: str = ""
+) -> list[Answer]:
     run = deployment.run(
         _APP,
         output=str(output),
@@ -72,6 +78,7 @@ def _run(deployment: Deployment, output: Path, ahead: int) -> list[Answer]:
         blocks=_BLOCKS,
         tasks=_TASKS,
         ahead=ahead,
+        codec=codec,
     )
     run.wait(_PATIENCE)
     answers = read_answers(output)

@@ -1,7 +1,7 @@
 """How many bytes of a task and its reply Flower sends: full models and submodels."""
 
 import torch
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from torch import nn
 
@@ -18,10 +18,14 @@ __all__ = ["volume_figures"]
 _SHARE_LEFT_OUT = 0.25
 _DIGITS, _CIFAR = (1, 8, 8), (3, 32, 32)
 _CLASSES = 10
+_AS_IT_IS, _Q4 = wire.Coding(), wire.Coding("q4", "q4")
 
 
 def volume_figures() -> list[Figure]:
-    """Count the bytes of a task and its reply, of the full model and of 25 % less."""
+    """Count the bytes of a task and its reply.
+
+    Of the full model, of 25 % less, and of that with 4 bits a number.
+    """
     assume_identity(run_id=1)
     default = build_model("cnn", _DIGITS, _CLASSES, seed=0)
     resnet = build_model("resnet34", _CIFAR, _CLASSES, seed=0)
@@ -37,15 +41,25 @@ def _of(model: nn.Module, shape: tuple[int, ...], suffix: str) -> list[Figure]:
     return [
         Figure(f"update_bytes_full{suffix}", _update_bytes(full)),
         Figure(f"update_bytes_sliced{suffix}", _update_bytes(sliced)),
+        Figure(f"update_bytes_q4{suffix}", _update_bytes(sliced, _Q4)),
     ]
 
 
-def _update_bytes(state: State) -> int:
+def _update_bytes(state: State, coding: wire.Coding = _AS_IT_IS) -> int:
     """Return the bytes of all that Flower takes a task and its reply apart into."""
-    arrays = wire.to_record(state)
     keys = wire.RecordKeys()
+    arrays = wire.encode_weights(state, coding)
     order = wire.TaskConfig(round=1, seed=1)
-    task = wire.make_task(arrays, {"lr": 0.05}, order, node_id=1, keys=keys)
+    config = {"lr": 0.05, **coding.entries(keys.arrays)}
+    task = wire.make_task(arrays, config, order, node_id=1, keys=keys)
+    if coding.up:
+        changes = {
+            name: tensor
+            for name, tensor in state.items()
+            if wire.is_coded(name, tuple(tensor.shape), tensor.dtype)
+        }
+        coded = wire.encode_changes(changes, state, coding)
+        arrays = ArrayRecord({**wire.to_record(state), **coded})
     metrics = MetricRecord({keys.num_examples: 100, "train-loss": 0.5})
     content = RecordDict({keys.arrays: arrays, "metrics": metrics})
     task.metadata.__dict__["_message_id"] = task.object_id
