@@ -1,13 +1,9 @@
 """The run-config of ``flwr run``: its keys, and what they may be."""
 
 from flwr_asyncdrop.app.config.contradictions import has_scope
+from flwr_asyncdrop.app.config.key_table import INCIDENTAL, IRRELEVANT, key_table
 from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, Value
-from flwr_asyncdrop.app.config.run_config import (
-    INCIDENTAL,
-    IRRELEVANT,
-    RunConfig,
-    key_table,
-)
+from flwr_asyncdrop.app.config.run_config import RunConfig
 
 __all__ = [
     "INCIDENTAL",
