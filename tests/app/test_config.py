@@ -285,6 +285,7 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
         ({"trace": "/t.csv", "jitter": 0.1}, ["trace", "jitter"]),
         ({"trace": "/t.csv", "dropout": 0.1}, ["trace", "dropout"]),
         ({"trace": "/t.csv", "availability": 0.5}, ["trace", "availability"]),
+        ({"codec": "auto"}, ["bandwidth-mbps=0", "codec='auto'"]),
         ({"resume": "/a", "out-dir": "/b"}, ["resume='/a'", "out-dir='/b'"]),
         ({"resume": "/a", "checkpoint-every": 0}, ["resume='/a'", "checkpoint-every"]),
         (
@@ -304,6 +305,9 @@ def test_contradictions_leave_what_agrees_alone():
     RunConfig.parse({"algo": "layerwise-asyncdrop", "drop-rate": 0.5})
     RunConfig.parse({"algo": "fedavg", "combine": "trimmed-mean", "trim": 0.1})
     RunConfig.parse({"clock": "wall"})
+    RunConfig.parse({"clock": "wall", "codec": "auto"})
+    RunConfig.parse({"bandwidth-mbps": 5.0, "codec": "auto"})
+    RunConfig.parse({"trace": "/t.csv", "codec": "auto"})
     RunConfig.parse({"trace": "/t.csv", "duration": "paper", "selection": "uniform"})
     RunConfig.parse({"dataset": "cifar10", "download": True, "data-dir": "/data"})
     RunConfig.parse({"dataset": "imdb", "model": "lstm", "data-dir": "/data"})

@@ -12,6 +12,7 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import UnitGroup
+from flwr_asyncdrop.wire import Coding
 from tests.states import saved_and_read
 
 PART = Part(
@@ -37,6 +38,7 @@ ORDER = Order(
     part=PART,
     cost=TaskCost(0.5, 100, 120),
     timing=TIMING,
+    coding=Coding("q4", "top10%+q8", 5, 2**63 - 1, feedback=True),
     sent={"w": 2**64 - 1},
 )
 STATE = RunState(
