@@ -48,8 +48,9 @@ grpc-unit: $(VENV_GRPC)/ready
 grpc-e2e: $(VENV_GRPC)/ready
 	$(VENV_GRPC)/bin/python -m pytest -m e2e $(FLOWER_FACING)
 
-# Submodels of every model of the zoo, large ones too, and of 2,000 random modules, a disk
-# that fails at every write, then broken fleets: more than an hour and a half.
+# Submodels of every model of the zoo, large ones too, and of 2,000 random modules,
+# 100,000 damaged tensors, a disk that fails at every write, then broken fleets: more than
+# an hour and a half.
 nightly: setup
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000

@@ -48,7 +48,7 @@ class TopK(Scheme):
     @property
     def name(self) -> str:
         """E.g. ``"top10%+q4"``."""
-        percent = (Decimal(repr(self.share)) * 100).normalize()
+        percent = (Decimal(repr(float(self.share))) * 100).normalize()
         return f"top{percent:f}%+{self.inner.name}"
 
     def kept(self, count: int) -> int:

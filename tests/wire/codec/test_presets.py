@@ -3,6 +3,7 @@
 import pickle
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,11 @@ def test_a_scheme_is_known_by_its_name(name):
     assert NAMES[name].name == name
     assert len({scheme(name), NAMES[name]}) == 1
     assert pickle.loads(pickle.dumps(NAMES[name])) == NAMES[name]  # noqa: S301  # own
+
+
+def test_the_name_of_a_share_from_numpy():
+    assert TopK(np.float64(0.1)).name == "top10%+q4"
+    assert scheme(TopK(np.float32(0.1)).name) == TopK(np.float32(0.1))
 
 
 @given(
