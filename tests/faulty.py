@@ -76,6 +76,8 @@ class FaultyGrid(Grid):
     `done` it has done its work by then.
     """
 
+    answers_at_once = True
+
     def __init__(self, grid, faults=lambda name, number: None, *, done=False):
         self.grid = grid
         self.faults = faults

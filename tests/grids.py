@@ -24,6 +24,8 @@ class HandlerGrid(Grid):
     Time is its own: `sleep` moves it on. A handler that returns None never answers.
     """
 
+    answers_at_once = True
+
     def __init__(
         self,
         handler: Handler,

@@ -1,6 +1,7 @@
 """A Grid between the server and the real one that loses and repeats messages."""
 
 from collections.abc import Iterable
+from threading import Lock
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -8,6 +9,7 @@ from flwr.serverapp import Grid
 from benchmarks.chaos.faults import Fault, Plan
 from benchmarks.chaos.ledger import Ledger
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.flower_internals.grids import answers_at_once
 
 __all__ = ["ChaoticGrid"]
 
@@ -44,6 +46,12 @@ class ChaoticGrid(Grid):
         self._swallowed: set[str] = set()
         self._again: list[Message] = []
         self._away: dict[int, int] = {}
+        self._lock = Lock()
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether the grid that works does: else its calls are made in threads."""
+        return answers_at_once(self._grid)
 
     @property
     def run(self) -> object:
@@ -92,15 +100,22 @@ class ChaoticGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Pull replies: all, fewer, or more than there are."""
-        handed, self._again = self._again, []
         asked = [name for name in message_ids if name not in self._swallowed]
-        for reply in self._grid.pull_messages(asked) if asked else ():
+        replies = list(self._grid.pull_messages(asked)) if asked else []
+        with self._lock:
+            return self._handed(replies)
+
+    def _handed(self, replies: Iterable[Message]) -> list[Message]:
+        handed, self._again = self._again, []
+        for reply in replies:
             message_id = reply.metadata.reply_to_message_id
             fault = self._faults.pop(message_id, None)
             if fault is Fault.SWALLOWED:
                 self._swallowed.add(message_id)
                 continue
-            self._ledger.note("delivered", seed=self._seeds.pop(message_id, None))
+            # In place of an answer that it has lost, Flower delivers an error.
+            if not reply.has_error():
+                self._ledger.note("delivered", seed=self._seeds.pop(message_id, None))
             handed.append(reply)
             if fault is Fault.DUPLICATE:
                 handed.append(reply)

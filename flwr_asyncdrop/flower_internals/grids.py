@@ -29,6 +29,18 @@ GRID_ERRORS: tuple[type[BaseException], ...] = (Exception, *_refusals())
 """All that a call of a grid may raise, but for signals and the end of the process."""
 
 
+def answers_at_once(grid: Grid) -> bool:
+    """Return whether no call of a grid waits for anything far away.
+
+    So it is with a grid that says so, by an attribute of this name, and with Flower's
+    own but for the remote ones. Any other may be a wrapper around one of these.
+    """
+    if pull_function(grid) is not None:
+        return False
+    is_flowers = type(grid).__module__.startswith("flwr.")
+    return bool(getattr(grid, "answers_at_once", is_flowers))
+
+
 def pull_function(grid: Grid) -> PullMessages | None:
     """Return a copy of a grid's method that waits less for parts; the grid stays as is.
 

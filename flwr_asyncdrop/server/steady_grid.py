@@ -16,7 +16,11 @@ from flwr_asyncdrop.exceptions import (
     GridLostError,
     Interrupted,
 )
-from flwr_asyncdrop.flower_internals.grids import GRID_ERRORS, pull_function
+from flwr_asyncdrop.flower_internals.grids import (
+    GRID_ERRORS,
+    answers_at_once,
+    pull_function,
+)
 from flwr_asyncdrop.flower_internals.identity import unsent_copy
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.outages import Outages
@@ -47,9 +51,10 @@ class SteadyGrid(Grid):
     raises, are mistakes in a program; but not from a pull once any has worked.
 
     Flower's remote grids are called in threads, as they wait for their SuperLink
-    however long it is away. `patiently` is entered around each push and each look for
-    nodes; it may raise Interrupted, which ends a look with the nodes seen last, so that
-    the run can get to a point at which it can be saved.
+    however long it is away. So is any grid that does not say `answers_at_once`: it may
+    be a wrapper around one of these. `patiently` is entered around each push and each
+    look for nodes; it may raise Interrupted, which ends a look with the nodes seen
+    last, so that the run can get to a point at which it can be saved.
     """
 
     def __init__(
@@ -69,13 +74,9 @@ class SteadyGrid(Grid):
         self._sleep = sleep
         self._patiently = patiently
         self._outages = Outages(patience, timer)
-        pull = pull_function(grid)
-        self._is_remote = pull is not None
-        self._pulls = (
-            direct_pulls(OneByOne(lambda ids: grid.pull_messages(ids)))
-            if pull is None
-            else ThreadedPulls(OneByOne(pull))
-        )
+        pull = OneByOne(pull_function(grid) or (lambda ids: grid.pull_messages(ids)))
+        self._may_block = not answers_at_once(grid)
+        self._pulls = ThreadedPulls(pull) if self._may_block else direct_pulls(pull)
         self._has_pulled = False
         self._node_ids: list[int] | None = None
         self._look: TimedCall[list[int]] | None = None
@@ -215,13 +216,13 @@ class SteadyGrid(Grid):
         def call() -> list[str | None]:
             return list(self._grid.push_messages([message]))
 
-        if not self._is_remote:
+        if not self._may_block:
             return call()
         left = self._patience - self._outages.duration(_PUSH)
         return TimedCall(call).result(left)
 
     def _look_for_nodes(self) -> list[int]:
-        if not self._is_remote:
+        if not self._may_block:
             return list(self._grid.get_node_ids())
         if self._look is not None and self._look.is_under_way:
             raise TimeoutError("the call before has not returned yet")

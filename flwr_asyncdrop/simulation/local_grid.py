@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
+from threading import RLock
 from typing import ClassVar, Self
 
 from flwr.app import Context, Error, Message, RecordDict, UserConfig, UserConfigValue
@@ -50,9 +51,9 @@ class LocalGrid(Grid):
     600 s, is killed and replaced, with a warning; its task is run again once, so that
     the answers are the same. (Linux only: elsewhere nobody says how a process is.)
 
-    All calls must come from one thread. Use it as a context manager, or call
-    `close`; else the workers end when the grid is garbage-collected, or with this
-    process, however that ends.
+    Calls may come from several threads; one waits for the other. Use it as a context
+    manager, or call `close`; else the workers end when the grid is garbage-collected,
+    or with this process, however that ends.
 
     Parameters
     ----------
@@ -86,6 +87,9 @@ class LocalGrid(Grid):
     has_all_nodes: ClassVar[bool] = True
     """None will come or go, so a server need not wait for more."""
 
+    answers_at_once: ClassVar[bool] = True
+    """No call waits for anything far away."""
+
     def __init__(
         self,
         client_app: ClientAppSource | None = None,
@@ -113,6 +117,7 @@ class LocalGrid(Grid):
             settings = dict(run_config or {})
             context = Context(_RUN_ID, node, config, RecordDict(), settings)
             self._contexts[node] = context
+        self._lock = RLock()
         self._numbers = count(1)
         self._queue = TaskQueue()
         self._open: set[str] = set()
@@ -174,16 +179,17 @@ class LocalGrid(Grid):
         A message for a node that does not exist has none, and is logged. A message that
         waits is not copied: leave its content as it is until it has been answered.
         """
-        self._check_open()
-        ids = []
-        for message in messages:
-            if message.metadata.dst_node_id not in self._contexts:
-                node = message.metadata.dst_node_id
-                _log.error("No node %d: the message is dropped.", node)
-            else:
-                ids.append(self._accept(message))
-        self._hand_out()
-        return ids
+        with self._lock:
+            self._check_open()
+            ids = []
+            for message in messages:
+                if message.metadata.dst_node_id not in self._contexts:
+                    node = message.metadata.dst_node_id
+                    _log.error("No node %d: the message is dropped.", node)
+                else:
+                    ids.append(self._accept(message))
+            self._hand_out()
+            return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies there are, each one once, in the order of the ids.
@@ -191,14 +197,15 @@ class LocalGrid(Grid):
         An id that is unknown, or whose reply was returned before, gives an Error reply,
         as in Flower.
         """
-        self._collect(0.0)
-        return [
-            self._replies.pop(message_id)
-            if message_id in self._replies
-            else self._unknown(message_id)
-            for message_id in dict.fromkeys(message_ids)
-            if message_id not in self._open
-        ]
+        with self._lock:
+            self._collect(0.0)
+            return [
+                self._replies.pop(message_id)
+                if message_id in self._replies
+                else self._unknown(message_id)
+                for message_id in dict.fromkeys(message_ids)
+                if message_id not in self._open
+            ]
 
     def wait_any(
         self, message_ids: Collection[str], timeout: float | None = None
@@ -209,12 +216,13 @@ class LocalGrid(Grid):
         whether there is something.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        while message_ids and self._open.issuperset(message_ids):
-            left = None if end is None else max(0.0, end - time.monotonic())
-            self._collect(left)
-            if left == 0.0:
-                break
-        return not self._open.issuperset(message_ids)
+        with self._lock:
+            while message_ids and self._open.issuperset(message_ids):
+                left = None if end is None else max(0.0, end - time.monotonic())
+                self._collect(left)
+                if left == 0.0:
+                    break
+            return not self._open.issuperset(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

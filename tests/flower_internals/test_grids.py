@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import Message, RecordDict
 
-from flwr_asyncdrop.flower_internals.grids import pull_function
+from flwr_asyncdrop.flower_internals.grids import answers_at_once, pull_function
 from flwr_asyncdrop.flower_internals.identity import Run
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.simulation import LocalGrid
@@ -110,6 +110,21 @@ def test_the_pulls_go_through_a_copy_of_flowers_own_method(grid):
 @pytest.mark.parametrize("kind", [HandlerGrid, OverridingGrid, IN_MEMORY, LocalGrid])
 def test_a_grid_that_answers_at_once_or_in_its_own_way_is_asked_directly(kind):
     assert pull_function(kind.__new__(kind)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_once"),
+    [
+        (FLOWERS, False),
+        (UsersGrid, False),
+        (OverridingGrid, False),
+        (IN_MEMORY, True),
+        (LocalGrid, True),
+        (HandlerGrid, True),
+    ],
+)
+def test_who_answers_at_once(kind, at_once):
+    assert answers_at_once(kind.__new__(kind)) == at_once
 
 
 def test_what_replaces_a_grids_method_counts():

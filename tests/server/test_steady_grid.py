@@ -251,3 +251,59 @@ def test_every_call_of_a_grid_has_a_policy():
     grid._sleep(1)
     assert len(grid.pull_messages([sent])) == 1
     assert grid.get_node_ids() == [1, 2, 3]
+
+
+class Wrapper(FaultyGrid):
+    """A grid of somebody's that wraps another one, and says nothing of itself."""
+
+    def __getattribute__(self, name):
+        if name == "answers_at_once":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class Stuck:
+    """Hangs in the calls of a name until it is let go."""
+
+    def __init__(self, name):
+        self.name, self.back = name, threading.Event()
+
+    def __call__(self, name, number):
+        if name == self.name:
+            self.back.wait(20)
+
+
+@pytest.fixture
+def stuck():
+    made = []
+
+    def make(name):
+        made.append(Stuck(name))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.back.set()
+
+
+def test_a_wrapped_grid_that_hangs_in_a_push_is_lost_at_the_patience(stuck):
+    grid = SteadyGrid(Wrapper(HandlerGrid(echo), stuck("push_messages")), patience=0.3)
+    began = time.monotonic()
+    with pytest.raises(GridLostError, match="TimeoutError: it has not returned for"):
+        grid.push(message())
+    assert time.monotonic() - began < 5
+
+
+def test_a_wrapped_grid_that_hangs_in_a_pull_delays_nobody(stuck):
+    hangs = stuck("pull_messages")
+    grid = SteadyGrid(Wrapper(HandlerGrid(echo), hangs))
+    message_id = grid.push(message())
+    began = time.monotonic()
+    assert grid.pulls([message_id]) == []
+    assert time.monotonic() - began < 5
+    hangs.back.set()
+    deadline = time.monotonic() + 10
+    while not (pulls := grid.pulls([message_id])):
+        assert time.monotonic() < deadline
+    (reply,) = pulls[0].replies
+    assert not reply.has_error()
