@@ -52,7 +52,7 @@ sys.meta_path.insert(0, Hidden())
 from flwr_asyncdrop.cli.main import main
 sys.exit(main(sys.argv[2:]))
 """
-REQUIRED = ["flwr", "torch", "numpy", "safetensors", "packaging", "rich"]
+REQUIRED = ["flwr", "torch", "numpy", "safetensors", "zstandard", "packaging", "rich"]
 # The doctor itself does without these.
 OPTIONAL = ["PIL", "psutil,matplotlib,jinja2,sklearn,torchvision,numba,ray"]
 
