@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flwr_asyncdrop.checkpoint import Checkpointer
     from flwr_asyncdrop.client import (
         CapacityMod,
+        FrozenMod,
         load_personal,
         load_submodel,
         save_personal,
@@ -55,6 +56,7 @@ __all__ = [
     "FaultPolicy",
     "FedBuff",
     "FedBuffWait",
+    "FrozenMod",
     "HeteroAsyncDrop",
     "LayerwiseAsyncDrop",
     "LocalGrid",
@@ -74,6 +76,7 @@ _HOMES = {
     "Checkpointer": "flwr_asyncdrop.checkpoint",
     "DeviceProfile": "flwr_asyncdrop.fleet",
     "FaultPolicy": "flwr_asyncdrop.fleet.faults",
+    "FrozenMod": "flwr_asyncdrop.client",
     "LocalGrid": "flwr_asyncdrop.simulation",
     "StepDecay": "flwr_asyncdrop.server.schedule",
     "load_personal": "flwr_asyncdrop.client",

@@ -1,7 +1,14 @@
 """The client's side: loading a submodel, local training, a device's capacity."""
 
 from flwr_asyncdrop.client.capacity import CapacityMod
+from flwr_asyncdrop.client.frozen import FrozenMod
 from flwr_asyncdrop.client.loading import load_submodel
 from flwr_asyncdrop.client.personal import load_personal, save_personal
 
-__all__ = ["CapacityMod", "load_personal", "load_submodel", "save_personal"]
+__all__ = [
+    "CapacityMod",
+    "FrozenMod",
+    "load_personal",
+    "load_submodel",
+    "save_personal",
+]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -96,7 +97,7 @@ class Assignment:
             torch_generator(state.seed, "mask", state.dispatched),
             device,
             server_round,
-            lambda: unit_scores(plan, state.arrays, state.initial),
+            lambda: unit_scores(_trained(plan, state), state.arrays, state.initial),
         )
         keep = self.masks.choose(context)
         if self._masked:
@@ -106,10 +107,12 @@ class Assignment:
         indices = plan.indices(keep)
         shapes = plan.shapes_of(indices)
         cut = silenced if self._masked else extract
+        indices = only(indices, state.arrays)
+        sent = plan.shapes if self._masked else shapes
         return Part(
             cut(state.arrays, indices),
             indices,
-            plan.shapes if self._masked else shapes,
+            {name: sent[name] for name in sent if name not in state.frozen.tensors},
             1.0 if self._masked else self._share(keep, shapes),
             self._masked,
             dict(zip(plan.groups, keep, strict=True)),
@@ -136,8 +139,16 @@ class Assignment:
             keep = self.masks.choose(context)
             shapes = plan.shapes_of(plan.indices(keep))
             compute = self._share(keep, shapes)
-        size = _num_bytes(shapes, state)
+        frozen = state.frozen.tensors
+        sent = {name: shape for name, shape in shapes.items() if name not in frozen}
+        size = _num_bytes(sent, state)
         return TaskCost(compute, size, size)
+
+    def all_indices(self, part: Part) -> Indices:
+        """Return the kept positions of a part, of frozen tensors as well."""
+        if self._plan is None or not part.kept:
+            return part.indices
+        return self._plan.indices(tuple(part.kept[g] for g in self._plan.groups))
 
     def _share(self, keep: Keep, shapes: Mapping[str, tuple[int, ...]]) -> float:
         sizes = tuple(shapes.values())
@@ -183,10 +194,18 @@ def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
 
 def _num_bytes(shapes: Mapping[str, tuple[int, ...]], state: RunState) -> int:
     """Return the size of tensors of these shapes and the state's types."""
+    tensors = state.frozen.tensors | state.arrays
     return sum(
-        math.prod(shape) * state.arrays[name].element_size()
+        math.prod(shape) * tensors[name].element_size()
         for name, shape in shapes.items()
     )
+
+
+def _trained(plan: Plan, state: RunState) -> Plan:
+    """Return the plan with the parameters that train: others never move."""
+    if not state.frozen.tensors:
+        return plan
+    return replace(plan, parameters=plan.parameters & state.arrays.keys())
 
 
 def _check_extra(extra: Mapping[str, State], arrays: State) -> None:
@@ -205,7 +224,7 @@ def _check_extra(extra: Mapping[str, State], arrays: State) -> None:
 def _check_size(state: RunState, most_bytes: float) -> None:
     if most_bytes == math.inf:
         return
-    size = sum(tensor.nbytes for tensor in state.arrays.values())
+    size = sum(tensor.nbytes for tensor in state.served.values())
     if size > most_bytes:
         raise CapacityError(
             f"the full model has {size:,} bytes, and {most_bytes:,.0f} is the most: "

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from statistics import fmean
 from typing import Literal
 
@@ -22,7 +23,6 @@ from flwr_asyncdrop.submodel import (
     Inputs,
     Plan,
     Scope,
-    State,
     plan_blocks,
     plan_submodels,
 )
@@ -94,7 +94,7 @@ def discover(
 
 
 def first_costs(
-    assignment: Assignment, initial: State, seed: int, num_ranks: int
+    assignment: Assignment, state: RunState, num_ranks: int
 ) -> Sequence[TaskCost]:
     """Return what a task of each speed rank asks of its device at first.
 
@@ -102,12 +102,12 @@ def first_costs(
     """
     # A policy may change whenever it is asked, and the run has not begun.
     assignment = assignment.with_masks(deepcopy(assignment.masks))
-    state = RunState.start_from(initial, seed)
     costs = []
     for rank in range(num_ranks):
-        drawn = []
-        for state.dispatched in range(_TASKS_TRIED):
-            drawn.append(assignment.first_cost(state, rank, num_ranks))
+        drawn = [
+            assignment.first_cost(replace(state, dispatched=number), rank, num_ranks)
+            for number in range(_TASKS_TRIED)
+        ]
         costs.append(_mean(drawn))
     return costs
 

@@ -3,7 +3,7 @@
 A task travels as one ``ArrayRecord`` (the submodel) and one ``ConfigRecord``: the
 user's own train config plus the keys of `TaskConfig` and `kept_entries`. The client
 learns the widths from the shapes that it receives; which units they are matters only to
-one that keeps layers of its own.
+one that keeps layers of its own, or frozen ones.
 """
 
 from flwr_asyncdrop.wire.devices import (
@@ -12,6 +12,18 @@ from flwr_asyncdrop.wire.devices import (
     is_probe,
     make_probe,
     read_report,
+)
+from flwr_asyncdrop.wire.frozen import (
+    FROZEN_RECORD,
+    FrozenPart,
+    ask_for_frozen,
+    bring,
+    completed,
+    frozen_entries,
+    lacks_frozen,
+    left_out,
+    read_frozen,
+    without_frozen,
 )
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
@@ -33,28 +45,38 @@ from flwr_asyncdrop.wire.tasks import (
 )
 
 __all__ = [
+    "FROZEN_RECORD",
     "MAX_EXAMPLES",
     "NUM_PARTITIONS",
     "PARTITION_ID",
     "DeviceReport",
     "Expected",
+    "FrozenPart",
     "Kept",
     "RecordKeys",
     "Reply",
     "TaskConfig",
     "add_report",
     "array_bytes",
+    "ask_for_frozen",
+    "bring",
+    "completed",
     "flat_metrics",
     "from_record",
+    "frozen_entries",
     "is_probe",
     "kept_entries",
+    "lacks_frozen",
+    "left_out",
     "make_probe",
     "make_task",
     "read_config",
     "read_evaluation",
+    "read_frozen",
     "read_kept",
     "read_reply",
     "read_report",
     "read_task",
     "to_record",
+    "without_frozen",
 ]
