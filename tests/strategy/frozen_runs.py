@@ -7,9 +7,11 @@ import torch
 from flwr.app import Context, Message, MessageType, MetricRecord, RecordDict
 
 from flwr_asyncdrop import FrozenMod, load_submodel, speed_levels, wire
+from flwr_asyncdrop.exceptions import AsyncDropError
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.seeding import torch_generator
 from tests.grids import HandlerGrid
-from tests.runs import Recorder, answer, mlp, record, residual_mlp
+from tests.runs import Recorder, answer, failing, mlp, record, residual_mlp
 from tests.strategies import STRATEGIES
 
 INPUTS = torch.zeros(1, 4)
@@ -60,7 +62,11 @@ class Nodes:
         context = self.contexts.setdefault(node, Context(1, node, {}, RecordDict(), {}))
         self.got.append((node, RecordDict(dict(message.content))))
         # A device has its own copy of a message.
-        reply = mod(copy.deepcopy(message), context, partial(self.train, net=self.net))
+        app = partial(self.train, net=self.net)
+        try:
+            reply = mod(copy.deepcopy(message), context, app)
+        except (AsyncDropError, RuntimeError) as error:
+            return failing(message, one_line(error))
         self.replied.append((node, reply.content))
         return reply
 
@@ -82,11 +88,13 @@ class Nodes:
         return sum(not content.metric_records for _, content in self.replied)
 
 
-def go(algorithm="async-fedavg", nodes=None, *, rounds=4, callbacks=(), start=(), **changes):
+def go(
+    algorithm="async-fedavg", nodes=None, *, rounds=4, callbacks=(), start=(), **changes
+):
     """Run; return the nodes, the recorder and the result."""
     net = NETS[algorithm]
     nodes = nodes or Nodes(net, node_ids=range(1, 6))
-    recorder = Recorder()
+    recorder = Recorder(tasks_each=1 + changes.get("queue_ahead", 0))
     settings = {
         "in_flight": 3,
         "fleet": speed_levels,
@@ -104,3 +112,10 @@ def go(algorithm="async-fedavg", nodes=None, *, rounds=4, callbacks=(), start=()
 
 def weights(arrays):
     return {name: t.tolist() for name, t in wire.from_record(arrays).items()}
+
+
+class RoundGrid(HandlerGrid):
+    """A grid that serves Flower's synchronous strategies too."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return [reply for message in messages if (reply := self.handler(message))]
