@@ -2,8 +2,8 @@
 
 from flwr.clientapp import ClientApp
 
-from flwr_asyncdrop.app.client import capacity, evaluate, train
+from flwr_asyncdrop.app.client import capacity, evaluate, frozen, train
 
-app = ClientApp(mods=[capacity])
+app = ClientApp(mods=[capacity, frozen])
 app.train()(train)
 app.evaluate()(evaluate)

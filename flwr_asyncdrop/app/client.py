@@ -25,6 +25,7 @@ from flwr_asyncdrop.app.experiment import (
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
 from flwr_asyncdrop.client.capacity import CapacityMod
+from flwr_asyncdrop.client.frozen import FrozenMod
 from flwr_asyncdrop.client.state import read_client_state, write_client_state
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.objectives import LocalTask
@@ -55,6 +56,7 @@ def probe(context: Context) -> float:
 
 
 capacity = CapacityMod(probe)
+frozen = FrozenMod(lambda context: initial_model(_config(context)))
 
 
 def train(message: Message, context: Context) -> Message:
