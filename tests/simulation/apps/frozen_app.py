@@ -31,7 +31,8 @@ def train(message, context):
     seed = read_task(message).seed
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed))
     model(x).square().mean().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    with torch.no_grad():
+        model.head.weight -= 0.1 * model.head.weight.grad
     arrays, metrics = ArrayRecord(model.state_dict()), {"num-examples": 8}
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=message)
