@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
@@ -31,6 +31,8 @@ from flwr_asyncdrop.submodel import (
 
 ComputeShare = Callable[[Keep, Mapping[str, tuple[int, ...]]], float]
 """From a submodel's units and shapes to its compute over the full model's."""
+
+Value = TypeVar("Value")
 
 DurationRule = Literal["flops", "paper"]
 """What compute is measured in: FLOPs, or units as the paper has it."""
@@ -107,12 +109,11 @@ class Assignment:
         indices = plan.indices(keep)
         shapes = plan.shapes_of(indices)
         cut = silenced if self._masked else extract
-        indices = only(indices, state.arrays)
-        sent = plan.shapes if self._masked else shapes
+        indices = _sent(indices, state)
         return Part(
             cut(state.arrays, indices),
             indices,
-            {name: sent[name] for name in sent if name not in state.frozen.tensors},
+            _sent(plan.shapes if self._masked else shapes, state),
             1.0 if self._masked else self._share(keep, shapes),
             self._masked,
             dict(zip(plan.groups, keep, strict=True)),
@@ -139,9 +140,7 @@ class Assignment:
             keep = self.masks.choose(context)
             shapes = plan.shapes_of(plan.indices(keep))
             compute = self._share(keep, shapes)
-        frozen = state.frozen.tensors
-        sent = {name: shape for name, shape in shapes.items() if name not in frozen}
-        size = _num_bytes(sent, state)
+        size = _num_bytes(_sent(shapes, state), state)
         return TaskCost(compute, size, size)
 
     def all_indices(self, part: Part) -> Indices:
@@ -199,6 +198,12 @@ def _num_bytes(shapes: Mapping[str, tuple[int, ...]], state: RunState) -> int:
         math.prod(shape) * tensors[name].element_size()
         for name, shape in shapes.items()
     )
+
+
+def _sent(by_name: Mapping[str, Value], state: RunState) -> dict[str, Value]:
+    """Return what is said of the tensors that travel."""
+    frozen = state.frozen.tensors
+    return {name: value for name, value in by_name.items() if name not in frozen}
 
 
 def _trained(plan: Plan, state: RunState) -> Plan:

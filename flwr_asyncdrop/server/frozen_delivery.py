@@ -1,16 +1,20 @@
 """Which devices get the frozen tensors with their next task."""
 
+import logging
 from collections.abc import Iterable
 
 from flwr.app import ArrayRecord, Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.readable import printable, readable_bytes, shown
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import Frozen
 
+logger = logging.getLogger("flwr.asyncdrop")
+
+_MANY = 3
 # How load_submodel and PyTorch say that tensors are missing.
 _INCOMPLETE = ("also needs the tensor", "Missing key(s) in state_dict")
 
@@ -41,6 +45,7 @@ class FrozenDelivery:
         self._asked: set[int] = set()
         # Tasks that were sent again to be done, by the number of their order.
         self._again: set[int] = set()
+        self._times: dict[int, int] = {}  # that a device has asked, for the log
 
     def state_dict(self) -> StateDict:
         """Return who has them, and what is on its way."""
@@ -123,8 +128,23 @@ class FrozenDelivery:
             )
         # A task that left before it got them says nothing new.
         if not self.simulated and number > self._brought.get(device, -1):
-            self._asked.add(device)
+            self._note(frozen, device)
         raise FrozenLackedError
+
+    def _note(self, frozen: Frozen, device: int) -> None:
+        self._asked.add(device)
+        self._times[device] = times = self._times.get(device, 0) + 1
+        size = readable_bytes(wire.array_bytes(self.record(frozen)))
+        logger.info("device %d lacks what does not train: it gets %s", device, size)
+        if times == _MANY:
+            logger.warning(
+                "device %d has asked %d times for what does not train (%s): it loses "
+                "its context.state between tasks; give its FrozenMod the model that "
+                "it has, FrozenMod(lambda context: Net())",
+                device,
+                times,
+                size,
+            )
 
     def _brings(self, number: int) -> bool:
         return self.always or number in self._bringing or number in self._again

@@ -53,7 +53,8 @@ def savings(
     All units of a group weigh the same, so it does not matter which ones are dropped.
     Where a count of units is rounded by chance, a row is the mean of a few draws. The
     model and each submodel run once, on the first of the inputs that `plan_submodels`
-    takes. A rate outside [0, 1) raises ConfigError.
+    takes. Bytes are those that travel: parameters without ``requires_grad`` do not,
+    unless all are so. A rate outside [0, 1) raises ConfigError.
     """
     example_inputs = examples_of(example_inputs, example_kwargs)
     for rate in rates:
@@ -143,6 +144,9 @@ class _FlopCounter(DispatchMode):
 
 
 def _num_bytes(model: nn.Module) -> int:
-    """Return the size of the ``state_dict``: tied tensors count under each name."""
+    """Return the size of what travels: tied tensors count under each name."""
     tensors = tensors_of(model).values()
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    fixed = [t for t in tensors if isinstance(t, nn.Parameter) and not t.requires_grad]
+    parameters = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
+    size = sum(tensor.nbytes for tensor in tensors)
+    return size - (len(fixed) < len(parameters)) * sum(t.nbytes for t in fixed)

@@ -1,5 +1,6 @@
 """Who gets the frozen tensors, and how often."""
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -228,3 +229,15 @@ def test_a_reply_with_frozen_tensors_is_refused_by_name():
     with pytest.raises(ReplyError, match=r"'f'.*mods=\[FrozenMod\(\)\]") as error:
         server.reply(server.order()[0], reply)
     assert error.value.kind == "names"
+
+
+def test_a_device_that_always_forgets_is_named_once(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    server = Server(unasked=False)
+    for _ in range(5):
+        with pytest.raises(FrozenLackedError):
+            server.ask(server.order(7)[0])
+        server.reply(server.order(7)[0])
+    warned = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warned) == 1
+    assert "device 7 has asked 3 times" in warned[0]
