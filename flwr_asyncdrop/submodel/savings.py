@@ -21,7 +21,7 @@ from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.transfer import extract
-from flwr_asyncdrop.submodel.types import Inputs, examples_of, tensors_of
+from flwr_asyncdrop.submodel.types import Inputs, examples_of, frozen_of, tensors_of
 
 _NUM_DRAWS = 4
 
@@ -145,8 +145,6 @@ class _FlopCounter(DispatchMode):
 
 def _num_bytes(model: nn.Module) -> int:
     """Return the size of what travels: tied tensors count under each name."""
-    tensors = tensors_of(model).values()
-    fixed = [t for t in tensors if isinstance(t, nn.Parameter) and not t.requires_grad]
-    parameters = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
-    size = sum(tensor.nbytes for tensor in tensors)
-    return size - (len(fixed) < len(parameters)) * sum(t.nbytes for t in fixed)
+    tensors = tensors_of(model)
+    frozen = frozen_of(tensors)
+    return sum(t.nbytes for name, t in tensors.items() if name not in frozen)

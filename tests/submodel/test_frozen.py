@@ -7,8 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from flwr_asyncdrop.submodel import Frozen, content_hash, split
+from flwr_asyncdrop.submodel import (
+    Frozen,
+    content_hash,
+    declare_plan,
+    plan_submodels,
+    split,
+    verify_plan,
+)
+from flwr_asyncdrop.submodel.types import frozen_of, tensors_of
 
 DTYPES = (
     torch.float32,
@@ -85,3 +94,35 @@ def test_nothing_frozen_changes_nothing():
     assert trained is state
     assert frozen == Frozen()
     assert frozen.complete(trained) is trained
+
+
+class TestPlans:
+    """A frozen layer is narrowed like others; the report says that it does not travel."""
+
+    def net(self, *, freeze):
+        net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+        net[0].requires_grad_(not freeze)
+        return net
+
+    def test_units_are_the_same(self):
+        inputs = torch.zeros(1, 4)
+        frozen = plan_submodels(self.net(freeze=True), inputs)
+        whole = plan_submodels(self.net(freeze=False), inputs)
+        assert frozen.groups == whole.groups
+        assert frozen.axes.keys() == whole.axes.keys()
+        assert frozen.frozen == {"0.weight", "0.bias"}
+        assert whole.frozen == set()
+        line = "does not train, nor travel: 68.2% of the elements"  # 30 of 44
+        assert line in frozen.report()
+        assert "travel" not in whole.report()
+
+    def test_a_declared_plan_knows_when_it_is_verified(self):
+        net = self.net(freeze=True)
+        shapes = {name: tensor.shape for name, tensor in net.state_dict().items()}
+        units = {"hidden": {"0.weight": 0, "0.bias": 0, "2.weight": 1}}
+        plan = verify_plan(net, torch.zeros(1, 4), declare_plan(shapes, units))
+        assert plan.frozen == {"0.weight", "0.bias"}
+
+    def test_where_nothing_requires_a_gradient_all_counts(self):
+        net = self.net(freeze=True).requires_grad_(False)
+        assert frozen_of(tensors_of(net)) == set()
