@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flwr_asyncdrop.client import (
         CapacityMod,
         CodecMod,
+        FrozenMod,
         load_personal,
         load_submodel,
         save_personal,
@@ -57,6 +58,7 @@ __all__ = [
     "FaultPolicy",
     "FedBuff",
     "FedBuffWait",
+    "FrozenMod",
     "HeteroAsyncDrop",
     "LayerwiseAsyncDrop",
     "LocalGrid",
@@ -77,6 +79,7 @@ _HOMES = {
     "Checkpointer": "flwr_asyncdrop.checkpoint",
     "DeviceProfile": "flwr_asyncdrop.fleet",
     "FaultPolicy": "flwr_asyncdrop.fleet.faults",
+    "FrozenMod": "flwr_asyncdrop.client",
     "LocalGrid": "flwr_asyncdrop.simulation",
     "StepDecay": "flwr_asyncdrop.server.schedule",
     "load_personal": "flwr_asyncdrop.client",

@@ -2,8 +2,8 @@
 
 from flwr.clientapp import ClientApp
 
-from flwr_asyncdrop.app.client import capacity, codec, evaluate, train
+from flwr_asyncdrop.app.client import capacity, codec, evaluate, frozen, train
 
-app = ClientApp(mods=[capacity, codec])
+app = ClientApp(mods=[capacity, codec, frozen])
 app.train()(train)
 app.evaluate()(evaluate)

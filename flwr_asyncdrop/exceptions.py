@@ -77,8 +77,9 @@ class ReplyError(AsyncDropError):
 
     `kind` counts failures of a sort: ``"client-error"``, ``"records"`` (not one
     ArrayRecord), ``"names"``, ``"unreadable"``, ``"shape"``, ``"dtype"``,
-    ``"non-finite"``, ``"variance"``, ``"counter"``, ``"num-examples"``, ``"metrics"``
-    or ``"outlier"`` (its change is far outside what others send).
+    ``"non-finite"``, ``"variance"``, ``"counter"``, ``"num-examples"``, ``"metrics"``,
+    ``"frozen"`` (it asks for tensors that it was sent) or ``"outlier"`` (its change is
+    far outside what others send).
     """
 
     def __init__(self, kind: str, message: str) -> None:

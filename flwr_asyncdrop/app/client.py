@@ -26,6 +26,7 @@ from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
 from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.codec_mod import CodecMod
+from flwr_asyncdrop.client.frozen import FrozenMod
 from flwr_asyncdrop.client.state import read_client_state, write_client_state
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.objectives import LocalTask
@@ -57,6 +58,7 @@ def probe(context: Context) -> float:
 
 capacity = CapacityMod(probe)
 codec = CodecMod()
+frozen = FrozenMod(lambda context: initial_model(_config(context)))
 
 
 def train(message: Message, context: Context) -> Message:

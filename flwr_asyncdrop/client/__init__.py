@@ -2,7 +2,15 @@
 
 from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.codec_mod import CodecMod
+from flwr_asyncdrop.client.frozen import FrozenMod
 from flwr_asyncdrop.client.loading import load_submodel
 from flwr_asyncdrop.client.personal import load_personal, save_personal
 
-__all__ = ["CapacityMod", "CodecMod", "load_personal", "load_submodel", "save_personal"]
+__all__ = [
+    "CapacityMod",
+    "CodecMod",
+    "FrozenMod",
+    "load_personal",
+    "load_submodel",
+    "save_personal",
+]

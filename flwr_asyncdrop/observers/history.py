@@ -119,7 +119,7 @@ class HistoryWriter(Callback):
                 "schema": SCHEMA,
                 "seed": state.seed,
                 "devices": state.num_devices,
-                "full_bytes": wire.array_bytes(wire.to_record(state.arrays)),
+                "full_bytes": wire.array_bytes(wire.to_record(state.served)),
                 **self._run,
             },
             {"run": uuid4().hex, **self._machine},

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
@@ -30,6 +31,8 @@ from flwr_asyncdrop.submodel import (
 
 ComputeShare = Callable[[Keep, Mapping[str, tuple[int, ...]]], float]
 """From a submodel's units and shapes to its compute over the full model's."""
+
+Value = TypeVar("Value")
 
 DurationRule = Literal["flops", "paper"]
 """What compute is measured in: FLOPs, or units as the paper has it."""
@@ -96,7 +99,7 @@ class Assignment:
             torch_generator(state.seed, "mask", state.dispatched),
             device,
             server_round,
-            lambda: unit_scores(plan, state.arrays, state.initial),
+            lambda: unit_scores(_trained(plan, state), state.arrays, state.initial),
         )
         keep = self.masks.choose(context)
         if self._masked:
@@ -106,10 +109,11 @@ class Assignment:
         indices = plan.indices(keep)
         shapes = plan.shapes_of(indices)
         cut = silenced if self._masked else extract
+        indices = _sent(indices, state)
         return Part(
             cut(state.arrays, indices),
             indices,
-            plan.shapes if self._masked else shapes,
+            _sent(plan.shapes if self._masked else shapes, state),
             1.0 if self._masked else self._share(keep, shapes),
             self._masked,
             dict(zip(plan.groups, keep, strict=True)),
@@ -143,10 +147,17 @@ class Assignment:
             keep = self.masks.choose(context)
             shapes = plan.shapes_of(plan.indices(keep))
             compute = self._share(keep, shapes)
+        sent = _sent(shapes, state)
         if sizes is not None:
-            return TaskCost(compute, *sizes(shapes))
-        size = _num_bytes(shapes, state)
+            return TaskCost(compute, *sizes(sent))
+        size = _num_bytes(sent, state)
         return TaskCost(compute, size, size)
+
+    def all_indices(self, part: Part) -> Indices:
+        """Return the kept positions of a part, of frozen tensors as well."""
+        if self._plan is None or not part.kept:
+            return part.indices
+        return self._plan.indices(tuple(part.kept[g] for g in self._plan.groups))
 
     def _share(self, keep: Keep, shapes: Mapping[str, tuple[int, ...]]) -> float:
         sizes = tuple(shapes.values())
@@ -192,10 +203,24 @@ def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
 
 def _num_bytes(shapes: Mapping[str, tuple[int, ...]], state: RunState) -> int:
     """Return the size of tensors of these shapes and the state's types."""
+    tensors = state.frozen.tensors | state.arrays
     return sum(
-        math.prod(shape) * state.arrays[name].element_size()
+        math.prod(shape) * tensors[name].element_size()
         for name, shape in shapes.items()
     )
+
+
+def _sent(by_name: Mapping[str, Value], state: RunState) -> dict[str, Value]:
+    """Return what is said of the tensors that travel."""
+    frozen = state.frozen.tensors
+    return {name: value for name, value in by_name.items() if name not in frozen}
+
+
+def _trained(plan: Plan, state: RunState) -> Plan:
+    """Return the plan with the parameters that train: others never move."""
+    if not state.frozen.tensors:
+        return plan
+    return replace(plan, parameters=plan.parameters & state.arrays.keys())
 
 
 def _check_extra(extra: Mapping[str, State], arrays: State) -> None:
@@ -214,7 +239,7 @@ def _check_extra(extra: Mapping[str, State], arrays: State) -> None:
 def _check_size(state: RunState, most_bytes: float) -> None:
     if most_bytes == math.inf:
         return
-    size = sum(tensor.nbytes for tensor in state.arrays.values())
+    size = sum(tensor.nbytes for tensor in state.served.values())
     if size > most_bytes:
         raise CapacityError(
             f"the full model has {size:,} bytes, and {most_bytes:,.0f} is the most: "

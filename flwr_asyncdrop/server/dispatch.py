@@ -22,6 +22,7 @@ from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.coder import Coder
 from flwr_asyncdrop.server.fingerprint import fingerprint
+from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
 from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
@@ -44,7 +45,8 @@ class DispatchRules:
     A device gets up to `queue_ahead` tasks beside the one that it trains, so that it
     has the next one at once; only while every device can be in flight, or others would
     wait. With `keeps_base` an order keeps the arrays that were sent. Without a `codec`
-    arrays travel as they are.
+    arrays travel as they are. With `brings_frozen` every device gets the frozen tensors
+    with its first task; else those that ask for them.
     """
 
     selection: Selection
@@ -54,6 +56,7 @@ class DispatchRules:
     queue_ahead: int = 0
     keeps_base: bool = False
     codec: CodecChoice | None = None
+    brings_frozen: bool = False
 
 
 class Dispatcher:
@@ -71,6 +74,9 @@ class Dispatcher:
     ) -> None:
         self.fleet = fleet
         self.rules = rules
+        self.delivery = FrozenDelivery(
+            unasked=rules.brings_frozen, simulated=fleet.profiles is not None
+        )
         self._extra = extra
         self._replied: dict[int, tuple[float, int]] = {}
         self._snapshot: tuple[int, State, State] | None = None
@@ -122,7 +128,10 @@ class Dispatcher:
             extra=self._extra(state.arrays),
         )
         sent = self._coder.send(state, part, device, fleet)
-        cost = TaskCost(part.compute, sent.bytes_down, sent.bytes_up)
+        brought = self.delivery.add_to(
+            state.frozen, state.dispatched, device, state.orders
+        )
+        cost = TaskCost(part.compute, sent.bytes_down + brought, sent.bytes_up)
         order = Order(
             number=state.dispatched,
             device=device,
@@ -163,9 +172,7 @@ class Dispatcher:
             arrays,
             {
                 **settings.config_at(order.lr_factor, order.round),
-                **wire.kept_entries(
-                    order.part.indices, shapes_of(state.arrays), settings.keys.arrays
-                ),
+                **self._about(state, order.part),
                 **order.coding.entries(settings.keys.arrays),
             },
             task_config(
@@ -177,8 +184,20 @@ class Dispatcher:
             node_id=order.node_id,
             ttl=ttl,
             keys=settings.keys,
-            extra=dict(zip(order.part.extra_names, extra, strict=True)),
+            extra=dict(zip(order.part.extra_names, extra, strict=True))
+            | self.delivery.records(state.frozen, order),
         )
+
+    def _about(self, state: RunState, part: Part) -> Mapping[str, object]:
+        """Return which units a part keeps, and how its frozen tensors are known."""
+        indices, key = part.indices, self.rules.settings.keys.arrays
+        if not state.frozen.tensors:
+            return wire.kept_entries(indices, shapes_of(state.arrays), key)
+        indices = self.rules.assignment.all_indices(part)
+        return {
+            **wire.kept_entries(indices, shapes_of(state.served), key),
+            **wire.frozen_entries(state.frozen, key, masked=part.masked),
+        }
 
     def next_return(self, state: RunState) -> float:
         """Return when the first free device can have a task, on the loop's clock.

@@ -13,7 +13,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import GridError, GridLostError
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.state import RunState, copy_of
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, steady_kernels
 
@@ -97,8 +97,8 @@ class Evaluator(ABC):
 
     def submit(self, state: RunState, server_round: int) -> None:
         """Take a snapshot of the model and begin to evaluate it."""
-        arrays = copy_of(state.served)
-        self.begin(PendingEvaluation(server_round, state.updates, state.time, arrays))
+        now = state.updates, state.time, state.snapshot()
+        self.begin(PendingEvaluation(server_round, *now))
 
 
 class ServerEvaluator(Evaluator):
@@ -159,6 +159,8 @@ class _Sent:
     complete: bool = False
     waiting: dict[str, int] = field(default_factory=dict)
     replies: dict[int, Message] = field(default_factory=dict)
+    # Those that may have to be sent again in another form.
+    messages: dict[int, Message] = field(default_factory=dict)
 
 
 class ClientEvaluator(Evaluator):
@@ -166,7 +168,8 @@ class ClientEvaluator(Evaluator):
 
     `configure` and `aggregate` are the strategy's ``configure_evaluate`` and
     ``aggregate_evaluate``; replies come in the order of the messages. `patience` is how
-    many real seconds to wait for the last replies of the run.
+    many real seconds to wait for the last replies of the run. `again` makes, of a
+    message and its reply, another one to be sent in its place; None if that is done.
     """
 
     source = "clients"
@@ -177,8 +180,10 @@ class ClientEvaluator(Evaluator):
         configure: Callable[[int, ArrayRecord], Iterable[Message]],
         aggregate: Callable[[int, Sequence[Message]], MetricRecord | None],
         patience: float,
+        again: Callable[[Message, Message], Message | None] | None = None,
     ) -> None:
         self._mailbox = mailbox
+        self._again = again
         self._configure = configure
         self._aggregate = aggregate
         self._patience = patience
@@ -237,6 +242,8 @@ class ClientEvaluator(Evaluator):
         else:
             if name is not None:
                 sent.waiting[name] = place
+                if self._again is not None:
+                    sent.messages[place] = message
 
     def _wait(self, sent: _Sent) -> None:
         while sent.waiting:
@@ -251,4 +258,9 @@ class ClientEvaluator(Evaluator):
 
     def _keep(self, sent: _Sent, message: Message) -> None:
         place = sent.waiting.pop(message.metadata.reply_to_message_id)
+        if self._again is not None:
+            other = self._again(sent.messages.pop(place), message)
+            if other is not None:
+                self._send(sent, place, other)
+                return
         sent.replies[place] = message

@@ -19,6 +19,8 @@ from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
 from flwr_asyncdrop.server.evaluations import Evaluations
+from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
+from flwr_asyncdrop.server.frozen_tasks import bring_frozen
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.order import Order
@@ -34,8 +36,7 @@ class AsyncLoop:
 
     An overdue task gives its slot to another device; `FaultPolicy` says what happens to
     its reply. The last tasks are not replaced, so that no device trains for nothing;
-    late orders may outlive the run. `resumed` says that the run begins with a saved
-    state.
+    late orders may outlive the run. `resumed`: the run begins with a saved state.
     """
 
     def __init__(
@@ -265,6 +266,9 @@ class AsyncLoop:
                 self._run.merge(order, reply, staleness, discount)
             if not self.continues:
                 self._run.stop_waiting()
+        except FrozenLackedError:
+            bring_frozen(self._run, self._mailbox, self._clock, order, late=late)
+            return
         except ReplyError as error:
             self._dispatcher.replied(state, order.device)
             self._fail(order, error.kind, str(error))
@@ -276,8 +280,9 @@ class AsyncLoop:
         if discount == 0:
             self._run.fleet.observe(order.device, trip.seconds, order.cost.compute)
             behind = state.time - order.timing.deadline
-            reason = f"its reply came {behind:.3g} s after its deadline"
-            self._lose(order, "late", reason)
+            self._lose(
+                order, "late", f"its reply came {behind:.3g} s after its deadline"
+            )
             return
         self._dispatcher.succeeded(order, trip, reply.report)
         state.lost_in_a_row.clear()
@@ -296,10 +301,9 @@ class AsyncLoop:
             self._evaluations.submit(self.state, number)
 
     def _refresh(self, node_ids: Iterable[int]) -> None:
-        fleet = self._run.fleet
-        fleet.refresh(node_ids)
+        self._run.fleet.refresh(node_ids)
         self._probe.ask(self._clock.now)
-        self.state.num_devices = len(fleet)
+        self.state.num_devices = len(self._run.fleet)
 
     def _no_reply(self, order: Order) -> None:
         """Count a task without a reply; a simulated loss is no fault of the project."""

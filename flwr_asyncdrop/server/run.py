@@ -149,6 +149,7 @@ class Run:
             "aggregator": self.aggregator.state_dict(),
             "masks": {} if masks is None else masks.state_dict(),
             "guard": {} if self.guard is None else self.guard.state_dict(),
+            "delivery": self.dispatcher.delivery.state_dict(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -160,12 +161,19 @@ class Run:
         if shapes != saved:
             odd = sorted(dict(shapes.items() ^ saved.items()))
             raise ShapeError(f"see {odd[0]!r}")
+        if begun.frozen.sha256 != self.state.frozen.sha256:
+            raise ShapeError(
+                f"its frozen tensors have the SHA-256 {self.state.frozen.sha256[:12]}, "
+                f"and those of start(initial_arrays=...) {begun.frozen.sha256[:12]}"
+            )
         self.aggregator.load_state_dict(state["aggregator"])
         if (masks := self.dispatcher.rules.assignment.masks) is not None:
             masks.load_state_dict(state["masks"])
         # There is none in the state of a run that had no guard.
         if self.guard is not None and state["guard"]:
             self.guard.load_state_dict(state["guard"])
+        if "delivery" in state:  # versions before this one had none
+            self.dispatcher.delivery.load_state_dict(state["delivery"])
         self.fleet.load_state_dict(state["fleet"])
         self.state.num_devices = len(self.fleet)
 
@@ -193,17 +201,25 @@ class Run:
             if order.timing.lost:
                 sent[message_id] = order
                 continue
-            new_id = mailbox.push(self.dispatcher.message(self.state, order))
-            if new_id is None:
-                raise RunError(
-                    f"the grid did not take the task of device {order.device} once "
-                    "more: resume again when its nodes are there"
-                )
-            sent[new_id] = order
+            sent[self.push_again(mailbox, order)] = order
         return sent
 
+    def push_again(self, mailbox: Mailbox, order: Order) -> str:
+        """Send the task of a simulated device once more; return its message's id."""
+        new_id = mailbox.push(self.dispatcher.message(self.state, order))
+        if new_id is None:
+            raise RunError(
+                f"the grid did not take the task of device {order.device} once "
+                "more: resume again when its nodes are there"
+            )
+        return new_id
+
     def read(self, order: Order, message: Message) -> wire.Reply:
-        """Read the reply to an order; ReplyError if it does not fit."""
+        """Read the reply to an order; ReplyError if it does not fit.
+
+        FrozenLackedError if the device asks for the frozen tensors instead.
+        """
+        self.dispatcher.delivery.check(self.state.frozen, order, message)
         expected = wire.Expected(
             order.part.shapes,
             {name: tensor.dtype for name, tensor in self.state.arrays.items()},

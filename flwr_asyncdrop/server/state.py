@@ -1,11 +1,12 @@
 """All that changes during a run, in one serialisable dataclass."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
-from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel import Frozen, State, split
 
 
 @dataclass
@@ -13,7 +14,7 @@ class RunState:
     """The state of a run."""
 
     seed: int
-    arrays: State  # the global model, W_t
+    arrays: State  # the global model, W_t: what of it trains
     initial: State  # W_0
     num_devices: int = 0  # seen so far
     version: int = 0  # times that the global model has changed
@@ -36,10 +37,22 @@ class RunState:
     averaged: State | None = None  # average of the versions, if the algorithm keeps one
     # Why the run ended early: "timeout" (no device came) or "failures" (nothing else).
     ended: str = ""
+    frozen: Frozen = field(default_factory=Frozen)  # what of the model does not
 
     @property
     def served(self) -> State:
-        """The model that is evaluated and returned: the average, if there is one."""
+        """The whole model that is evaluated and returned: the average, if there is one.
+
+        What does not train is in it, too.
+        """
+        return self.frozen.complete(self._trained)
+
+    def snapshot(self) -> State:
+        """Return `served` as it is now; only what trains is copied."""
+        return self.frozen.complete(copy_of(self._trained))
+
+    @property
+    def _trained(self) -> State:
         return self.arrays if self.averaged is None else self.averaged
 
     @property
@@ -53,9 +66,13 @@ class RunState:
         return [*self.in_flight.values(), *self.late.values(), *self.waiting]
 
     @classmethod
-    def start_from(cls, arrays: State, seed: int) -> Self:
-        """Return the state of a run that has not begun; `arrays` are copied."""
-        return cls(seed=seed, arrays=copy_of(arrays), initial=copy_of(arrays))
+    def start_from(cls, arrays: State, seed: int, frozen: Collection[str] = ()) -> Self:
+        """Return the state of a run that has not begun; `arrays` are copied.
+
+        Those named `frozen` do not train.
+        """
+        trained, rest = split(arrays, frozen)
+        return cls(seed, copy_of(trained), copy_of(trained), frozen=rest)
 
     def state_dict(self) -> StateDict:
         """Return the whole state; the model, which changes in place, is copied."""
@@ -66,6 +83,8 @@ class RunState:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a saved state."""
+        # Versions before this one had nothing frozen.
+        state = {"frozen": to_plain(Frozen()), **state}
         self.__dict__.update(from_plain(RunState, state).__dict__)
 
 

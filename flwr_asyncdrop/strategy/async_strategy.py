@@ -65,6 +65,12 @@ class AsyncStrategy(Arguments):
         that must stay as they are.
     plan : Plan, optional
         The units of the model, e.g. from `declare_plan`, instead of discovering them.
+    trainable : str, sequence of str, or callable, optional
+        What trains, by names of modules and parameters; or a function that is asked
+        about the name of every tensor, buffers too. By default the parameters of
+        `model` that have ``requires_grad``, or all without a model. What does not train
+        stays where it is: tasks, replies and updates are without it, and a device gets
+        it once, if it has not got it. The ClientApp needs a `FrozenMod`.
     in_flight : int, optional
         Devices that train at any moment; in place of `fraction_train`.
     codec : str, Codec or CodecChoice, optional
@@ -75,6 +81,10 @@ class AsyncStrategy(Arguments):
         Builds the profiles of a simulated fleet from the number of nodes, e.g.
         `speed_levels`. The run then has a virtual clock and depends on the seed alone.
         Without it devices and clock are real.
+    devices_have_frozen : bool
+        Whether simulated devices have what does not train from the start. Else each
+        downloads it with its first task, by the books and on the virtual clock. Real
+        devices say themselves.
     duration : {"flops", "paper"}
         What a simulated device computes of the full model's work: a submodel's share
         of the FLOPs, or of the units (``1 - drop rate``), as in the paper's tables.
@@ -249,7 +259,7 @@ class AsyncStrategy(Arguments):
         hooks = self._round_hooks(configs, collector, grid, num_rounds)
         logs = [RoundLog(collector.result, num_rounds)] if self.log_rounds else []
         evaluators = self._evaluators(
-            mailbox, grid, evaluate_fn, evaluate_config, timeout
+            run, mailbox, grid, evaluate_fn, evaluate_config, timeout
         )
         loop = assemble(
             run,

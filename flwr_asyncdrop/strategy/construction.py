@@ -35,8 +35,9 @@ from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.arguments import choose_algorithm
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
+from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import build_assignment, first_costs
-from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, examples_of
+from flwr_asyncdrop.submodel import Inputs, Plan, Scope, Trainable, examples_of
 from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -64,9 +65,11 @@ class Arguments(SynchronousRounds):
         scope: Scope = "all",
         mode: Literal["sliced", "masked"] = "sliced",
         plan: Plan | None = None,
+        trainable: Trainable = None,
         in_flight: int | None = None,
         codec: str | Codec | CodecChoice | None = None,
         fleet: FleetBuilder | None = None,
+        devices_have_frozen: bool = False,
         duration: DurationRule = "flops",
         selection: Selection | None = None,
         schedule: Schedule | ScheduleBuilder = StepDecay(),  # noqa: B008  # frozen
@@ -134,6 +137,8 @@ class Arguments(SynchronousRounds):
             duration=duration,
         )
         self.codec = codec_choice(codec)
+        self.trainable = TrainedPart(model, trainable)
+        self.devices_have_frozen = devices_have_frozen
         self.fleet = fleet
         self.selection = selection or Stratified()
         self.schedule = schedule
@@ -190,15 +195,17 @@ class Arguments(SynchronousRounds):
         queue_ahead: int | None = None,
     ) -> Run:
         initial = wire.from_record(arrays)
+        state = RunState.start_from(initial, self.seed, self.trainable.frozen(initial))
         simulated, algorithm = self.fleet is not None, self.algorithm
+        resends = simulated and (self.checkpointer or state.frozen.tensors)
         settings = TrainSettings(
             config=config,
-            schedule=self._schedule(initial, in_flight),
+            schedule=self._schedule(state, in_flight),
             keys=self.keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
         return Run.open(
-            RunState.start_from(initial, self.seed),
+            state,
             node_ids,
             DispatchRules(
                 self.selection,
@@ -206,8 +213,9 @@ class Arguments(SynchronousRounds):
                 settings,
                 self.faults,
                 self.queue_ahead if queue_ahead is None else queue_ahead,
-                keeps_base=self.checkpointer is not None and simulated,
+                keeps_base=bool(resends),
                 codec=self.codec,
+                brings_frozen=simulated and not self.devices_have_frozen,
             ),
             in_flight=in_flight,
             build_aggregator=self.build_aggregator,
@@ -233,11 +241,11 @@ class Arguments(SynchronousRounds):
             objective = self.algorithm.objective()
         return objective.config() if objective else {}
 
-    def _schedule(self, initial: State, in_flight: int) -> Schedule:
+    def _schedule(self, state: RunState, in_flight: int) -> Schedule:
         if not callable(self.schedule):
             return self.schedule
         typical = None if self.codec is None else self.codec.typical
-        costs = first_costs(self.assignment, initial, self.seed, in_flight, typical)
+        costs = first_costs(self.assignment, state, in_flight, typical)
         return self.schedule(costs)
 
     @property

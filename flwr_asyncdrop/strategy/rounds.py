@@ -10,10 +10,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.seeding import numpy_generator
+from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
 from flwr_asyncdrop.server.order import Timing
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.train_settings import task_config
-from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel import State, split
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -25,7 +26,11 @@ def proceed(
     node_ids: Iterable[int],
 ) -> None:
     """Begin another round with the caller's model and train config."""
-    run.state.arrays = arrays
+    state = run.state
+    before = state.frozen.sha256
+    state.arrays, state.frozen = split(arrays, state.frozen.tensors.keys())
+    if state.frozen.sha256 != before:
+        run.dispatcher.delivery.forget()
     rules = run.dispatcher.rules
     settings = replace(rules.settings, config=config)
     run.dispatcher.rules = replace(rules, settings=settings)
@@ -66,6 +71,9 @@ def merge_all(run: Run, replies: Iterable[Message]) -> list[wire.Reply]:
         try:
             reply = run.read(order, by_node[order.node_id])
             run.merge(order, reply, staleness=0)
+        except FrozenLackedError:
+            logger.info("device %d gets the frozen tensors next", order.device)
+            continue
         except ReplyError as error:
             logger.warning("device %d: %s", order.device, error)
             continue
@@ -90,17 +98,32 @@ def evaluation_messages(
     fleet, settings = run.fleet, run.dispatcher.rules.settings
     fleet.refresh(node_ids)
     devices = fleet.connected()
+    frozen, delivery = run.state.frozen, run.dispatcher.delivery
+    arrays, entries = wire.left_out(
+        arrays, frozen, delivery.record(frozen), settings.keys.arrays
+    )
     generator = numpy_generator(run.state.seed, "evaluate", server_round)
     chosen = np.sort(generator.choice(devices, count(len(devices)), replace=False))
     return [
         wire.make_task(
             arrays,
-            config,
+            {**config, **entries},
             task_config(fleet, int(device), server_round, seed=0),
             node_id=fleet.node_ids[device],
             keys=settings.keys,
             ttl=settings.ttl,
             message_type=MessageType.EVALUATE,
+            extra=delivery.for_evaluation(frozen, int(device)) if entries else {},
         )
         for device in chosen
     ]
+
+
+def evaluation_again(run: Run, message: Message, reply: Message) -> Message | None:
+    """Return an evaluation with the frozen tensors if its node asks for them, once."""
+    frozen = run.state.frozen
+    if wire.FROZEN_RECORD in message.content:
+        return None
+    if not wire.lacks_frozen(reply, frozen.sha256):
+        return None
+    return wire.bring(message, run.dispatcher.delivery.record(frozen))

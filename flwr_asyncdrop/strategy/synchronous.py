@@ -3,6 +3,7 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from flwr.app import (
     DEFAULT_TTL,
@@ -132,6 +133,9 @@ class SynchronousRounds(LegacyHooks, Strategy):
                 in_flight=in_flight,
                 queue_ahead=0,
             )
+            # No round waits for a task that is sent a second time.
+            delivery = self._run.dispatcher.delivery
+            delivery.unasked, delivery.always = True, self._run.simulated
         else:
             rounds.proceed(self._run, wire.from_record(arrays), settings, nodes.ids())
         return rounds.train_messages(self._run, server_round)
@@ -156,7 +160,8 @@ class SynchronousRounds(LegacyHooks, Strategy):
             [reply.metrics for reply in merged],
             self.keys.num_examples,
         )
-        return wire.to_record(self._run.state.arrays), metrics
+        state = self._run.state
+        return wire.to_record(state.frozen.complete(state.arrays)), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -223,6 +228,7 @@ class SynchronousRounds(LegacyHooks, Strategy):
 
     def _evaluators(
         self,
+        run: Run,
         mailbox: Mailbox,
         grid: Grid,
         evaluate_fn: EvaluateFn | None,
@@ -243,6 +249,14 @@ class SynchronousRounds(LegacyHooks, Strategy):
                 return self.configure_evaluate(number, arrays, record, grid)
 
             evaluators.append(
-                ClientEvaluator(mailbox, configure, self.aggregate_evaluate, timeout)
+                ClientEvaluator(
+                    mailbox,
+                    configure,
+                    self.aggregate_evaluate,
+                    timeout,
+                    partial(rounds.evaluation_again, run)
+                    if run.state.frozen.tensors
+                    else None,
+                )
             )
         return evaluators

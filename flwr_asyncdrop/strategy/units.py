@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from statistics import fmean
 from typing import Literal
 
@@ -23,7 +24,6 @@ from flwr_asyncdrop.submodel import (
     Inputs,
     Plan,
     Scope,
-    State,
     plan_blocks,
     plan_submodels,
 )
@@ -97,8 +97,7 @@ def discover(
 
 def first_costs(
     assignment: Assignment,
-    initial: State,
-    seed: int,
+    state: RunState,
     num_ranks: int,
     codec: Codec | None = None,
 ) -> Sequence[TaskCost]:
@@ -107,16 +106,18 @@ def first_costs(
     The mean of a few tasks: where counts of units are rounded by chance, they differ.
     With a `codec` the bytes are those of coded arrays.
     """
-    dtypes = {name: tensor.dtype for name, tensor in initial.items()}
+    dtypes = {name: tensor.dtype for name, tensor in state.arrays.items()}
     sizes = None if codec is None else lambda shapes: sizes_of(codec, shapes, dtypes)
     # A policy may change whenever it is asked, and the run has not begun.
     assignment = assignment.with_masks(deepcopy(assignment.masks))
-    state = RunState.start_from(initial, seed)
     costs = []
     for rank in range(num_ranks):
-        drawn = []
-        for state.dispatched in range(_TASKS_TRIED):
-            drawn.append(assignment.first_cost(state, rank, num_ranks, sizes))
+        drawn = [
+            assignment.first_cost(
+                replace(state, dispatched=number), rank, num_ranks, sizes
+            )
+            for number in range(_TASKS_TRIED)
+        ]
         costs.append(_mean(drawn))
     return costs
 

@@ -13,6 +13,7 @@ from flwr_asyncdrop.submodel.blocks import plan_blocks
 from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
+from flwr_asyncdrop.submodel.frozen import Frozen, content_hash, split
 from flwr_asyncdrop.submodel.in_place import load_in_place
 from flwr_asyncdrop.submodel.kernels import steady_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
@@ -25,6 +26,11 @@ from flwr_asyncdrop.submodel.savings import (
     savings,
     savings_table,
     step_flops,
+)
+from flwr_asyncdrop.submodel.trainable import (
+    Trainable,
+    check_trainable,
+    frozen_names,
 )
 from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, silenced
 from flwr_asyncdrop.submodel.types import (
@@ -44,6 +50,7 @@ __all__ = [
     "BlockPlan",
     "DropCounts",
     "Example",
+    "Frozen",
     "Indices",
     "Inputs",
     "Keep",
@@ -51,15 +58,19 @@ __all__ = [
     "Scope",
     "State",
     "SubmodelCost",
+    "Trainable",
     "UnitGroup",
     "UnitKind",
     "add_",
     "add_rule",
     "check_fits",
+    "check_trainable",
+    "content_hash",
     "declare_plan",
     "droppable_share",
     "examples_of",
     "extract",
+    "frozen_names",
     "load_in_place",
     "load_submodel",
     "merge_",
@@ -70,6 +81,7 @@ __all__ = [
     "savings",
     "savings_table",
     "silenced",
+    "split",
     "steady_kernels",
     "step_flops",
     "verify_plan",

@@ -10,7 +10,12 @@ from torch import nn
 
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.skipping import is_inside
-from flwr_asyncdrop.submodel.types import parameters_of, shapes_of, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    frozen_of,
+    parameters_of,
+    shapes_of,
+    tensors_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +50,7 @@ class BlockPlan(Plan):
             },
             parameters=parameters_of(tensors),
             left_out=dict(left_out),
+            frozen=frozen_of(tensors),
             blocks=tuple(blocks),
         )
 

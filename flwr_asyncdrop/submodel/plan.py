@@ -1,7 +1,7 @@
 """The plan: which positions of which tensors belong to which droppable unit."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -64,6 +64,9 @@ class Plan:
         The names in ``shapes`` that are parameters; the others are buffers.
     left_out : dict of str to str
         What stays whole (a module or tensor), and why.
+    frozen : frozenset of str
+        The parameters that did not require a gradient when the plan was made: they are
+        narrowed like others, and do not travel.
     """
 
     groups: tuple[UnitGroup, ...]
@@ -71,6 +74,7 @@ class Plan:
     axes: dict[str, dict[int, Tensor]]
     parameters: frozenset[str]
     left_out: dict[str, str] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -154,6 +158,9 @@ class Plan:
         ]
         if any(group.kind == "stream" for group in self.groups):
             lines.append(_STREAM)
+        if self.frozen:
+            share = self._elements(self.frozen) / max(self._elements(self.shapes), 1)
+            lines.append(f"does not train, nor travel: {share:.1%} of the elements")
         reasons = dict.fromkeys(self.left_out.values())
         for reason in reasons:
             names = [name for name, why in self.left_out.items() if why == reason]
@@ -163,6 +170,9 @@ class Plan:
         return "\n".join(lines)
 
     __str__ = report
+
+    def _elements(self, names: Iterable[str]) -> int:
+        return sum(math.prod(self.shapes[name]) for name in names)
 
     def _shares(self) -> list[float]:
         """Return per group the share of all elements that its units index.

@@ -18,6 +18,7 @@ from flwr_asyncdrop.submodel.types import (
     Inputs,
     Scope,
     examples_of,
+    frozen_of,
     parameters_of,
     tensors_of,
 )
@@ -96,7 +97,7 @@ def plan_submodels(
             "declare_plan which units it has, or train it with a full mask (drop rate "
             "0)"
         )
-    return plan
+    return replace(plan, frozen=frozen_of(tensors_of(model)))
 
 
 def verify_plan(
@@ -134,7 +135,8 @@ def verify_plan(
     """
     tensors = tensors_of(model)
     _check_arrays(type(model).__name__, tensors, plan)
-    plan = replace(plan, parameters=parameters_of(tensors))
+    parameters, frozen = parameters_of(tensors), frozen_of(tensors)
+    plan = replace(plan, parameters=parameters, frozen=frozen)
     with plain_kernels():
         probe = make_probe(model, examples_of(example_inputs, example_kwargs))
         faults = find_faults(probe, plan)

@@ -21,7 +21,7 @@ from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.transfer import extract
-from flwr_asyncdrop.submodel.types import Inputs, examples_of, tensors_of
+from flwr_asyncdrop.submodel.types import Inputs, examples_of, frozen_of, tensors_of
 
 _NUM_DRAWS = 4
 
@@ -53,7 +53,8 @@ def savings(
     All units of a group weigh the same, so it does not matter which ones are dropped.
     Where a count of units is rounded by chance, a row is the mean of a few draws. The
     model and each submodel run once, on the first of the inputs that `plan_submodels`
-    takes. A rate outside [0, 1) raises ConfigError.
+    takes. Bytes are those that travel: parameters without ``requires_grad`` do not,
+    unless all are so. A rate outside [0, 1) raises ConfigError.
     """
     example_inputs = examples_of(example_inputs, example_kwargs)
     for rate in rates:
@@ -143,6 +144,7 @@ class _FlopCounter(DispatchMode):
 
 
 def _num_bytes(model: nn.Module) -> int:
-    """Return the size of the ``state_dict``: tied tensors count under each name."""
-    tensors = tensors_of(model).values()
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    """Return the size of what travels: tied tensors count under each name."""
+    tensors = tensors_of(model)
+    frozen = frozen_of(tensors)
+    return sum(t.nbytes for name, t in tensors.items() if name not in frozen)

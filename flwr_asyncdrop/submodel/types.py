@@ -89,6 +89,13 @@ def parameters_of(tensors: Mapping[str, Tensor]) -> frozenset[str]:
     )
 
 
+def frozen_of(tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Return the names of parameters without ``requires_grad``; none if all are so."""
+    parameters = parameters_of(tensors)
+    frozen = frozenset(name for name in parameters if not tensors[name].requires_grad)
+    return frozen if frozen < parameters else frozenset()
+
+
 def owner_of(name: str) -> str:
     """Return the name of the module that holds the tensor or module `name`."""
     return name.rpartition(".")[0]

@@ -3,7 +3,7 @@
 A task travels as one ``ArrayRecord`` (the submodel) and one ``ConfigRecord``: the
 user's own train config plus the keys of `TaskConfig` and `kept_entries`. The client
 learns the widths from the shapes that it receives; which units they are matters only to
-one that keeps layers of its own.
+one that keeps layers of its own, or frozen ones.
 """
 
 from flwr_asyncdrop.wire.arrays import read_sound_array
@@ -23,6 +23,19 @@ from flwr_asyncdrop.wire.devices import (
     is_probe,
     make_probe,
     read_report,
+)
+from flwr_asyncdrop.wire.frozen import (
+    FROZEN_RECORD,
+    FrozenPart,
+    ask_for_frozen,
+    asks_for_frozen,
+    bring,
+    completed,
+    frozen_entries,
+    lacks_frozen,
+    left_out,
+    read_frozen,
+    without_frozen,
 )
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
@@ -44,37 +57,48 @@ from flwr_asyncdrop.wire.tasks import (
 )
 
 __all__ = [
+    "FROZEN_RECORD",
     "MAX_EXAMPLES",
     "NUM_PARTITIONS",
     "PARTITION_ID",
     "Coding",
     "DeviceReport",
     "Expected",
+    "FrozenPart",
     "Kept",
     "RecordKeys",
     "Reply",
     "TaskConfig",
     "add_report",
     "array_bytes",
+    "ask_for_frozen",
+    "asks_for_frozen",
+    "bring",
     "coded_bytes",
+    "completed",
     "decode_change",
     "decode_weights",
     "encode_changes",
     "encode_weights",
     "flat_metrics",
     "from_record",
+    "frozen_entries",
     "is_coded",
     "is_probe",
     "kept_entries",
+    "lacks_frozen",
+    "left_out",
     "make_probe",
     "make_task",
     "read_coding",
     "read_config",
     "read_evaluation",
+    "read_frozen",
     "read_kept",
     "read_reply",
     "read_report",
     "read_sound_array",
     "read_task",
     "to_record",
+    "without_frozen",
 ]

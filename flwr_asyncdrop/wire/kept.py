@@ -5,7 +5,7 @@ distinct set of positions as a bit mask, and for every narrowed dim the number o
 set.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -68,12 +68,16 @@ def kept_entries(
     }
 
 
-def read_kept(message: Message) -> Kept:
-    """Return, on the client, which units a message is about; all, if it has none."""
+def read_kept(message: Message, absent: Collection[str] = ()) -> Kept:
+    """Return, on the client, which units a message is about; all, if it has none.
+
+    `absent` are the tensors of the model that the message has not.
+    """
     for config in message.content.config_records.values():
         if _DIMS not in config:
             continue
-        names = sorted(message.content.array_records[str(config[_RECORD])])
+        here = message.content.array_records[str(config[_RECORD])]
+        names = sorted({*here, *absent})
         # As the server has written them.
         sizes = cast(list[int], config[_SIZES])
         sets = _unpack(sizes, cast(bytes, config[_MASKS]))

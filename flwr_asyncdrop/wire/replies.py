@@ -14,6 +14,7 @@ from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
 from flwr_asyncdrop.wire.coding import Coding, is_coded, read_trained
 from flwr_asyncdrop.wire.devices import DeviceReport, read_report
+from flwr_asyncdrop.wire.frozen import asks_for_frozen
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
 from flwr_asyncdrop.wire.npy import array_bytes
 from flwr_asyncdrop.wire.tasks import RecordKeys
@@ -106,6 +107,11 @@ def _content(message: Message) -> RecordDict:
             f"{reason or 'no reason given'}{f'; {fix}' if fix else ''}",
         )
     content = message.content
+    if asks_for_frozen(message):
+        raise ReplyError(
+            "frozen",
+            "the client lacks the frozen tensors: its next task brings them",
+        )
     if len(content) > _MOST_RECORDS:
         raise ReplyError(
             "records",

@@ -135,10 +135,10 @@ def test_the_first_cost_is_that_of_the_first_task():
 
 def test_first_costs_stand_for_many_tasks():
     # 0.5 of 5 units: 2 or 3 are left of the second layer, as often.
-    costs = first_costs(submodels(RandomMask(0.5)), mlp().state_dict(), 3, 2)
+    costs = first_costs(submodels(RandomMask(0.5)), run_state(3), 2)
     each = [(4 * 3 + 3 * n + n * 3) / FULL for n in (2, 3)]
     assert all(each[0] < cost.compute < each[1] for cost in costs)
-    whole = first_costs(submodels(RandomMask(0.0)), mlp().state_dict(), 3, 2)
+    whole = first_costs(submodels(RandomMask(0.0)), run_state(3), 2)
     assert whole == [TaskCost(1.0, 4 * (FULL + 14), 4 * (FULL + 14))] * 2
 
 

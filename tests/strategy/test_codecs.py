@@ -16,6 +16,7 @@ from flwr_asyncdrop import (
     CodecMod,
     DeviceProfile,
     FedBuff,
+    FrozenMod,
     HeteroAsyncDrop,
     LayerwiseAsyncDrop,
     LocalGrid,
@@ -309,3 +310,41 @@ def test_what_auto_takes_is_logged(caplog, monkeypatch):
     with caplog.at_level(logging.INFO):
         run(client_app(CodecMod()), codec="auto")
     assert any("codec" in line and "device" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("mode", ["sliced", "masked"])
+@pytest.mark.parametrize("name", ["q4", "topk-q4"])
+def test_what_does_not_train_beside_what_is_coded(name, mode):
+    def frozen_net():
+        made = net()
+        made[0].requires_grad_(False)
+        return made
+
+    app = ClientApp(mods=[CodecMod(), FrozenMod()])
+
+    @app.train()
+    def train(message, context):
+        model = load_submodel(frozen_net(), message.content["arrays"])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(0.01)
+        content = {
+            "arrays": ArrayRecord(model.state_dict()),
+            "metrics": MetricRecord({"num-examples": 2}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    updates = Updates()
+    strategy = AsyncDrop(
+        frozen_net(), torch.zeros(2, 8), codec=name, mode=mode, callbacks=[updates],
+        in_flight=2, fleet=speed_levels, fraction_evaluate=0.0,
+    )  # fmt: skip
+    start = frozen_net().state_dict()
+    with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
+        result = strategy.start(grid, ArrayRecord(start), num_rounds=3)
+    assert updates.failures == []
+    trained = result.arrays.to_torch_state_dict()
+    assert torch.equal(trained["0.weight"], start["0.weight"])
+    moved = trained["3.weight"] - start["3.weight"]
+    assert float(moved.max()) > 0.005

@@ -121,3 +121,15 @@ def test_fused_lstm_is_seen(layers):
     model = Recurrent(num_layers=layers)
 
     assert step_flops(model, tokens()) == first + others + head
+
+
+def test_bytes_are_those_that_travel():
+    """Two layers, the first frozen: 6 x 3 and 3 numbers of four bytes travel."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    plan, inputs = plan_submodels(net, torch.zeros(1, 4)), torch.zeros(1, 4)
+    net[0].requires_grad_(False)
+    (row,) = savings(plan, net, inputs, rates=(0.5,))
+    assert row.num_bytes == 4 * (3 * 3 + 3)
+    assert row.bytes_ratio == pytest.approx((3 * 3 + 3) / (6 * 3 + 3))
+    (whole,) = savings(plan, net.requires_grad_(False), inputs, rates=(0.5,))
+    assert whole.num_bytes == 4 * (4 * 3 + 3 + 3 * 3 + 3)
