@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from flwr_asyncdrop.checkpoint import Checkpointer
     from flwr_asyncdrop.client import (
         CapacityMod,
+        load_lora,
         load_personal,
         load_submodel,
+        lora_state,
         save_personal,
     )
     from flwr_asyncdrop.fleet import DeviceProfile, speed_levels
@@ -60,8 +62,10 @@ __all__ = [
     "LocalGrid",
     "StepDecay",
     "SyncFedAvg",
+    "load_lora",
     "load_personal",
     "load_submodel",
+    "lora_state",
     "save_personal",
     "speed_levels",
 ]
@@ -76,8 +80,10 @@ _HOMES = {
     "FaultPolicy": "flwr_asyncdrop.fleet.faults",
     "LocalGrid": "flwr_asyncdrop.simulation",
     "StepDecay": "flwr_asyncdrop.server.schedule",
+    "load_lora": "flwr_asyncdrop.client",
     "load_personal": "flwr_asyncdrop.client",
     "load_submodel": "flwr_asyncdrop.client",
+    "lora_state": "flwr_asyncdrop.client",
     "save_personal": "flwr_asyncdrop.client",
     "speed_levels": "flwr_asyncdrop.fleet",
 }

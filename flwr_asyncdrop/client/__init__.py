@@ -2,6 +2,15 @@
 
 from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.loading import load_submodel
+from flwr_asyncdrop.client.lora import load_lora
 from flwr_asyncdrop.client.personal import load_personal, save_personal
+from flwr_asyncdrop.submodel import lora_state
 
-__all__ = ["CapacityMod", "load_personal", "load_submodel", "save_personal"]
+__all__ = [
+    "CapacityMod",
+    "load_lora",
+    "load_personal",
+    "load_submodel",
+    "lora_state",
+    "save_personal",
+]

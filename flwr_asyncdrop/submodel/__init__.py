@@ -15,6 +15,16 @@ from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
 from flwr_asyncdrop.submodel.in_place import load_in_place
 from flwr_asyncdrop.submodel.kernels import steady_kernels
+from flwr_asyncdrop.submodel.lora import (
+    Adapter,
+    LoraFlops,
+    LoraPlan,
+    Pairs,
+    find_adapters,
+    load_lora,
+    lora_plan,
+    lora_state,
+)
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.patches import PATCHES
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
@@ -41,12 +51,16 @@ from flwr_asyncdrop.submodel.types import (
 __all__ = [
     "PATCHES",
     "RULES",
+    "Adapter",
     "BlockPlan",
     "DropCounts",
     "Example",
     "Indices",
     "Inputs",
     "Keep",
+    "LoraFlops",
+    "LoraPlan",
+    "Pairs",
     "Plan",
     "Scope",
     "State",
@@ -60,8 +74,12 @@ __all__ = [
     "droppable_share",
     "examples_of",
     "extract",
+    "find_adapters",
     "load_in_place",
+    "load_lora",
     "load_submodel",
+    "lora_plan",
+    "lora_state",
     "merge_",
     "narrow",
     "plan_blocks",
