@@ -23,7 +23,7 @@ BATCH = 32
 def base_folder(base_model: str, data_file: str, steps: int) -> str:
     """Return the folder of the base; train it first if there is none.
 
-    It is kept in ``~/.cache/asyncdrop-llm-lora``, or where ``XDG_CACHE_HOME`` says, by
+    It is kept in ``~/.cache/llm-lora-example``, or where ``XDG_CACHE_HOME`` says, by
     what it was trained on. On several machines it has to be the same: train it on one,
     and give its folder as ``base-model``.
     """
@@ -31,7 +31,7 @@ def base_folder(base_model: str, data_file: str, steps: int) -> str:
         return base_model
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     key = hashlib.sha256(f"{data_file} {steps} {VOCABULARY}".encode()).hexdigest()[:12]
-    folder = cache / "asyncdrop-llm-lora" / key
+    folder = cache / "llm-lora-example" / key
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:

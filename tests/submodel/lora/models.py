@@ -24,8 +24,11 @@ class Layers(nn.Module):
 
     def __init__(self, count: int = 3, width: int = 8) -> None:
         super().__init__()
+        inner = width * 3 // 2
         self.layers = nn.ModuleList(
-            nn.ModuleDict({"up": nn.Linear(width, 12), "down": nn.Linear(12, width)})
+            nn.ModuleDict(
+                {"up": nn.Linear(width, inner), "down": nn.Linear(inner, width)}
+            )
             for _ in range(count)
         )
 
