@@ -19,10 +19,12 @@ from transformers import (
     BitsAndBytesConfig,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from llm_lora.base import base_folder
 from llm_lora.dataset import ANSWERS
 
+logging.disable_progress_bar()
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

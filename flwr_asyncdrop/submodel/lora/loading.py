@@ -10,12 +10,7 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.in_place import resize_
 from flwr_asyncdrop.submodel.lora.memory import LoraMemory, memory_of, remember
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
-from flwr_asyncdrop.submodel.lora.tensors import (
-    adapter_name,
-    is_peft,
-    lora_layers,
-    travelling,
-)
+from flwr_asyncdrop.submodel.lora.tensors import lora_layers, travelling
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of
 
@@ -64,8 +59,7 @@ def load_lora(
             if name in memory.trained:
                 tensor.requires_grad_(is_whole(shapes[name], memory.shapes[name]))
     _refresh_sizes(model, tensors.values())
-    if is_peft(model):
-        _skip_empty(model, adapter_name(model))
+    _skip_empty(model)
     return model
 
 
@@ -112,16 +106,21 @@ def _refresh_sizes(model: nn.Module, tensors: Iterable[Tensor]) -> None:
             patch(module, module)
 
 
-def _skip_empty(model: nn.Module, adapter: str) -> None:
-    """Have PEFT's layers run without the adapter where it has no components."""
-    for layer in lora_layers(model, adapter).values():
+def _skip_empty(model: nn.Module) -> None:
+    """Have PEFT's layers run without the adapters that have no components."""
+    for layer in lora_layers(model).values():
         active = list(layer.active_adapters)
-        if _rank(layer, adapter) == 0:
-            if adapter in active:
-                layer.__dict__[_SKIPPED] = True
-                layer._active_adapter = [name for name in active if name != adapter]
-        elif layer.__dict__.pop(_SKIPPED, False) and adapter not in active:
-            layer._active_adapter = [*active, adapter]
+        skipped: set[str] = layer.__dict__.setdefault(_SKIPPED, set())
+        for adapter in layer.r:
+            empty = _rank(layer, adapter) == 0
+            if empty and adapter in active:
+                active.remove(adapter)
+                skipped.add(adapter)
+            elif not empty and adapter in skipped:
+                skipped.discard(adapter)
+                if adapter not in active:
+                    active.append(adapter)
+        layer._active_adapter = active
 
 
 def _rank(layer: Any, adapter: str) -> int:

@@ -5,8 +5,9 @@ An adapter adds ``B A`` to a frozen weight. Its rank components are the rows of 
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
@@ -27,7 +28,8 @@ class Adapter:
     Attributes
     ----------
     name : str
-        The module that is adapted, e.g. ``"layers.0.q_proj"``.
+        The module that is adapted, e.g. ``"layers.0.q_proj"``; ``A`` where it has
+        several adapters.
     a, b : str
         The names of the factors.
     a_dim, b_dim : int
@@ -68,7 +70,11 @@ def find_adapters(shapes: Shapes, pairs: Pairs | None = None) -> tuple[Adapter, 
             "no adapters are among these arrays: name them like PEFT's, lora_A and "
             "lora_B, or pass pairs=[('down.weight', 'up.weight')]"
         )
-    return tuple(found)
+    names = Counter(adapter.name for adapter in found)
+    return tuple(
+        replace(adapter, name=adapter.a) if names[adapter.name] > 1 else adapter
+        for adapter in found
+    )
 
 
 def _given(shapes: Shapes, pairs: Pairs) -> list[Adapter]:

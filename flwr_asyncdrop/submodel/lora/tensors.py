@@ -83,12 +83,12 @@ def adapter_name(model: Any) -> str:
     return str(names[0])
 
 
-def lora_layers(model: nn.Module, adapter: str) -> dict[str, Any]:
-    """Return PEFT's layers that have this adapter, by their names."""
+def lora_layers(model: nn.Module) -> dict[str, Any]:
+    """Return PEFT's layers with adapters, by their names."""
     return {
         name: module
         for name, module in model.named_modules()
-        if hasattr(module, "lora_A") and adapter in getattr(module, "r", ())
+        if hasattr(module, "lora_A") and isinstance(getattr(module, "r", None), dict)
     }
 
 
@@ -101,7 +101,14 @@ def check_layers(model: Any, adapter: str) -> None:
             f"the adapter {adapter!r} is of PEFT's type {kind}, whose parameters are "
             "no rank components: use a LoraConfig, or train without a plan"
         )
-    for name, layer in lora_layers(model, adapter).items():
+    for name, layer in lora_layers(model).items():
+        if adapter not in layer.r:
+            continue
+        if layer.merged:
+            raise UnsupportedModelError(
+                f"the adapter of {name} is merged into the base, where no task changes "
+                "it: call model.unmerge_adapter() first"
+            )
         variant = getattr(layer, "lora_variant", {}).get(adapter)
         dora = getattr(layer, "use_dora", {}).get(adapter)
         if variant is not None or dora:

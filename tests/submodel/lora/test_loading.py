@@ -256,6 +256,15 @@ class TestSkipping:
         load_lora(model, state)
         assert trained == {n for n, p in model.named_parameters() if p.requires_grad}
 
+    def test_inside_another_module(self):
+        model = nn.Sequential(text(modules_to_save=None))
+        full = copy.deepcopy(model)
+        plan = lora_plan(model, tokens(), units="adapters")
+        indices = plan.indices((torch.tensor([1]),))  # not the convolution
+        load_lora(model, extract(lora_state(full), indices))
+        load_lora(full, silenced(lora_state(full), indices))
+        torch.testing.assert_close(model(tokens()), full(tokens()))
+
     def test_another_adapter_is_run_as_before(self):
         model = layers()
         model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["up"]))

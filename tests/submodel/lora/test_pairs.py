@@ -109,3 +109,8 @@ class TestPairs:
     def test_given_wrongly(self, pairs, error, message):
         with pytest.raises(error, match=message):
             find_adapters(OWN_SHAPES, pairs)
+
+    def test_several_of_one_module_have_names_of_their_own(self):
+        shapes = {"m.q1": (2, 5), "m.q2": (5, 2), "m.k1": (2, 5), "m.k2": (5, 2)}
+        found = find_adapters(shapes, [("m.q1", "m.q2"), ("m.k1", "m.k2")])
+        assert [adapter.name for adapter in found] == ["m.q1", "m.k1"]

@@ -224,6 +224,12 @@ class TestRefusals:
         with pytest.raises(UnsupportedModelError, match="does not run on the example"):
             lora_plan(Own(), vectors(9), pairs=OWN_PAIRS)
 
+    def test_merged_adapters(self):
+        model = layers()
+        model.merge_adapter()
+        with pytest.raises(UnsupportedModelError, match=r"call model\.unmerge_adapter"):
+            lora_plan(model)
+
     def test_a_frozen_model(self):
         with pytest.raises(ConfigError, match="Linear trains nothing"):
             lora_plan(nn.Linear(2, 2).requires_grad_(False))
