@@ -37,7 +37,7 @@ NEEDS = {
 UNTOUCHED_CLIENTS = {"keras", "numpy", "sklearn-masked"}
 # Beside the line that loads the model, those of its personal head.
 LINES_OF_CLIENTS = {"advanced-pytorch": (5, 18), "llm-lora": (2, 2)}
-SMALL = {"llm-lora": {"base-steps": 100}}
+SMALL = {"llm-lora": {"base-steps": 80, "batch-size": 32, "learning-rate": 0.005}}
 """What is smaller in every test."""
 SHORT_RUNS = {
     "advanced-pytorch": ({"num-server-rounds": 8}, 0.4),

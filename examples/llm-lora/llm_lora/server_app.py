@@ -22,7 +22,8 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     model, tokenizer = build_model(folder_of(config), config["lora-rank"])
     testloader = load_test_data(config["data-file"], tokenizer)
-    logger.info("The base has %d weights, in %s", model.num_parameters(), precision())
+    trained, total = model.get_nb_trainable_parameters()
+    logger.info("%d of %d weights train; base in %s", trained, total, precision())
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         load_lora(model, arrays)
