@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
+from flwr_asyncdrop.submodel.lora.memory import memory_of
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
 from flwr_asyncdrop.submodel.lora.tensors import is_peft, travelling
 from flwr_asyncdrop.submodel.lora.trial import find_wrong
@@ -108,8 +109,9 @@ def lora_plan(
         raise ConfigError(f"units={units!r} must be 'ranks', 'adapters' or 'layers'")
     if isinstance(model, nn.Module):
         tensors = travelling(model)
-        _check_untied(tensors)
         shapes, parameters = shapes_of(tensors), parameters_of(tensors)
+        _check_full(model, shapes)
+        _check_untied(tensors, find_adapters(shapes, pairs))
     else:
         shapes = {name: tuple(array.shape) for name, array in model.items()}
         parameters = frozenset(shapes)
@@ -204,11 +206,21 @@ def _whole(shapes: Shapes, groups: Sequence[_Group]) -> dict[str, str]:
     return {n: "is no factor of an adapter" for n in shapes if n not in axes}
 
 
-def _check_untied(tensors: Mapping[str, Tensor]) -> None:
-    """Raise UnsupportedModelError if a tensor travels under two names."""
-    names: dict[int, str] = {}
+def _check_full(model: nn.Module, shapes: Shapes) -> None:
+    """Raise ConfigError if `load_lora` has narrowed the model."""
+    memory = memory_of(model)
+    if memory is not None and memory.shapes != shapes:
+        raise ConfigError(
+            f"load_lora has narrowed this {type(model).__name__}: load all components, "
+            "or plan another one at full rank"
+        )
+
+
+def _check_untied(tensors: Mapping[str, Tensor], adapters: Sequence[Adapter]) -> None:
+    """Raise UnsupportedModelError if a factor travels under two names."""
+    factors = {id(tensors[n]): n for each in adapters for n in (each.a, each.b)}
     for name, tensor in tensors.items():
-        other = names.setdefault(id(tensor), name)
+        other = factors.get(id(tensor), name)
         if other != name:
             raise UnsupportedModelError(
                 f"{other} and {name} are one tensor, which two groups would cut "

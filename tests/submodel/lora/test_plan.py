@@ -5,7 +5,13 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
-from flwr_asyncdrop.submodel import LoraFlops, lora_plan, lora_state
+from flwr_asyncdrop.submodel import (
+    LoraFlops,
+    extract,
+    load_lora,
+    lora_plan,
+    lora_state,
+)
 from tests.submodel.lora.models import (
     OWN_PAIRS,
     TRANSPOSED_PAIRS,
@@ -223,6 +229,14 @@ class TestRefusals:
     def test_inputs_that_do_not_fit(self):
         with pytest.raises(UnsupportedModelError, match="does not run on the example"):
             lora_plan(Own(), vectors(9), pairs=OWN_PAIRS)
+
+    def test_a_narrowed_model(self):
+        model = layers()
+        plan = lora_plan(model)
+        keep = tuple(torch.tensor([0]) for _ in plan.groups)
+        load_lora(model, extract(lora_state(layers()), plan.indices(keep)))
+        with pytest.raises(ConfigError, match="load_lora has narrowed this PeftModel"):
+            lora_plan(model)
 
     def test_merged_adapters(self):
         model = layers()
