@@ -18,8 +18,10 @@ if TYPE_CHECKING:
         CapacityMod,
         CodecMod,
         FrozenMod,
+        load_lora,
         load_personal,
         load_submodel,
+        lora_state,
         save_personal,
     )
     from flwr_asyncdrop.fleet import DeviceProfile, speed_levels
@@ -64,8 +66,10 @@ __all__ = [
     "LocalGrid",
     "StepDecay",
     "SyncFedAvg",
+    "load_lora",
     "load_personal",
     "load_submodel",
+    "lora_state",
     "save_personal",
     "speed_levels",
 ]
@@ -82,8 +86,10 @@ _HOMES = {
     "FrozenMod": "flwr_asyncdrop.client",
     "LocalGrid": "flwr_asyncdrop.simulation",
     "StepDecay": "flwr_asyncdrop.server.schedule",
+    "load_lora": "flwr_asyncdrop.client",
     "load_personal": "flwr_asyncdrop.client",
     "load_submodel": "flwr_asyncdrop.client",
+    "lora_state": "flwr_asyncdrop.client",
     "save_personal": "flwr_asyncdrop.client",
     "speed_levels": "flwr_asyncdrop.fleet",
 }

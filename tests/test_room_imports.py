@@ -39,7 +39,7 @@ ROOMS: Mapping[str, set[str]] = {
     "parameters": {"exceptions", "paths", "references"},
     "state_dict": {"exceptions"},
     "storage": {"exceptions"},
-    "submodel": {"exceptions", "readable"},
+    "submodel": {"exceptions", "extras", "readable"},
     "masks": {*GROUND, "submodel"},
     "aggregation": {*GROUND, "submodel"},
     "objectives": {*GROUND, "submodel"},

@@ -12,6 +12,8 @@ from flwr_asyncdrop.aggregation.outliers import (
     OUTLIER_FACTORS,
     OutlierGuard,
 )
+from flwr_asyncdrop.aggregation.product_buffered import ProductBuffered
+from flwr_asyncdrop.aggregation.product_mixing import ProductMixing
 from flwr_asyncdrop.aggregation.server_step import average_
 from flwr_asyncdrop.aggregation.weighting import WEIGHTINGS, Weighting, weighting
 
@@ -28,6 +30,8 @@ __all__ = [
     "LatestPerGroup",
     "Mixing",
     "OutlierGuard",
+    "ProductBuffered",
+    "ProductMixing",
     "Update",
     "Weighting",
     "average_",

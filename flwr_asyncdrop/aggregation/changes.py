@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
+from flwr_asyncdrop.parameters import Range
 from flwr_asyncdrop.submodel import Indices, State, add_
 from flwr_asyncdrop.submodel.types import STATISTICS
 
 Normaliser = Literal["size", "examples", "counts"]
 """What the sum of the changes is divided by; see `mean_change`."""
+
+NORMALISERS = Range(lambda v: v in get_args(Normaliser), "'size', 'examples', 'counts'")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def mean_change(
     Running statistics are averaged over those that trained them, and counters take
     the maximum; both are new values, not changes. `state` is only read.
     """
-    shares = _shares(changes, normaliser)
+    shares = shares_of(changes, normaliser)
     mean: State = {}
     for name, tensor in state.items():
         parts = [(c.delta[name], c.indices.get(name, {})) for c in changes]
@@ -75,7 +78,8 @@ def mean_change(
     return mean
 
 
-def _shares(changes: Sequence[Change], normaliser: Normaliser) -> list[float]:
+def shares_of(changes: Sequence[Change], normaliser: Normaliser) -> list[float]:
+    """Return the ``c_i`` of `mean_change`; without the counts for ``"counts"``."""
     if normaliser == "examples":
         total = max(sum(change.num_examples for change in changes), 1)
         return [change.weight * (change.num_examples / total) for change in changes]

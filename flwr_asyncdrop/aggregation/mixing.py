@@ -5,7 +5,7 @@ from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.parameters import in_interval
 from flwr_asyncdrop.submodel import Indices, State, merge_
 
-_RATES = in_interval("[0, 1]")
+RATES = in_interval("[0, 1]")
 
 
 def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
@@ -26,7 +26,7 @@ def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
     alpha : float
         The mixing rate, in [0, 1].
     """
-    _RATES.check("alpha", alpha)
+    RATES.check("alpha", alpha)
     merge_(state, update, indices, alpha)
 
 
@@ -45,7 +45,7 @@ class Mixing(Aggregator):
     """
 
     def __init__(self, alpha: float = 0.5, weighting: Weighting = constant) -> None:
-        _RATES.check("alpha", alpha)
+        RATES.check("alpha", alpha)
         self._alpha = alpha
         self._weighting = weighting
 

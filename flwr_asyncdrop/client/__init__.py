@@ -4,13 +4,17 @@ from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.codec_mod import CodecMod
 from flwr_asyncdrop.client.frozen import FrozenMod
 from flwr_asyncdrop.client.loading import load_submodel
+from flwr_asyncdrop.client.lora import load_lora
 from flwr_asyncdrop.client.personal import load_personal, save_personal
+from flwr_asyncdrop.submodel import lora_state
 
 __all__ = [
     "CapacityMod",
     "CodecMod",
     "FrozenMod",
+    "load_lora",
     "load_personal",
     "load_submodel",
+    "lora_state",
     "save_personal",
 ]

@@ -19,6 +19,8 @@ from flwr_asyncdrop.submodel import (
     Indices,
     Inputs,
     Keep,
+    LoraFlops,
+    LoraPlan,
     Plan,
     State,
     extract,
@@ -180,11 +182,19 @@ def compute_share(
     """Return how to compare a submodel's compute with that of the full model.
 
     By FLOPs if there is a module to count them on, else by the number of weights, which
-    is the same for fully connected layers. The rule ``"paper"`` takes the share of kept
-    units, ``1 - drop rate``, as the paper's simulation does.
+    is the same for fully connected layers. Adapters are a small part of what a device
+    computes, so without the module a task of theirs counts in full. The rule
+    ``"paper"`` takes the share of kept units, ``1 - drop rate``, as the paper's
+    simulation does.
     """
     if rule == "paper":
         return lambda keep, _: sum(len(units) for units in keep) / plan.num_units
+    if isinstance(plan, LoraPlan):
+        if model is None or example_inputs is None:
+            return lambda keep, shapes: 1.0
+        steps = LoraFlops(plan, model, example_inputs)
+        whole = steps.count(plan.shapes)
+        return lambda _, shapes: steps.count(dict(shapes)) / whole
     if model is None or example_inputs is None:
         elements = _elements(plan.shapes)
         return lambda _, shapes: _elements(shapes) / elements

@@ -16,6 +16,16 @@ from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
 from flwr_asyncdrop.submodel.frozen import Frozen, content_hash, split
 from flwr_asyncdrop.submodel.in_place import load_in_place
 from flwr_asyncdrop.submodel.kernels import steady_kernels
+from flwr_asyncdrop.submodel.lora import (
+    Adapter,
+    LoraFlops,
+    LoraPlan,
+    Pairs,
+    find_adapters,
+    load_lora,
+    lora_plan,
+    lora_state,
+)
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.patches import PATCHES
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
@@ -47,6 +57,7 @@ from flwr_asyncdrop.submodel.types import (
 __all__ = [
     "PATCHES",
     "RULES",
+    "Adapter",
     "BlockPlan",
     "DropCounts",
     "Example",
@@ -54,6 +65,9 @@ __all__ = [
     "Indices",
     "Inputs",
     "Keep",
+    "LoraFlops",
+    "LoraPlan",
+    "Pairs",
     "Plan",
     "Scope",
     "State",
@@ -70,9 +84,13 @@ __all__ = [
     "droppable_share",
     "examples_of",
     "extract",
+    "find_adapters",
     "frozen_names",
     "load_in_place",
+    "load_lora",
     "load_submodel",
+    "lora_plan",
+    "lora_state",
     "merge_",
     "narrow",
     "plan_blocks",

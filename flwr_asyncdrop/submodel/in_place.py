@@ -58,7 +58,7 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         memory.apply(model, narrowed, before)
         memory.shapes = shapes
         model.__dict__[_MEMORY] = memory
-        _resize(model, shapes)
+        resize_(tensors_of(model), shapes)
     # What is no tensor is not sent: the versions of modules, and their extra state.
     complete = model.state_dict()
     complete.update(sent)
@@ -215,11 +215,13 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def _resize(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def resize_(
+    tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
     """Give every tensor its shape, and leave its values open."""
     _watch_optimizers()
     _RESIZED.times += 1
-    for name, tensor in tensors_of(model).items():
+    for name, tensor in tensors.items():
         if tuple(tensor.shape) == shapes[name]:
             continue
         fresh = torch.empty(shapes[name], dtype=tensor.dtype, device=tensor.device)

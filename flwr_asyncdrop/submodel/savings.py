@@ -113,7 +113,7 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     three times as much. Of several example inputs the first count, on the device of
     the model.
     """
-    counter = _FlopCounter()
+    counter = FlopCounter()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     example = mapped(examples_of(example_inputs)[0], lambda tensor: tensor.to(device))
     with eval_mode(model), tensor_operations(model), plain_kernels(), counter:
@@ -121,7 +121,7 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     return counter.total
 
 
-class _FlopCounter(DispatchMode):
+class FlopCounter(DispatchMode):
     """Adds up torch's FLOP counts of operations.
 
     torch's own counter also follows modules, and fails where one is given a view of a

@@ -31,17 +31,21 @@ NEEDS = {
     "huggingface": "transformers",
     "keras": "keras",
     "lightning": "lightning",
+    "llm-lora": "peft",
     "lora": "peft",
 }
 UNTOUCHED_CLIENTS = {"keras", "numpy", "sklearn-masked"}
 # Beside the line that loads the model, those of its personal head.
-LINES_OF_CLIENTS = {"advanced-pytorch": (5, 18)}
+LINES_OF_CLIENTS = {"advanced-pytorch": (5, 18), "llm-lora": (2, 2)}
+SMALL = {"llm-lora": {"base-steps": 80, "batch-size": 32, "learning-rate": 0.005}}
+"""What is smaller in every test."""
 SHORT_RUNS = {
     "advanced-pytorch": ({"num-server-rounds": 8}, 0.4),
     "custom-mods": ({"num-server-rounds": 4}, 0.3),
     "huggingface": ({"num-server-rounds": 3}, 0.4),
     "keras": ({"num-server-rounds": 3}, 0.3),
     "lightning": ({"num-server-rounds": 3}, 0.3),
+    "llm-lora": ({"num-server-rounds": 2}, 0.6),
     "lora": ({"num-server-rounds": 4}, 0.6),
     "numpy": ({"num-server-rounds": 3}, 0.6),
     "pytorch-quickstart": ({"num-server-rounds": 4}, 0.4),
@@ -61,9 +65,16 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture(params=sorted(EXAMPLES))
-def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+def example(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     folder = EXAMPLES[request.param]
     monkeypatch.setenv("KERAS_BACKEND", "torch")
+    # Where a base is kept that an example trains first: for all of its tests.
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     if request.param in NEEDS:
         if find_spec("torchvision"):  # which both import if it is there
             request.getfixturevalue("vision_models")
@@ -118,7 +129,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, num_nodes: int, **setting
     """Run an example's apps on a LocalGrid, in this process."""
     monkeypatch.syspath_prepend(str(folder))
     app = app_of(folder)
-    config = {**app["config"], **settings}
+    config = {**app["config"], **SMALL.get(folder.name, {}), **settings}
     module, attribute = app["components"]["serverapp"].split(":")
     server = getattr(import_module(module), attribute)
     with LocalGrid(

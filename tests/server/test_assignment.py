@@ -7,8 +7,15 @@ from flwr_asyncdrop.masks import RandomMask, SmartPartition
 from flwr_asyncdrop.server.assignment import Assignment, compute_share
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.strategy.units import first_costs
-from flwr_asyncdrop.submodel import extract, plan_blocks, plan_submodels
+from flwr_asyncdrop.submodel import (
+    extract,
+    lora_plan,
+    lora_state,
+    plan_blocks,
+    plan_submodels,
+)
 from tests.runs import mlp, residual_mlp
+from tests.submodel.lora.models import Layers
 
 INPUTS = torch.zeros(1, 4)
 PLAN = plan_submodels(mlp(), INPUTS)
@@ -229,3 +236,39 @@ def test_a_masked_model_is_the_submodel_at_full_size(policy):
         hidden = torch.nn.functional.linear(hidden, w, b)
         hidden = hidden.relu() if layer < 4 else hidden
     assert torch.allclose(full(x), hidden, atol=1e-6)
+
+
+class TestAdapters:
+    """What a task of a model with adapters costs."""
+
+    def share(self, *given, units="layers", kept=(0,)):
+        plan = lora_plan(adapted(), vectors(), units=units)
+        state = RunState.start_from(lora_state(adapted()), 0)
+        keep = tuple(torch.tensor(kept) for _ in plan.groups)
+        shapes = plan.shapes_of(plan.indices(keep))
+        assert {n: tuple(t.shape) for n, t in state.arrays.items()} == plan.shapes
+        return compute_share(plan, *given)(keep, shapes)
+
+    def test_adapters_are_a_small_part_of_what_a_device_computes(self):
+        assert 0.9 < self.share(adapted(), vectors(), units="ranks") < 1
+
+    def test_layers_save_more_than_ranks(self):
+        ranks = self.share(adapted(), vectors(), units="ranks")
+        assert self.share(adapted(), vectors()) < ranks - 0.1
+
+    def test_without_the_model_it_counts_in_full(self):
+        assert self.share(None, None) == 1.0
+
+    def test_the_rule_of_the_paper_goes_by_units(self):
+        assert self.share(adapted(), vectors(), "paper") == 1 / 3
+
+
+def adapted():
+    """Return layers much wider than the rank of their adapters."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["up", "down"])
+    return peft.get_peft_model(Layers(width=64), config)
+
+
+def vectors():
+    return torch.ones(1, 64)

@@ -3,9 +3,10 @@
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from peft import get_peft_model_state_dict, set_peft_model_state_dict
+from flwr_asyncdrop import load_lora
+from peft import get_peft_model_state_dict
 
-from lora_example.task import build_model, load_data, rank_of
+from lora_example.task import build_model, load_data
 from lora_example.task import train as train_fn
 
 app = ClientApp()
@@ -14,9 +15,8 @@ app = ClientApp()
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """Train the adapters that the server sent."""
-    model = build_model(rank_of(msg.content["arrays"]))
-    arrays = msg.content["arrays"].to_torch_state_dict()
-    set_peft_model_state_dict(model, arrays)
+    model = build_model()
+    load_lora(model, msg.content["arrays"])
     loader = load_data(
         context.node_config["partition-id"],
         context.node_config["num-partitions"],

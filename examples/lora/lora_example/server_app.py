@@ -4,7 +4,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr_asyncdrop import HeteroAsyncDrop, speed_levels
-from flwr_asyncdrop.submodel import declare_plan
+from flwr_asyncdrop.submodel import lora_plan
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
 from lora_example.task import build_model, load_test_data, test
@@ -25,14 +25,11 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     arrays = ArrayRecord(get_peft_model_state_dict(build_model()))
-    # One group: a device has the same ranks of every adapter.
-    ranks = {name: 0 for name in arrays if "lora_A" in name}
-    ranks |= {name: 1 for name in arrays if "lora_B" in name}
-    plan = declare_plan(
-        {name: array.shape for name, array in arrays.items()}, {"rank": ranks}
-    )
     strategy = HeteroAsyncDrop(
-        plan=plan, in_flight=8, fleet=speed_levels, fraction_evaluate=0.0
+        plan=lora_plan(build_model(), shared=True),
+        in_flight=8,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
     )
     strategy.start(
         grid=grid,

@@ -3,7 +3,6 @@
 from functools import cache
 
 import torch
-from flwr.app import ArrayRecord
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -20,29 +19,18 @@ from transformers import (
 from lora_example.requests import INTENTS, make_requests, vocabulary
 
 NUM_TRAIN, NUM_TEST = 2000, 500
-RANK = 8
 
 
-def build_model(rank: int = RANK) -> PeftModel:
-    """Return the frozen base with new adapters of a rank.
-
-    ``alpha / rank`` is the same for all ranks, so that a device with fewer of them
-    computes with the same weights.
-    """
+def build_model() -> PeftModel:
+    """Return the frozen base with new adapters."""
     lora = LoraConfig(
-        r=rank,
-        lora_alpha=2 * rank,
+        r=8,
+        lora_alpha=16,
         target_modules=["query", "value", "dense"],
         modules_to_save=["classifier"],
         task_type=TaskType.SEQ_CLS,
     )
     return get_peft_model(build_base(), lora)
-
-
-def rank_of(arrays: ArrayRecord) -> int:
-    """Return the rank of the adapters that the server sent."""
-    name = next(name for name in arrays if "lora_A" in name)
-    return arrays[name].shape[0]
 
 
 def build_base() -> BertForSequenceClassification:

@@ -1,0 +1,1 @@
+"""A small Llama, fine-tuned asynchronously by unequal devices with LoRA."""

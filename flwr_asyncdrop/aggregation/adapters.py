@@ -1,0 +1,34 @@
+"""What of the global model, and of an update, are adapters, and what is not."""
+
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel import Adapter, Indices, Pairs, State, find_adapters
+
+
+def adapters_of(state: State, pairs: Pairs | None) -> tuple[Adapter, ...]:
+    """Return the adapters of a state; see `find_adapters`."""
+    return find_adapters({n: tuple(t.shape) for n, t in state.items()}, pairs)
+
+
+def without_factors(state: State, adapters: tuple[Adapter, ...]) -> State:
+    """Return the tensors of a state that are no factors, such as a trained head."""
+    factors = {name for adapter in adapters for name in (adapter.a, adapter.b)}
+    return {name: tensor for name, tensor in state.items() if name not in factors}
+
+
+def kept_components(indices: Indices, adapter: Adapter) -> Tensor:
+    """Return which components of an adapter an update has, from the fewest number on.
+
+    ShapeError if the factors are not cut along their components alone.
+    """
+    rows, columns = ({**indices.get(name, {})} for name in (adapter.a, adapter.b))
+    whole = torch.arange(adapter.rank)
+    kept = rows.pop(adapter.a_dim, whole)
+    if rows or not torch.equal(kept, columns.pop(adapter.b_dim, whole)) or columns:
+        raise ShapeError(
+            f"the factors of {adapter.name} are not cut along the same components: "
+            "make the plan with lora_plan, whose units these are"
+        )
+    return kept

@@ -1,0 +1,20 @@
+"""A copy of a model with adapters of its own, on the same base."""
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from flwr_asyncdrop.submodel.derived import derived_tensors
+from flwr_asyncdrop.submodel.lora.tensors import travelling
+
+
+def copy_adapters(model: nn.Module) -> nn.Module:
+    """Return a copy that shares all tensors with `model` but those that travel."""
+    mine = {id(tensor) for tensor in travelling(model).values()}
+    shared: dict[int, Any] = {
+        id(tensor): tensor
+        for tensor in [*model.parameters(), *model.buffers()]
+        if id(tensor) not in mine
+    }
+    return copy.deepcopy(model, derived_tensors(model) | shared)

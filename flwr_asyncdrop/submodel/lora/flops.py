@@ -1,0 +1,57 @@
+"""What a training step costs with some of the adapters' components left out."""
+
+import torch
+from torch import nn
+
+from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
+from flwr_asyncdrop.submodel.lora.copies import copy_adapters
+from flwr_asyncdrop.submodel.lora.loading import load_lora
+from flwr_asyncdrop.submodel.lora.plan import LoraPlan
+from flwr_asyncdrop.submodel.lora.tensors import travelling
+from flwr_asyncdrop.submodel.nested import tensors_within
+from flwr_asyncdrop.submodel.passes import mapped
+from flwr_asyncdrop.submodel.savings import FlopCounter
+from flwr_asyncdrop.submodel.types import Inputs, Shapes, examples_of
+
+
+class LoraFlops:
+    """Counts the operations of training steps of a model with adapters.
+
+    Other than `step_flops` it runs backward, too: the base, which is frozen, has no
+    gradients of its own, and nothing below the first adapter that is left has any. The
+    model stays as it is.
+
+    Parameters
+    ----------
+    plan : LoraPlan
+        Of this model.
+    model : Module
+        What `lora_plan` was given.
+    example_inputs : Tensor, tuple, mapping, or list of these
+        The first of them counts.
+    """
+
+    def __init__(
+        self, plan: LoraPlan, model: nn.Module, example_inputs: Inputs
+    ) -> None:
+        self._model = copy_adapters(model)
+        self._pairs = plan.pairs
+        device = next(self._model.parameters()).device
+        example = examples_of(example_inputs)[0]
+        self._example = mapped(example, lambda tensor: tensor.to(device))
+        self._dtypes = {n: t.dtype for n, t in travelling(self._model).items()}
+
+    def count(self, shapes: Shapes) -> int:
+        """Return the operations of a step with tensors of these shapes."""
+        zeros = {
+            n: torch.zeros(shapes[n], dtype=kind) for n, kind in self._dtypes.items()
+        }
+        load_lora(self._model, zeros, pairs=self._pairs)
+        counter = FlopCounter()
+        with eval_mode(self._model), plain_kernels(), torch.enable_grad(), counter:
+            outputs = tensors_within(self._example.run(self._model))
+            losses = [out.float().sum() for out in outputs if out.requires_grad]
+            if losses:
+                torch.autograd.backward(losses)
+        self._model.zero_grad()
+        return counter.total

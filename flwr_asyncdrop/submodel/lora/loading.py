@@ -1,0 +1,130 @@
+"""Narrow the adapters of a model in place, to the ranks that arrived."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.in_place import resize_
+from flwr_asyncdrop.submodel.lora.memory import LoraMemory, memory_of, remember
+from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
+from flwr_asyncdrop.submodel.lora.tensors import lora_layers, travelling
+from flwr_asyncdrop.submodel.patches import patch
+from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of
+
+_SKIPPED = "_asyncdrop_skipped"
+
+
+def load_lora(
+    model: nn.Module, state: State, *, pairs: Pairs | None = None
+) -> nn.Module:
+    """Give the adapters of `model` the ranks that arrived, and their values; return it.
+
+    Parameters are the same objects, on the same devices: an optimizer that was built
+    before trains them. The scaling ``alpha / r`` stays that of the full rank, so that
+    a model without some components is the full model with these zeroed. An adapter
+    without components is not run, and its empty parameters are not trained. The model
+    can be loaded again, with other ranks.
+
+    Parameters
+    ----------
+    model : Module
+        As it was built, at full rank, or as it was loaded before.
+    state : dict of str to Tensor
+        All tensors of `lora_state`, at full rank or with fewer components.
+    pairs : sequence of tuple, optional
+        As for `lora_plan`.
+
+    Raises
+    ------
+    ShapeError
+        If the arrays are not those of the model; it has not changed then.
+    """
+    tensors = travelling(model)
+    memory = memory_of(model)
+    if memory is None:
+        trained = frozenset(n for n, t in tensors.items() if t.requires_grad)
+        memory = LoraMemory(shapes_of(tensors), trained)
+    sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
+    adapters = find_adapters(memory.shapes, pairs)
+    shapes = shapes_of(sent)
+    _check_shapes(type(model).__name__, memory.shapes, shapes, adapters)
+    remember(model, memory)
+    resize_(tensors, shapes)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(sent[name])
+            if name in memory.trained:
+                tensor.requires_grad_(is_whole(shapes[name], memory.shapes[name]))
+    _refresh_sizes(model, tensors.values())
+    _skip_empty(model)
+    return model
+
+
+def is_whole(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Whether a tensor has elements left, if it ever had any."""
+    return 0 not in shape or 0 in full
+
+
+def _check_shapes(
+    model: str, full: Shapes, sent: Shapes, adapters: Iterable[Adapter]
+) -> None:
+    complaint = f"these arrays are not those of the adapters of {model}"
+    mend = "build the same model on the server and on the client"
+    for name in sorted(full.keys() ^ sent.keys()):
+        found = "the model does not have" if name in sent else "they lack"
+        raise ShapeError(
+            f"{complaint}: {found} {name}; {mend}, and send lora_state(model)"
+        )
+    allowed = {name: [shape] for name, shape in full.items()}
+    for adapter in adapters:
+        rank = dict(enumerate(sent[adapter.a])).get(adapter.a_dim, adapter.rank)
+        if rank < adapter.rank:
+            for name, dim in ((adapter.a, adapter.a_dim), (adapter.b, adapter.b_dim)):
+                allowed[name] = [_with(full[name], dim, rank)]
+            if adapter.bias and rank == 0:
+                allowed[adapter.bias].append((0,))
+    for name, shapes in allowed.items():
+        if sent[name] not in shapes:
+            raise ShapeError(
+                f"{complaint}: {name} has shape {sent[name]}, where {shapes[0]} "
+                f"belongs; {mend}"
+            )
+
+
+def _with(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def _refresh_sizes(model: nn.Module, tensors: Iterable[Tensor]) -> None:
+    """Have the layers that hold the factors say how wide they are now."""
+    mine = {id(tensor) for tensor in tensors}
+    for module in model.modules():
+        if any(id(parameter) in mine for parameter in module._parameters.values()):
+            patch(module, module)
+
+
+def _skip_empty(model: nn.Module) -> None:
+    """Have PEFT's layers run without the adapters that have no components."""
+    for layer in lora_layers(model).values():
+        active = list(layer.active_adapters)
+        skipped: set[str] = layer.__dict__.setdefault(_SKIPPED, set())
+        for adapter in layer.r:
+            empty = _rank(layer, adapter) == 0
+            if empty and adapter in active:
+                active.remove(adapter)
+                skipped.add(adapter)
+            elif not empty and adapter in skipped:
+                skipped.discard(adapter)
+                if adapter not in active:
+                    active.append(adapter)
+        layer._active_adapter = active
+
+
+def _rank(layer: Any, adapter: str) -> int:
+    factors: Mapping[str, Any] = layer.lora_embedding_A
+    if adapter in factors:
+        return int(factors[adapter].shape[0])
+    return int(layer.lora_A[adapter].weight.shape[0])

@@ -1,0 +1,148 @@
+"""The tensors of a module that travel: its adapters, and what else it trains."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
+from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.submodel.lora.memory import memory_of
+from flwr_asyncdrop.submodel.types import State, owner_of, tensors_of
+
+# PEFT's layers that add B(A(x)) to what the base layer makes of x. Those of quantised
+# bases are the same, and are named after their library.
+_LAYERS = frozenset(
+    {
+        *("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d"),
+        *("Linear4bit", "Linear8bitLt", "TorchaoLoraLinear", "GPTQLoraLinear"),
+        *("AwqLoraLinear", "AqlmLoraLinear", "EetqLoraLinear", "HqqLoraLinear"),
+    }
+)
+
+
+def lora_state(model: nn.Module) -> State:
+    """Return what travels of a model with adapters: send it, or reply with it.
+
+    Of a PEFT model it is what ``get_peft_model_state_dict`` returns: the adapters and
+    ``modules_to_save``, without the name of the adapter. Of any other module these are
+    the parameters that are trained, and the buffers beside them. As in a
+    ``state_dict``, the tensors share memory with the model.
+
+    Raises
+    ------
+    ConfigError
+        If the model trains nothing, or has several adapters of which not one is active.
+    UnsupportedModelError
+        If it is a PEFT model whose adapters are not LoRA's ``B A``.
+    """
+    return {name: tensor.detach() for name, tensor in travelling(model).items()}
+
+
+def travelling(model: nn.Module) -> State:
+    """Return the tensors themselves, by the names under which they travel."""
+    found = peft_tensors(model) if is_peft(model) else _trained(model)
+    if not found:
+        raise ConfigError(
+            f"{type(model).__name__} trains nothing: freeze the base, and leave "
+            "requires_grad of the adapters on"
+        )
+    return found
+
+
+def is_peft(model: nn.Module) -> bool:
+    """Whether PEFT has put adapters into the model."""
+    return bool(getattr(model, "peft_config", None))
+
+
+def peft_tensors(model: nn.Module) -> State:
+    """Return the tensors of a PEFT model's adapter, and its ``modules_to_save``."""
+    name = adapter_name(model)
+    peft = require("peft", "lora")
+    check_layers(model, name)
+    found: State = peft.get_peft_model_state_dict(
+        model,
+        model.state_dict(keep_vars=True),
+        adapter_name=name,
+        # Those of the frozen base stay where they are.
+        save_embedding_layers=False,
+    )
+    return found
+
+
+def adapter_name(model: Any) -> str:
+    """Return the name of the PEFT model's only adapter, or of the active one."""
+    names = list(model.peft_config)
+    if len(names) > 1:
+        active = getattr(model, "active_adapters", [])
+        names = list(active() if callable(active) else active)
+    if len(names) != 1:
+        raise ConfigError(
+            f"the adapters {', '.join(names)} of this model are all in use: make one "
+            "active, with model.set_adapter(name)"
+        )
+    return str(names[0])
+
+
+def lora_layers(model: nn.Module) -> dict[str, Any]:
+    """Return PEFT's layers with adapters, by their names."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if hasattr(module, "lora_A") and isinstance(getattr(module, "r", None), dict)
+    }
+
+
+def check_layers(model: Any, adapter: str) -> None:
+    """Raise UnsupportedModelError unless every adapter is a plain product."""
+    found = getattr(model.peft_config[adapter], "peft_type", "LORA")
+    kind = str(getattr(found, "value", found))
+    if kind != "LORA":
+        raise UnsupportedModelError(
+            f"the adapter {adapter!r} is of PEFT's type {kind}, whose parameters are "
+            "no rank components: use a LoraConfig, or train without a plan"
+        )
+    for name, layer in lora_layers(model).items():
+        if adapter not in layer.r:
+            continue
+        if layer.merged:
+            raise UnsupportedModelError(
+                f"the adapter of {name} is merged into the base, where no task changes "
+                "it: call model.unmerge_adapter() first"
+            )
+        variant = getattr(layer, "lora_variant", {}).get(adapter)
+        dora = getattr(layer, "use_dora", {}).get(adapter)
+        if variant is not None or dora:
+            what = "DoRA" if dora else type(variant).__name__
+            raise UnsupportedModelError(
+                f"the adapter of {name} is a variant of LoRA ({what}), which is more "
+                "than a product: use a plain LoraConfig, or train without a plan"
+            )
+        if type(layer).__name__ not in _LAYERS:
+            raise UnsupportedModelError(
+                f"the adapter of {name} is PEFT's {type(layer).__name__}, whose "
+                "factors are not rows of A with columns of B: leave it out of "
+                "target_modules and target_parameters, or train without a plan"
+            )
+
+
+def _trained(model: nn.Module) -> State:
+    """Return what a module trains, and the buffers of the same layers."""
+    tensors = tensors_of(model)
+    memory = memory_of(model)
+    if memory is not None:  # what is left out is not trained just now
+        return {name: tensors[name] for name in memory.shapes}
+    layers = {owner_of(n) for n, t in tensors.items() if _is_trained(t)}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if _is_trained(tensor)
+        or (not _is_parameter(tensor) and owner_of(name) in layers)
+    }
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter)
+
+
+def _is_trained(tensor: Tensor) -> bool:
+    return _is_parameter(tensor) and tensor.requires_grad

@@ -1,0 +1,135 @@
+"""Try a plan of adapters on the model: without components, and with them zeroed."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
+from flwr_asyncdrop.submodel.lora.copies import copy_adapters
+from flwr_asyncdrop.submodel.lora.loading import load_lora
+from flwr_asyncdrop.submodel.lora.pairs import Pairs
+from flwr_asyncdrop.submodel.lora.tensors import lora_state
+from flwr_asyncdrop.submodel.nested import tensors_within
+from flwr_asyncdrop.submodel.passes import mapped
+from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.transfer import extract, silenced
+from flwr_asyncdrop.submodel.types import Example, Keep, State
+from flwr_asyncdrop.submodel.verify import bisect
+
+# How far two outputs may be apart: of what the dropped components change, and of the
+# output itself, in units of its rounding.
+_FINE, _COARSE = (1e-3, 64.0), (0.1, 4.0)
+_FINE_EPS = 1e-5
+
+
+def find_wrong(
+    model: nn.Module, plan: Plan, pairs: Pairs | None, example: Example
+) -> dict[str, str]:
+    """Return which groups of the plan do not hold, by name, and why.
+
+    A copy of the model, with random adapters, is run without some units of every
+    group, and with these zeroed. UnsupportedModelError if it does not run at all.
+    """
+    with plain_kernels():
+        trial = _Trial(model, plan, pairs, example)
+        faults = bisect(range(len(plan.groups)), trial.fault)
+    return {plan.groups[group].name: why for group, why in faults.items()}
+
+
+class _Trial:
+    def __init__(
+        self, model: nn.Module, plan: Plan, pairs: Pairs | None, example: Example
+    ) -> None:
+        self._plan, self._pairs = plan, pairs
+        self._model = copy_adapters(model)
+        device = next(self._model.parameters()).device
+        self._example = mapped(example, lambda tensor: tensor.to(device))
+        self._state = _random_adapters(lora_state(self._model), plan)
+        self._eps = _rounding(self._model)
+        try:
+            self._full = self._run(self._state)
+        except Exception as error:  # whatever the model's own code raises
+            raise UnsupportedModelError(
+                f"{type(model).__name__} does not run on the example inputs "
+                f"({type(error).__name__}: {first_line(error)}): pass those of a "
+                "forward pass"
+            ) from error
+
+    def fault(self, groups: Sequence[int]) -> str | None:
+        """Return why the model does not do without units of these groups."""
+        for keep in self._keeps(groups):
+            indices = self._plan.indices(keep)
+            if not indices:  # groups of one unit, which always stays
+                continue
+            expected = self._run(silenced(self._state, indices))
+            if all(map(torch.equal, expected, self._full)):
+                return (
+                    "the model gives the same with these zeroed, on the example "
+                    "inputs: pass inputs that use the adapters, of the model itself"
+                )
+            try:
+                found = self._run(extract(self._state, indices))
+            except Exception as error:  # whatever the model's own code raises
+                kind, line = type(error).__name__, first_line(error)
+                return f"the model does not run without some of them ({kind}: {line})"
+            if not self._agree(found, expected):
+                return (
+                    "the model without some of them does not give what it gives with "
+                    "these zeroed: keep the scaling, alpha / rank, in an attribute, "
+                    "where it does not follow the shapes"
+                )
+        return None
+
+    def _keeps(self, groups: Sequence[int]) -> list[Keep]:
+        """Return what to keep: about half of the units, then the last one alone."""
+        half, last = list(self._plan.full_keep()), list(self._plan.full_keep())
+        for group in groups:
+            size = self._plan.groups[group].size
+            half[group] = torch.arange(group % 2, size, 2) if size > 1 else half[group]
+            last[group] = torch.arange(size - 1, size)
+        return [tuple(half), tuple(last)]
+
+    def _run(self, state: State) -> list[Tensor]:
+        load_lora(self._model, state, pairs=self._pairs)
+        with eval_mode(self._model), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            outputs = tensors_within(self._example.run(self._model))
+        return [output for output in outputs if output.is_floating_point()]
+
+    def _agree(self, found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+        if [f.shape for f in found] != [e.shape for e in expected]:
+            return False
+        for one, other, full in zip(found, expected, self._full, strict=True):
+            eps = max(self._eps, torch.finfo(one.dtype).eps)
+            of_change, of_output = _FINE if eps < _FINE_EPS else _COARSE
+            allowed = of_change * _largest(full - other)
+            allowed += of_output * eps * _largest(other)
+            if not _largest(one - other) <= allowed:
+                return False
+        return True
+
+
+def _random_adapters(state: State, plan: Plan) -> State:
+    """Replace what can be dropped by noise: a new adapter's ``B`` is zero."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = dict(state)
+    for name in plan.axes:
+        tensor = state[name]
+        noise = torch.randn(tensor.shape, generator=generator)
+        width = max(tensor.numel() // max(max(tensor.shape), 1), 1)
+        drawn[name] = (noise / width**0.5).to(tensor.device, tensor.dtype)
+    return {name: tensor.clone() for name, tensor in drawn.items()}
+
+
+def _rounding(model: nn.Module) -> float:
+    """Return the relative rounding of the coarsest weights; packed ones are coarse."""
+    kinds = {parameter.dtype for parameter in model.parameters()}
+    floats = [kind if kind.is_floating_point else torch.bfloat16 for kind in kinds]
+    return max(torch.finfo(kind).eps for kind in floats)
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.float().abs().max()) if tensor.numel() else 0.0

@@ -1,0 +1,319 @@
+"""Loading adapters of other ranks in place: it is the full model with zeros."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel import (
+    extract,
+    load_lora,
+    lora_plan,
+    lora_state,
+    merge_,
+    silenced,
+)
+from tests.submodel.lora.models import (
+    OWN_PAIRS,
+    TRANSPOSED_PAIRS,
+    Layers,
+    Own,
+    Text,
+    tokens,
+    vectors,
+    with_noise,
+)
+
+peft = pytest.importorskip("peft")
+
+
+def text(**options):
+    options = {
+        "r": 4,
+        "target_modules": ["emb", "fc", "conv"],
+        "modules_to_save": ["head"],
+        **options,
+    }
+    torch.manual_seed(0)
+    return with_noise(peft.get_peft_model(Text(), peft.LoraConfig(**options)))
+
+
+def layers(**options):
+    options = {"r": 4, "target_modules": ["up", "down"], **options}
+    torch.manual_seed(0)
+    return with_noise(peft.get_peft_model(Layers(), peft.LoraConfig(**options)))
+
+
+def keep_of(plan, data):
+    """Draw which units of every group stay."""
+    keep = []
+    for group in plan.groups:
+        units = st.sets(st.integers(0, group.size - 1), min_size=1)
+        keep.append(torch.tensor(sorted(data.draw(units))))
+    return tuple(keep)
+
+
+def gradients(model, x):
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+class TestTheFullModelWithZeros:
+    """Ranks, adapters and layers; linear layers, embeddings, convolutions; scalings."""
+
+    @pytest.mark.parametrize("units", ["ranks", "adapters"])
+    @pytest.mark.parametrize(
+        "options", [{}, {"use_rslora": True}, {"alpha_pattern": {"fc": 32}}]
+    )
+    @settings(max_examples=5, deadline=None)
+    @given(data=st.data())
+    def test_peft(self, units, options, data):
+        model, full = text(**options).eval(), text(**options).eval()
+        plan = lora_plan(model, units=units)
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        indices = plan.indices(keep_of(plan, data))
+
+        load_lora(model, extract(state, indices))
+        load_lora(full, silenced(state, indices))
+
+        torch.testing.assert_close(model(tokens()), full(tokens()))
+        mine, whole = gradients(model, tokens()), gradients(full, tokens())
+        for name, gradient in mine.items():
+            short = name.replace(".default", "").replace(".modules_to_save", "")
+            part = extract({short: whole[name]}, _only(indices, short))[short]
+            torch.testing.assert_close(gradient, part)
+
+    @pytest.mark.parametrize("bias", [False, True])
+    def test_layers_left_out(self, bias):
+        model, full = layers(lora_bias=bias), layers(lora_bias=bias)
+        plan = lora_plan(model, vectors(), units="layers")
+        indices = plan.indices((torch.tensor([1]),))
+        load_lora(model, extract(lora_state(full), indices))
+        load_lora(full, silenced(lora_state(full), indices))
+        torch.testing.assert_close(model(vectors()), full(vectors()))
+
+    @pytest.mark.parametrize("transposed", [False, True])
+    def test_by_hand(self, transposed):
+        pairs = TRANSPOSED_PAIRS if transposed else OWN_PAIRS
+        model = Own(transposed=transposed)
+        full = copy.deepcopy(model)
+        plan = lora_plan(model, vectors(6), pairs=pairs)
+        indices = plan.indices((torch.tensor([0, 2, 3]),))
+        load_lora(model, extract(lora_state(full), indices), pairs=pairs)
+        load_lora(full, silenced(lora_state(full), indices), pairs=pairs)
+        torch.testing.assert_close(model(vectors(6)), full(vectors(6)))
+
+    def test_golden_scaling(self):
+        """W + alpha / r b a with alpha 6 and r 3, of which one component is left."""
+        model = nn.Sequential(nn.Linear(2, 2, bias=False))
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(r=3, lora_alpha=6, target_modules=["0"])
+        )
+        with torch.no_grad():
+            model.base_model.model[0].base_layer.weight.copy_(torch.eye(2))
+        a, b = "base_model.model.0.lora_A.weight", "base_model.model.0.lora_B.weight"
+        load_lora(
+            model, {a: torch.tensor([[1.0, 10.0]]), b: torch.tensor([[3.0], [0.5]])}
+        )
+        # x = (1, 1): x + 6 / 3 * (3, 0.5) * (1 + 10)
+        output = model(torch.ones(1, 2))
+        assert output.tolist() == [[1 + 2 * 3 * 11, 1 + 2 * 0.5 * 11]]
+
+
+def _only(indices, name):
+    return {name: indices[name]} if name in indices else {}
+
+
+class TestInPlace:
+    def test_parameters_are_the_same_objects_and_an_optimizer_trains_them(self):
+        model = text()
+        optimizer = torch.optim.SGD(
+            [p for p in model.parameters() if p.requires_grad], lr=0.1
+        )
+        ids = {name: id(p) for name, p in model.named_parameters()}
+        plan = lora_plan(model)
+        indices = plan.indices(tuple(torch.tensor([1, 3]) for _ in plan.groups))
+        sent = extract(lora_state(model), indices)
+        load_lora(model, sent)
+        assert ids == {name: id(p) for name, p in model.named_parameters()}
+        model(tokens()).square().sum().backward()
+        optimizer.step()
+        reply = lora_state(model)
+        assert all(not torch.equal(reply[name], sent[name]) for name in sent)
+
+    @pytest.mark.parametrize("units", ["ranks", "adapters"])
+    def test_what_comes_back_merges(self, units):
+        model = text()
+        plan = lora_plan(model, units=units)
+        full = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        indices = plan.indices(
+            tuple(torch.tensor([0, group.size - 1]) for group in plan.groups)
+        )
+        load_lora(model, extract(full, indices))
+        reply = {name: tensor + 1 for name, tensor in lora_state(model).items()}
+        merged = {name: tensor.clone() for name, tensor in full.items()}
+        merge_(merged, reply, indices, 1.0)
+        kept = silenced({n: torch.ones_like(t) for n, t in full.items()}, indices)
+        for name in full:
+            torch.testing.assert_close(merged[name], full[name] + kept[name])
+
+    @pytest.mark.filterwarnings("ignore:Adapter 'default'")
+    def test_what_peft_returns_fits_too(self):
+        model = text()
+        plan = lora_plan(model, units="adapters")
+        indices = plan.indices((torch.tensor([0]),))
+        sent = extract(lora_state(model), indices)
+        load_lora(model, sent)
+        theirs = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
+        assert {n: t.shape for n, t in theirs.items()} == {
+            n: t.shape for n, t in sent.items()
+        }
+
+    def test_again_with_other_ranks_and_at_last_all(self):
+        model, untouched = text().eval(), text().eval()
+        plan = lora_plan(model)
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        for kept in ([0], [1, 2, 3]):
+            indices = plan.indices(tuple(torch.tensor(kept) for _ in plan.groups))
+            load_lora(model, extract(state, indices))
+            layer = model.base_model.model.fc.lora_A["default"]
+            assert layer.out_features == len(kept)
+        load_lora(model, state)
+        assert layer.out_features == 4
+        assert torch.equal(model(tokens()), untouched(tokens()))
+
+    def test_a_copy_of_a_narrowed_model_can_be_loaded(self):
+        model = text()
+        plan = lora_plan(model, units="adapters")
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        load_lora(model, extract(state, plan.indices((torch.tensor([0]),))))
+        twin = copy.deepcopy(model)
+        load_lora(twin, state)
+        assert torch.equal(twin(tokens()), text()(tokens()))
+        assert lora_state(model)["base_model.model.fc.lora_A.weight"].numel() == 0
+
+    def test_without_gradients_a_hand_written_model_still_knows_what_travels(self):
+        model = Own()
+        names = list(lora_state(model))
+        model.other = nn.Parameter(torch.zeros(3, 2))
+        load_lora(model, {**lora_state(model)}, pairs=OWN_PAIRS)
+        assert list(lora_state(model)) == [*names, "other"]
+
+
+class TestSkipping:
+    def shapes_of_saved_activations(self, model, x):
+        shapes = []
+
+        def pack(tensor):
+            shapes.append(tuple(tensor.shape))
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model(x)
+        return shapes
+
+    def test_adapters_without_components_are_not_run(self):
+        model = layers()
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        plan = lora_plan(model, units="layers")
+        load_lora(model, extract(state, plan.indices((torch.tensor([0]),))))
+        run = []
+        for name, module in model.named_modules():
+            if name.endswith("default"):
+                module.register_forward_hook(lambda *_, name=name: run.append(name))
+        model(vectors())
+        assert {name.split(".")[3] for name in run if "dropout" not in name} == {"2"}
+        load_lora(model, state)
+        run.clear()
+        model(vectors())
+        assert {name.split(".")[3] for name in run} == {"0", "1", "2"}
+
+    def test_what_is_left_out_keeps_no_activations(self):
+        counts = {}
+        for units, kept in (("ranks", [0]), ("layers", [0])):
+            model = layers()
+            plan = lora_plan(model, units=units)
+            keep = tuple(torch.tensor(kept) for _ in plan.groups)
+            load_lora(model, extract(lora_state(layers()), plan.indices(keep)))
+            counts[units] = len(self.shapes_of_saved_activations(model, vectors()))
+        full = len(self.shapes_of_saved_activations(layers(), vectors()))
+        assert counts["ranks"] == full
+        assert counts["layers"] < full / 2
+
+    def test_empty_parameters_are_not_trained_and_are_later_again(self):
+        model = layers()
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        trained = {n for n, p in model.named_parameters() if p.requires_grad}
+        plan = lora_plan(model, units="layers")
+        load_lora(model, extract(state, plan.indices((torch.tensor([0]),))))
+        now = {n for n, p in model.named_parameters() if p.requires_grad}
+        assert {name.split(".")[3] for name in now} == {"2"}
+        load_lora(model, state)
+        assert trained == {n for n, p in model.named_parameters() if p.requires_grad}
+
+    def test_inside_another_module(self):
+        model = nn.Sequential(text(modules_to_save=None))
+        full = copy.deepcopy(model)
+        plan = lora_plan(model, tokens(), units="adapters")
+        indices = plan.indices((torch.tensor([1]),))  # not the convolution
+        load_lora(model, extract(lora_state(full), indices))
+        load_lora(full, silenced(lora_state(full), indices))
+        torch.testing.assert_close(model(tokens()), full(tokens()))
+
+    def test_another_adapter_is_run_as_before(self):
+        model = layers()
+        model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["up"]))
+        with_noise(model)
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        plan = lora_plan(model, units="layers")
+        load_lora(model, extract(state, plan.indices((torch.tensor([0]),))))
+        layer = model.base_model.model.layers[0]["up"]
+        assert layer.active_adapters == []
+        model.base_model.set_adapter("other")
+        assert layer.active_adapters == ["other"]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda s: s.pop("fc.lora_A.weight"), "they lack .*fc.lora_A.weight"),
+            (lambda s: s.update(x=torch.zeros(1)), "the model does not have x"),
+        ],
+    )
+    def test_other_names(self, change, message):
+        model = text()
+        prefix = "base_model.model."
+        state = {n.removeprefix(prefix): t for n, t in lora_state(model).items()}
+        change(state)
+        sent = {n if n == "x" else prefix + n: t for n, t in state.items()}
+        with pytest.raises(ShapeError, match=message):
+            load_lora(model, sent)
+
+    @pytest.mark.parametrize(
+        ("name", "shape"),
+        [
+            ("fc.lora_A.weight", (2, 6)),  # B has 4 components
+            ("fc.lora_B.weight", (7, 3)),
+            ("fc.lora_A.weight", (4, 5)),
+            ("fc.lora_A.weight", (4,)),
+            ("fc.lora_A.weight", ()),
+            ("fc.lora_A.weight", (8, 6)),
+            ("head.weight", (1, 8)),
+            ("head.weight", (0, 8)),
+        ],
+    )
+    def test_other_shapes_change_nothing(self, name, shape):
+        model = text()
+        state = {n: t.clone() for n, t in lora_state(model).items()}
+        before = {n: t.clone() for n, t in state.items()}
+        state[f"base_model.model.{name}"] = torch.zeros(shape)
+        with pytest.raises(ShapeError, match=r"where .* belongs; build the same model"):
+            load_lora(model, state)
+        after = lora_state(model)
+        assert all(torch.equal(after[n], before[n]) for n in before)

@@ -1,0 +1,283 @@
+"""Plans of adapters: their units, what is refused, and that they are tried."""
+
+import pytest
+import torch
+from torch import nn
+
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
+from flwr_asyncdrop.submodel import (
+    LoraFlops,
+    extract,
+    load_lora,
+    lora_plan,
+    lora_state,
+)
+from tests.submodel.lora.models import (
+    OWN_PAIRS,
+    TRANSPOSED_PAIRS,
+    Layers,
+    Own,
+    Text,
+    tokens,
+    vectors,
+    with_noise,
+)
+
+peft = pytest.importorskip("peft")
+
+
+def text(**options):
+    options = {"r": 4, "target_modules": ["emb", "fc", "conv"], **options}
+    return peft.get_peft_model(Text(), peft.LoraConfig(**options))
+
+
+def layers(**options):
+    options = {"r": 4, "target_modules": ["up", "down"], **options}
+    return peft.get_peft_model(Layers(), peft.LoraConfig(**options))
+
+
+def groups(plan):
+    return [(group.name, group.size) for group in plan.groups]
+
+
+def axes(plan):
+    return {
+        (name.removeprefix("base_model.model."), dim): units.tolist()
+        for name, dims in plan.axes.items()
+        for dim, units in dims.items()
+    }
+
+
+class TestUnits:
+    def test_ranks_of_every_adapter(self):
+        plan = lora_plan(text(modules_to_save=["head"]), tokens())
+        assert groups(plan) == [("emb", 4), ("fc", 4), ("conv", 4)]
+        assert axes(plan) == {
+            ("emb.lora_embedding_A", 0): [0, 1, 2, 3],
+            ("emb.lora_embedding_B", 1): [0, 1, 2, 3],
+            ("fc.lora_A.weight", 0): [4, 5, 6, 7],
+            ("fc.lora_B.weight", 1): [4, 5, 6, 7],
+            ("conv.lora_A.weight", 0): [8, 9, 10, 11],
+            ("conv.lora_B.weight", 1): [8, 9, 10, 11],
+        }
+        whole = {name.removeprefix("base_model.model.") for name in plan.left_out}
+        assert whole == {"head.weight", "head.bias"}
+
+    def test_only_adapters_and_what_is_saved_beside_them_travel(self):
+        model = text(modules_to_save=["head"])
+        plan = lora_plan(model)
+        assert plan.shapes == {n: tuple(t.shape) for n, t in lora_state(model).items()}
+        expected = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
+        assert plan.shapes.keys() == expected.keys()
+
+    def test_unequal_ranks(self):
+        plan = lora_plan(text(rank_pattern={"conv": 2}), tokens())
+        assert groups(plan) == [("emb", 4), ("fc", 4), ("conv", 2)]
+
+    def test_shared(self):
+        plan = lora_plan(text(), tokens(), shared=True)
+        assert groups(plan) == [("ranks", 4)]
+        assert all(units == [0, 1, 2, 3] for units in axes(plan).values())
+
+    def test_adapters_from_the_last_one(self):
+        plan = lora_plan(text(), tokens(), units="adapters")
+        assert groups(plan) == [("adapted adapters", 3)]
+        assert axes(plan)["conv.lora_A.weight", 0] == [0, 0, 0, 0]
+        assert axes(plan)["emb.lora_embedding_B", 1] == [2, 2, 2, 2]
+        shapes = plan.shapes_of(plan.indices((torch.tensor([0, 1]),)))
+        assert shapes["base_model.model.emb.lora_embedding_A"] == (0, 20)
+        assert shapes["base_model.model.emb.lora_embedding_B"] == (6, 0)
+
+    def test_layers(self):
+        plan = lora_plan(layers(), vectors(), units="layers")
+        assert groups(plan) == [("adapted layers", 3)]
+        assert axes(plan)["layers.2.up.lora_A.weight", 0] == [0, 0, 0, 0]
+        assert axes(plan)["layers.0.down.lora_B.weight", 1] == [2, 2, 2, 2]
+
+    def test_bias_goes_with_the_adapter_only(self):
+        model = layers(lora_bias=True)
+        assert ("layers.0.up.lora_B.bias", 0) not in axes(lora_plan(model, vectors()))
+        plan = lora_plan(model, vectors(), units="adapters")
+        assert axes(plan)["layers.2.down.lora_B.bias", 0] == [0] * 8
+
+    @pytest.mark.parametrize("units", ["ranks", "layers"])
+    def test_of_a_state(self, units):
+        model = layers()
+        of_state = lora_plan(lora_state(model), units=units)
+        of_model = lora_plan(model, vectors(), units=units)
+        assert axes(of_state) == axes(of_model)
+
+    def test_adapters_by_hand(self):
+        plan = lora_plan(Own(), vectors(6), pairs=OWN_PAIRS)
+        assert axes(plan) == {("down", 0): [0, 1, 2, 3], ("up", 1): [0, 1, 2, 3]}
+        plan = lora_plan(Own(transposed=True), vectors(6), pairs=TRANSPOSED_PAIRS)
+        assert axes(plan) == {("down", 1): [0, 1, 2, 3], ("up", 0): [0, 1, 2, 3]}
+
+    def test_the_model_stays_as_it_is(self):
+        model = with_noise(text(modules_to_save=["head"]))
+        before = {n: t.clone() for n, t in model.state_dict().items()}
+        ids = {name: id(p) for name, p in model.named_parameters()}
+        output = model(tokens())
+        lora_plan(model, tokens(), units="adapters")
+        after = model.state_dict()
+        assert all(torch.equal(after[name], value) for name, value in before.items())
+        assert ids == {name: id(p) for name, p in model.named_parameters()}
+        assert torch.equal(model(tokens()), output)
+        assert model.training is False or model.training is True
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"units": "heads"}, "units='heads' must be"),
+            ({"units": "layers", "shared": True}, "shared=True is for units='ranks'"),
+            ({"shared": True}, "have ranks 2, 4"),
+        ],
+    )
+    def test_options(self, options, message):
+        model = text(rank_pattern={"conv": 2})
+        with pytest.raises(ConfigError, match=message):
+            lora_plan(model, tokens(), **options)
+
+    def test_a_single_adapter_has_no_depth(self):
+        model = text(target_modules=["fc"])
+        with pytest.raises(ConfigError, match="at least two of them"):
+            lora_plan(model, units="adapters")
+
+    def test_dora(self):
+        model = layers(use_dora=True)
+        with pytest.raises(UnsupportedModelError, match=r"variant of LoRA \(DoRA\)"):
+            lora_plan(model)
+        state = peft.get_peft_model_state_dict(model)
+        with pytest.raises(ConfigError, match="a magnitude of DoRA"):
+            lora_plan(state)
+
+    def test_other_adapters_of_peft(self):
+        config = peft.LoHaConfig(r=2, target_modules=["up"])
+        with pytest.raises(UnsupportedModelError, match="type LOHA"):
+            lora_plan(peft.get_peft_model(Layers(), config))
+
+    def test_stacked_weights(self):
+        class Experts(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.stack = nn.Parameter(torch.randn(3, 6, 5))
+
+            def forward(self, x):
+                return torch.einsum("bi,eio->bo", x, self.stack)
+
+        model = nn.Sequential()
+        model.add_module("experts", Experts())
+        config = peft.LoraConfig(r=2, target_modules=[], target_parameters=["0.stack"])
+        config.target_parameters = ["experts.stack"]
+        model = peft.get_peft_model(model, config)
+        with pytest.raises(UnsupportedModelError, match="ParamWrapper"):
+            lora_plan(model)
+
+    def test_attention_of_torch(self):
+        model = nn.Sequential(nn.MultiheadAttention(8, 2))
+        config = peft.LoraConfig(r=2, target_modules=["0"])
+        with pytest.raises(UnsupportedModelError, match="MultiheadAttention"):
+            lora_plan(peft.get_peft_model(model, config))
+
+    @pytest.mark.filterwarnings("ignore:LoRA adapter added to ConvNd")
+    def test_grouped_convolutions(self):
+        model = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2))
+        config = peft.LoraConfig(r=4, target_modules=["0"])
+        with pytest.raises(ShapeError, match="grouped convolutions"):
+            lora_plan(peft.get_peft_model(model, config))
+
+    def test_tied_adapters(self):
+        model = Own()
+        model.again = nn.Linear(6, 5)
+        model.again.weight.requires_grad_(False)
+        model.other = model.down
+        with pytest.raises(
+            UnsupportedModelError, match="down and other are one tensor"
+        ):
+            lora_plan(model, vectors(6), pairs=OWN_PAIRS)
+
+    def test_two_adapters_at_once(self):
+        model = layers()
+        model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["up"]))
+        assert lora_plan(model).groups[0].size == 4
+        model.base_model.set_adapter(["default", "other"])
+        with pytest.raises(ConfigError, match="default, other of this model are all"):
+            lora_plan(model)
+
+    def test_a_scaling_that_follows_the_shapes(self):
+        with pytest.raises(UnsupportedModelError, match="keep the scaling"):
+            lora_plan(Own(follows=True), vectors(6), pairs=OWN_PAIRS)
+
+    def test_adapters_by_hand_are_tried(self):
+        with pytest.raises(ConfigError, match="pass example_inputs"):
+            lora_plan(Own(), pairs=OWN_PAIRS)
+
+    def test_a_product_of_something_else(self):
+        class Gated(Own):
+            def forward(self, x):
+                return x @ self.down.T.softmax(1) @ self.up.T
+
+        with pytest.raises(UnsupportedModelError, match="does not give"):
+            lora_plan(Gated(), vectors(6), pairs=OWN_PAIRS)
+
+    def test_inputs_that_do_not_use_the_adapters(self):
+        with pytest.raises(UnsupportedModelError, match="gives the same with these"):
+            lora_plan(Own(), torch.zeros(1, 6), pairs=OWN_PAIRS)
+
+    def test_inputs_that_do_not_fit(self):
+        with pytest.raises(UnsupportedModelError, match="does not run on the example"):
+            lora_plan(Own(), vectors(9), pairs=OWN_PAIRS)
+
+    def test_a_narrowed_model(self):
+        model = layers()
+        plan = lora_plan(model)
+        keep = tuple(torch.tensor([0]) for _ in plan.groups)
+        load_lora(model, extract(lora_state(layers()), plan.indices(keep)))
+        with pytest.raises(ConfigError, match="load_lora has narrowed this PeftModel"):
+            lora_plan(model)
+
+    def test_merged_adapters(self):
+        model = layers()
+        model.merge_adapter()
+        with pytest.raises(UnsupportedModelError, match=r"call model\.unmerge_adapter"):
+            lora_plan(model)
+
+    def test_a_frozen_model(self):
+        with pytest.raises(ConfigError, match="Linear trains nothing"):
+            lora_plan(nn.Linear(2, 2).requires_grad_(False))
+
+
+class TestFlops:
+    """By hand: a product of (4, i) and (i, o) is 8 i o operations."""
+
+    FORWARD = 3 * 2 * 8 * 8 * 12
+    A_PRODUCT, B_PRODUCT = 8 * 8 * 4, 8 * 12 * 4  # of an adapter of ``up``, rank 4
+
+    def count(self, *kept, units="layers"):
+        model = layers()
+        plan = lora_plan(model, vectors(), units=units)
+        counter = LoraFlops(plan, model, vectors())
+        return counter.count(plan.shapes_of(plan.indices((torch.tensor(kept),))))
+
+    def adapters(self, layers):
+        """Forward, and backward to the weights and to the inputs."""
+        return layers * 2 * 3 * (self.A_PRODUCT + self.B_PRODUCT)
+
+    def test_nothing_below_the_first_adapter_runs_backward(self):
+        below_up = 8 * 8 * 12  # the input of the first kept layer needs no gradient
+        layer = self.FORWARD // 3
+        for layers_kept in (1, 2, 3):
+            expected = self.FORWARD + layers_kept * layer + self.adapters(layers_kept)
+            expected -= below_up + self.A_PRODUCT
+            assert self.count(*range(layers_kept)) == expected
+
+    def test_depth_saves_more_at_the_bottom(self):
+        assert self.count(0) < self.count(1) < self.count(2)
+
+    def test_the_model_has_no_gradients_after(self):
+        model = layers()
+        plan = lora_plan(model, vectors())
+        LoraFlops(plan, model, vectors()).count(plan.shapes)
+        assert all(parameter.grad is None for parameter in model.parameters())
