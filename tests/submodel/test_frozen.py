@@ -97,7 +97,7 @@ def test_nothing_frozen_changes_nothing():
 
 
 class TestPlans:
-    """A frozen layer is narrowed like others; the report says that it does not travel."""
+    """A frozen layer is narrowed like others; the report says that it stays."""
 
     def net(self, *, freeze):
         net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
