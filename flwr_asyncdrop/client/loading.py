@@ -42,6 +42,7 @@ def load_submodel(model: Model, arrays: ArrayRecord, *, scale: bool = True) -> M
     ------
     ShapeError
         If the arrays are no submodel of `model`, or if it cannot be narrowed in place.
+        Where the strategy trains a part of the model, a `FrozenMod` completes them.
     """
     load_in_place(model, wire.from_record(arrays), scale=scale)
     return model

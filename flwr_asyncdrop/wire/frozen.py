@@ -13,10 +13,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Frozen, extract, silenced
+from flwr_asyncdrop.wire.kept import FROZEN_SHA256 as _HASH
 from flwr_asyncdrop.wire.kept import read_kept
 from flwr_asyncdrop.wire.npy import from_record, to_record
 
-_HASH = "asyncdrop-frozen-sha256"
 _OF = "asyncdrop-frozen-of"  # the key of the record that they complete
 _MASKED = "asyncdrop-frozen-masked"  # dropped units are zeroed instead of cut out
 # Where they stand among all tensors of the model, in the order of their names.

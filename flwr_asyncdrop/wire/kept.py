@@ -14,7 +14,11 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.types import Indices
+
+FROZEN_SHA256 = "asyncdrop-frozen-sha256"
+"""Key of the hash of the tensors that a message leaves out."""
 
 _RECORD = "asyncdrop-kept-record"  # the key of the arrays that it speaks of
 _DIMS = "asyncdrop-kept-dims"  # tensor, by the order of names; dim; set
@@ -71,11 +75,17 @@ def kept_entries(
 def read_kept(message: Message, absent: Collection[str] = ()) -> Kept:
     """Return, on the client, which units a message is about; all, if it has none.
 
-    `absent` are the tensors of the model that the message has not.
+    `absent` are the tensors of the model that the message has not. ConfigError if it
+    lacks some, and they are not named.
     """
     for config in message.content.config_records.values():
         if _DIMS not in config:
             continue
+        if FROZEN_SHA256 in config and not absent:
+            raise ConfigError(
+                "the message has only what trains of the model: complete it with the "
+                "mod FrozenMod, ClientApp(mods=[FrozenMod()])"
+            )
         here = message.content.array_records[str(config[_RECORD])]
         names = sorted({*here, *absent})
         # As the server has written them.

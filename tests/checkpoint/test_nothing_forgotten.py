@@ -9,9 +9,10 @@ from flwr_asyncdrop.aggregation import Update
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
+from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
 from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.submodel import UnitGroup
+from flwr_asyncdrop.submodel import Frozen, UnitGroup
 from flwr_asyncdrop.wire import Coding
 from tests.states import saved_and_read
 
@@ -61,6 +62,7 @@ STATE = RunState(
     waiting=[replace(ORDER, number=9)],
     averaged={"w": torch.full((3, 3), 0.5)},
     ended="timeout",
+    frozen=Frozen({"f": torch.ones(2)}, ("f", "w"), "12ab"),
 )
 
 
@@ -100,6 +102,22 @@ def test_all_that_a_fleet_knows_is_saved_or_derived():
     # Who is being probed is asked again.
     derived |= {"probed_until"}
     assert set(vars(Fleet(4))) - derived == Fleet(4).state_dict().keys()
+
+
+def test_all_that_a_delivery_knows_is_saved_or_derived():
+    delivery = FrozenDelivery(unasked=True)
+    # What the run says, what is made of the state, and a count for the log.
+    derived = {"unasked", "simulated", "always", "_record", "_times"}
+    saved = {f"_{name}" for name in delivery.state_dict()}
+    assert set(vars(delivery)) - derived == saved
+
+
+def test_a_state_of_an_earlier_version_has_nothing_frozen():
+    saved = saved_and_read(replace(STATE, frozen=Frozen()).state_dict())
+    del saved["frozen"]
+    state = RunState.start_from({}, seed=0)
+    state.load_state_dict(saved)
+    assert plain(state) == plain(replace(STATE, frozen=Frozen()))
 
 
 def merged(aggregator, state, ranks):

@@ -43,7 +43,7 @@ def train(message, context, net=mlp):
     model(x).square().mean().backward()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.grad is not None:  # nor do blocks that are left out have one
+            if parameter.grad is not None:  # a block may be left out
                 parameter -= 0.2 * parameter.grad
     return answer(message, model.state_dict(), loss=float(task.seed % 1000))
 

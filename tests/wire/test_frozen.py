@@ -185,3 +185,10 @@ class TestAsking:
             was = getattr(self.MESSAGE.metadata, field)
             assert getattr(brought.metadata, field) == was
         assert wire.FROZEN_RECORD not in self.MESSAGE.content
+
+
+def test_which_units_a_message_keeps_is_not_read_off_half_a_model():
+    _, frozen = split(STATE, ("0.weight",))
+    keep = (torch.arange(3), torch.arange(5))
+    with pytest.raises(ConfigError, match="FrozenMod"):
+        wire.read_kept(task(frozen, PLAN.indices(keep)))
