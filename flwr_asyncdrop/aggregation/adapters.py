@@ -19,7 +19,7 @@ def without_factors(state: State, adapters: tuple[Adapter, ...]) -> State:
 
 
 def kept_components(indices: Indices, adapter: Adapter) -> Tensor:
-    """Return which components of an adapter an update has, from the fewest number on.
+    """Return which components of an adapter an update has, in ascending order.
 
     ShapeError if the factors are not cut along their components alone.
     """
