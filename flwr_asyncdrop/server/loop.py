@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from flwr.app import Message
 
@@ -275,14 +274,11 @@ class AsyncLoop:
             return
         self._dispatcher.replied(state, order.device)
         state.bytes_up += reply.num_bytes
-        cost = replace(order.cost, bytes_up=reply.num_bytes)
-        trip = Trip(began_at, state.time, cost)
+        trip = Trip(began_at, state.time, order.cost_with(reply.num_bytes))
         if discount == 0:
             self._run.fleet.observe(order.device, trip.seconds, order.cost.compute)
-            behind = state.time - order.timing.deadline
-            self._lose(
-                order, "late", f"its reply came {behind:.3g} s after its deadline"
-            )
+            behind = f"{state.time - order.timing.deadline:.3g} s"
+            self._lose(order, "late", f"its reply came {behind} after its deadline")
             return
         self._dispatcher.succeeded(order, trip, reply.report)
         state.lost_in_a_row.clear()

@@ -76,3 +76,7 @@ class Order:
     coding: Coding = field(default_factory=Coding)  # of the arrays that travel
     # Of the tensors that were sent, so that a client that trains nothing is noticed.
     sent: Mapping[str, int] = field(default_factory=dict)
+
+    def cost_with(self, bytes_up: int) -> TaskCost:
+        """Return the cost with the bytes that have really come back."""
+        return replace(self.cost, bytes_up=bytes_up)
