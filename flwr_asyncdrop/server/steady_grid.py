@@ -16,6 +16,7 @@ from flwr_asyncdrop.exceptions import (
     GridLostError,
     Interrupted,
 )
+from flwr_asyncdrop.flower_internals.exits import end_without_daemons
 from flwr_asyncdrop.flower_internals.grids import (
     GRID_ERRORS,
     answers_at_once,
@@ -76,6 +77,8 @@ class SteadyGrid(Grid):
         self._outages = Outages(patience, timer)
         pull = OneByOne(pull_function(grid) or (lambda ids: grid.pull_messages(ids)))
         self._may_block = not answers_at_once(grid)
+        if self._may_block:
+            end_without_daemons()
         self._pulls = ThreadedPulls(pull) if self._may_block else direct_pulls(pull)
         self._has_pulled = False
         self._node_ids: list[int] | None = None
