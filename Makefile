@@ -43,19 +43,19 @@ e2e: setup
 
 # The Flower-facing ones on 1.34.0, the last release whose transport is gRPC.
 grpc-unit: $(VENV_GRPC)/ready
-	$(VENV_GRPC)/bin/python -m pytest -m "not e2e" $(FLOWER_FACING)
+	$(VENV_GRPC)/bin/python -m pytest -m "not e2e" --ignore=tests/wire/codec $(FLOWER_FACING)
 
 grpc-e2e: $(VENV_GRPC)/ready
 	$(VENV_GRPC)/bin/python -m pytest -m e2e $(FLOWER_FACING)
 
 # Submodels of every model of the zoo, large ones too, and of 2,000 random modules,
-# 100,000 damaged tensors, a disk that fails at every write, then broken fleets: more than
-# an hour and a half.
+# 100,000 damaged tensors, a disk that fails at every write, a frozen backbone on a real
+# SuperLink, then broken fleets: more than an hour and a half.
 nightly: setup
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 	$(BIN)/python -m tests.wire.codec.mutations --count 100000
-	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/checkpoint/test_moments.py
+	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/checkpoint/test_moments.py tests/e2e/test_frozen.py
 	$(MAKE) nightly-chaos
 
 # The fleets of `make chaos` ten times, over HTTP and over gRPC. Two fleets, ten times

@@ -19,7 +19,7 @@ from flwr_asyncdrop.simulation.worker_pool import WorkerPool
 
 APP = "grid_apps:app"
 QUICK = Patience(stopped=0.3, idle=1.0, interval=0.05, exit=1.0)
-SOON = 20.0
+SOON = 60.0
 
 
 def task(node, action, number=0.0):
