@@ -1,5 +1,7 @@
 """A Flower mod that reads coded weights, and codes what training has changed."""
 
+from contextlib import suppress
+
 from flwr.app import ArrayRecord, Context, Message
 
 from flwr_asyncdrop import wire
@@ -36,18 +38,19 @@ class CodecMod:
 
 
 def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> None:
-    """Code the arrays of a reply; what the server will refuse stays as it is."""
+    """Code the arrays of a reply; one that the server will refuse stays as it is."""
     records = reply.content.array_records.items()
     key, record = next(
         ((key, record) for key, record in records if record.keys() == sent.keys()),
         ("", None),
     )
-    changes = None if record is None else _changes(record, sent)
-    if record is None or changes is None:
+    if record is None:
         return
+    changes = _changes(record, sent)
+    is_sound = len(changes) == len(_coded_names(sent))
     changes = owed.added_to(changes)
     coded = wire.encode_changes(changes, sent, coding)
-    if coding.feedback:
+    if coding.feedback and is_sound:  # a refused reply owes what was owed before
         decoded = {
             name: wire.decode_change(array, name, coding)
             for name, array in coded.items()
@@ -56,17 +59,22 @@ def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> 
     reply.content[key] = ArrayRecord({**record, **coded})
 
 
-def _changes(record: ArrayRecord, sent: State) -> State | None:
-    """Return the changes of the tensors that are coded; None if one is not sound."""
+def _changes(record: ArrayRecord, sent: State) -> State:
+    """Return the changes of the tensors that are coded, but for unsound ones."""
     changes: State = {}
-    for name, before in sent.items():
-        if not wire.is_coded(name, tuple(before.shape), before.dtype):
-            continue
-        try:
+    for name in _coded_names(sent):
+        before = sent[name]
+        with suppress(ReplyError):
             after = wire.read_sound_array(
                 name, record[name], tuple(before.shape), before.dtype
             )
-        except ReplyError:
-            return None
-        changes[name] = (after - before).float()
+            changes[name] = (after - before).float()
     return changes
+
+
+def _coded_names(sent: State) -> list[str]:
+    return [
+        name
+        for name, tensor in sent.items()
+        if wire.is_coded(name, tuple(tensor.shape), tensor.dtype)
+    ]

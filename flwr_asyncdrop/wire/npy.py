@@ -100,8 +100,9 @@ def from_record(record: ArrayRecord) -> State:
     """
     if any(array.stype.startswith(CODED) for array in record.values()):
         raise ConfigError(
-            "the server compresses the arrays, and nothing here decodes them: add "
-            "CodecMod() to the client, ClientApp(mods=[CodecMod()])"
+            "the server compresses the arrays, and nothing has decoded them: add "
+            "CodecMod() to the client, ClientApp(mods=[CodecMod()]), before mods that "
+            "read arrays"
         )
     return {key: torch.from_numpy(read_array(array)) for key, array in record.items()}
 

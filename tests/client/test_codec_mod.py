@@ -237,6 +237,26 @@ def test_what_cannot_be_coded_is_refused_by_its_own_kind(case):
     assert not list(ctx.state)
 
 
+def test_one_unsound_array_is_named_and_no_other():
+    """The array before it, which could be coded, is not what is wrong."""
+    state = {"a": torch.zeros(300), "b": torch.zeros(300)}
+    coding = wire.Coding("q8", "q4", 3, 4, feedback=True)
+    record = wire.encode_weights(state, coding)
+    message = wire.make_task(
+        record, coding.entries(KEYS.arrays), wire.TaskConfig(1, 0), node_id=5, keys=KEYS
+    )
+
+    def app(message, ctx):
+        far = {"a": 0.0, "b": 1e30}
+        return adding(lambda name, tensor: far[name])(message, ctx)
+
+    ctx = context()
+    with pytest.raises(ReplyError, match="'b' holds NaN, infinity or values") as caught:
+        wire.read_reply(CodecMod()(message, ctx, app), expected(state, coding))
+    assert caught.value.kind == "non-finite"
+    assert not list(ctx.state)
+
+
 def test_a_reply_with_other_names_says_so():
     def app(message, ctx):
         reply = constant(0.1)(message, ctx)

@@ -72,11 +72,11 @@ def _check_shapes(
     model: str, full: Shapes, sent: Shapes, adapters: Iterable[Adapter]
 ) -> None:
     complaint = f"these arrays are not those of the adapters of {model}"
-    mend = "build the same model on the server and on the client"
+    fix = "build the same model on the server and on the client"
     for name in sorted(full.keys() ^ sent.keys()):
         found = "the model does not have" if name in sent else "they lack"
         raise ShapeError(
-            f"{complaint}: {found} {name}; {mend}, and send lora_state(model)"
+            f"{complaint}: {found} {name}; {fix}, and send lora_state(model)"
         )
     allowed = {name: [shape] for name, shape in full.items()}
     for adapter in adapters:
@@ -90,7 +90,7 @@ def _check_shapes(
         if sent[name] not in shapes:
             raise ShapeError(
                 f"{complaint}: {name} has shape {sent[name]}, where {shapes[0]} "
-                f"belongs; {mend}"
+                f"belongs; {fix}"
             )
 
 
