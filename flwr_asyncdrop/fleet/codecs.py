@@ -21,8 +21,8 @@ Sizes = Callable[[Codec], tuple[int, int]]
 class Link:
     """What is known of a device's next task: its compute in seconds, and its link.
 
-    Seconds are infinite while nothing is known of the device, and so is a bandwidth,
-    in bytes per second, that is unknown or unlimited.
+    Seconds are infinite while its speed or its bandwidth is unknown. A bandwidth, in
+    bytes per second, is infinite if it is unlimited.
     """
 
     seconds: float = math.inf
@@ -50,6 +50,11 @@ class CodecChoice(ABC):
     varies: ClassVar[bool] = True
 
     @property
+    def label(self) -> str:
+        """What tells one choice from another: runs resume with the same one alone."""
+        return repr(self)
+
+    @property
     def uses_feedback(self) -> bool:
         """Whether devices keep what coding has cost them, which no checkpoint has."""
         return self.typical.feedback
@@ -74,6 +79,11 @@ class OneCodec(CodecChoice):
     typical: Codec
     varies: ClassVar[bool] = False
 
+    @property
+    def label(self) -> str:
+        """The codec's name."""
+        return self.typical.name
+
     def choose(self, link: Link, sizes: Sizes) -> Codec:
         """Return it."""
         return self.typical
@@ -84,8 +94,8 @@ class AutoCodec(CodecChoice):
     """As many bits as a device's bandwidth allows.
 
     Of `ladder`, most bits first, it takes the first codec with which transfers are at
-    most `share` of the task's time; the last one if none is small enough. A device of
-    which nothing is known begins with `unknown`.
+    most `share` of the task's time; the last one if none is small enough. A device
+    whose speed or bandwidth is unknown gets `unknown`.
     """
 
     share: float = 0.2

@@ -177,14 +177,11 @@ class Fleet:
                 profile.bytes_per_second_down,
                 profile.bytes_per_second_up,
             )
-        known = self.capacities.get(device)
-        if known is None:
+        known = self.capacities.get(device, Capacity())
+        down, up = known.bytes_per_second_down, known.bytes_per_second_up
+        if math.inf in (down, up):
             return Link()
-        return Link(
-            known.train_seconds * compute,
-            known.bytes_per_second_down,
-            known.bytes_per_second_up,
-        )
+        return Link(known.train_seconds * compute, down, up)
 
     def record_failure(self, device: int) -> int:
         """Count a failure of a device; return how many it has had in a row."""

@@ -18,6 +18,8 @@ from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+_MOST_DEVICES = 100  # of which the log says what they get; histories have all
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -108,6 +110,8 @@ class Coder:
     ) -> None:
         """Log what was chosen for a device, when it is another codec than before."""
         name = coding.name or "none"
+        if device not in self._said and len(self._said) == _MOST_DEVICES:
+            return
         if self._said.get(device) != name:
             self._said[device] = name
             logger.info(

@@ -231,7 +231,7 @@ class Arguments(SynchronousRounds):
         codec = self.codec
         if self.fleet is not None and codec is not None and codec.uses_feedback:
             raise ConfigError(
-                f"codec={codec.typical.name!r} keeps what it has lost on the clients, "
+                f"codec={codec.label!r} keeps what it has lost on the clients, "
                 "and no checkpoint has it, so the run cannot be resumed: start it again"
             )
 
@@ -262,6 +262,6 @@ class Arguments(SynchronousRounds):
             "num-rounds": num_rounds,
             "in-flight": self.sampling.described(),
             "seed": self.seed,
-            **({} if self.codec is None else {"codec": self.codec.typical.name}),
+            **({} if self.codec is None else {"codec": self.codec.label}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
