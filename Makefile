@@ -17,11 +17,10 @@ run: setup
 	    --run-config "out-dir='runs/main' overwrite=true" \
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
 
-# Tests that start real Flower processes wait a lot: the others run beside them, in two
-# halves. What runs prints when it is done.
+# Three at a time: tests that start real Flower processes wait a lot. What runs prints
+# when it is done.
 test: lint types
-	$(MAKE) --jobs 3 --output-sync unit-models unit-runs e2e $(VENV_GRPC)/ready
-	$(MAKE) --jobs 2 --output-sync grpc-unit grpc-e2e
+	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e grpc-unit grpc-e2e
 
 lint: setup
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
 from flwr_asyncdrop.submodel.lora.pairs import Pairs
-from flwr_asyncdrop.submodel.lora.tensors import lora_state
+from flwr_asyncdrop.submodel.lora.tensors import is_peft, lora_state, travelling
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
@@ -31,10 +31,18 @@ def find_wrong(
     """Return which groups of the plan do not hold, by name, and why.
 
     A copy of the model, with random adapters, is run without some units of every
-    group, and with these zeroed. UnsupportedModelError if it does not run at all.
+    group, and with these zeroed; inputs that are zero are noise instead, which does not
+    hide what the first layers do. UnsupportedModelError if it does not run at all, or
+    if an adapter of the model's own is not used, so that nothing can be said of it.
     """
     with plain_kernels():
         trial = _Trial(model, plan, pairs, example)
+        unused = [] if is_peft(model) else trial.unused()
+        if unused:
+            raise UnsupportedModelError(
+                f"{', '.join(unused)}: the example inputs do not use them, so that "
+                "nothing can be tried: pass inputs that do, of the model itself"
+            )
         faults = bisect(range(len(plan.groups)), trial.fault)
     return {plan.groups[group].name: why for group, why in faults.items()}
 
@@ -46,7 +54,7 @@ class _Trial:
         self._plan, self._pairs = plan, pairs
         self._model = copy_adapters(model)
         device = next(self._model.parameters()).device
-        self._example = mapped(example, lambda tensor: tensor.to(device))
+        self._example = mapped(example, lambda t: _noise_for_zeros(t).to(device))
         self._state = _random_adapters(lora_state(self._model), plan)
         self._eps = _rounding(self._model)
         try:
@@ -58,6 +66,26 @@ class _Trial:
                 "forward pass"
             ) from error
 
+    def unused(self) -> list[str]:
+        """Return the tensors with units that the outputs do not depend on."""
+        with torch.enable_grad():
+            outputs = self._run(self._state)
+            generator = torch.Generator().manual_seed(1)
+            sums = [
+                (out * torch.randn(out.shape, generator=generator).to(out)).sum()
+                for out in outputs
+                if out.requires_grad
+            ]
+            if sums:
+                torch.autograd.backward(sums)
+        gradients = {n: t.grad for n, t in travelling(self._model).items()}
+        self._model.zero_grad()
+        return [
+            name
+            for name in self._plan.axes
+            if (gradient := gradients[name]) is None or not gradient.any()
+        ]
+
     def fault(self, groups: Sequence[int]) -> str | None:
         """Return why the model does not do without units of these groups."""
         for keep in self._keeps(groups):
@@ -65,11 +93,6 @@ class _Trial:
             if not indices:  # groups of one unit, which always stays
                 continue
             expected = self._run(silenced(self._state, indices))
-            if all(map(torch.equal, expected, self._full)):
-                return (
-                    "the model gives the same with these zeroed, on the example "
-                    "inputs: pass inputs that use the adapters, of the model itself"
-                )
             try:
                 found = self._run(extract(self._state, indices))
             except Exception as error:  # whatever the model's own code raises
@@ -122,6 +145,13 @@ def _random_adapters(state: State, plan: Plan) -> State:
         width = max(tensor.numel() // max(max(tensor.shape), 1), 1)
         drawn[name] = (noise / width**0.5).to(tensor.device, tensor.dtype)
     return {name: tensor.clone() for name, tensor in drawn.items()}
+
+
+def _noise_for_zeros(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point() or tensor.any():
+        return tensor
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(tensor.shape, generator=generator).to(tensor)
 
 
 def _rounding(model: nn.Module) -> float:

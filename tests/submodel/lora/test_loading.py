@@ -73,7 +73,7 @@ class TestTheFullModelWithZeros:
     @settings(max_examples=5, deadline=None)
     @given(data=st.data())
     def test_peft(self, units, options, data):
-        model, full = text(**options).eval(), text(**options).eval()
+        model, full = (text(**options).double().eval() for _ in range(2))
         plan = lora_plan(model, units=units)
         state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
         indices = plan.indices(keep_of(plan, data))

@@ -223,8 +223,36 @@ class TestRefusals:
             lora_plan(Gated(), vectors(6), pairs=OWN_PAIRS)
 
     def test_inputs_that_do_not_use_the_adapters(self):
-        with pytest.raises(UnsupportedModelError, match="gives the same with these"):
-            lora_plan(Own(), torch.zeros(1, 6), pairs=OWN_PAIRS)
+        class Unused(Own):
+            def forward(self, x):
+                return self.base(x) if len(x) < 9 else super().forward(x)
+
+        with pytest.raises(UnsupportedModelError, match="inputs do not use them"):
+            lora_plan(Unused(), vectors(6), pairs=OWN_PAIRS)
+
+    def test_inputs_that_use_only_some_adapters(self):
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.other = Own(), Own(follows=True)
+
+            def forward(self, x):
+                return self.one(x) if len(x) < 9 else self.other(x)
+
+        pairs = [(f"{own}.down", f"{own}.up") for own in ("one", "other")]
+        with pytest.raises(
+            UnsupportedModelError, match=r"^other.down, other.up: .* not use"
+        ):
+            lora_plan(Two(), vectors(6), pairs=pairs)
+
+    def test_zeros_as_inputs_hide_nothing(self):
+        model = nn.Sequential(Own(follows=True), nn.Linear(5, 6), Own())
+        model[1].requires_grad_(False)
+        pairs = [(f"{own}.down", f"{own}.up") for own in (0, 2)]
+        with pytest.raises(UnsupportedModelError, match=r"^0: .* keep the scaling"):
+            lora_plan(model, torch.zeros(1, 6), pairs=pairs)
+        model[0].follows = False
+        assert len(lora_plan(model, torch.zeros(1, 6), pairs=pairs).groups) == 2
 
     def test_inputs_that_do_not_fit(self):
         with pytest.raises(UnsupportedModelError, match="does not run on the example"):
