@@ -17,10 +17,10 @@ run: setup
 	    --run-config "out-dir='runs/main' overwrite=true" \
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
 
-# Three at a time: tests that start real Flower processes wait a lot. What runs prints
+# Four at a time: tests that start real Flower processes wait a lot. What runs prints
 # when it is done.
 test: lint types
-	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e grpc-unit grpc-e2e
+	$(MAKE) --jobs 4 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit
 
 lint: setup
 	$(BIN)/ruff check .
