@@ -40,6 +40,7 @@ def test_a_real_fleet_trains_to_the_end_though_a_device_dies(deployment, tmp_pat
         **{
             "clock": "wall",
             "model": "mlp",
+            "codec": "q4",
             "num-rounds": 4,
             "in-flight": NODES,
             "local-steps": 3,
@@ -58,7 +59,8 @@ def test_a_real_fleet_trains_to_the_end_though_a_device_dies(deployment, tmp_pat
     merged = updates(out)
     assert len(merged) == 4 * NODES
     assert len({line["device"] for line in merged}) >= 2
-    assert all(line["bytes_down"] < 60_000 for line in merged)  # submodels
+    for line in merged:  # submodels, four bits a number; 70 kB are the full model
+        assert max(line["bytes_down"], line["bytes_up"]) < 9_000
     first, *_, last = read_history(out / "history.jsonl")
     assert first["config"]["clock"] == "wall"
     assert last["event"] == "end"

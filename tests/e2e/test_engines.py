@@ -19,7 +19,14 @@ from tests.processes import run_engine
 ROOT = Path(__file__).parents[2]
 NODES = 12
 MARK = "ASYNCDROP_TEST"
-SETTINGS = {"num-rounds": 3, "in-flight": 4, "levels": 4, "local-steps": 5, "seed": 5}
+SETTINGS = {
+    "num-rounds": 3,
+    "in-flight": 4,
+    "levels": 4,
+    "local-steps": 5,
+    "seed": 5,
+    "codec": "topk-q4",  # whose residuals lie in the nodes' contexts
+}
 
 
 def flwr_run(out_dir, nodes=NODES, **settings):
