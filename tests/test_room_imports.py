@@ -38,7 +38,7 @@ ROOMS: Mapping[str, set[str]] = {
     "paths": {"exceptions"},
     "parameters": {"exceptions", "paths", "references"},
     "state_dict": {"exceptions"},
-    "storage": {"exceptions"},
+    "storage": {"exceptions", "readable"},
     "submodel": {"exceptions", "extras", "readable"},
     "masks": {*GROUND, "submodel"},
     "aggregation": {*GROUND, "submodel"},

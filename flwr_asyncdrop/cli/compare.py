@@ -23,9 +23,8 @@ from flwr_asyncdrop.cli.flags import (
     values,
 )
 from flwr_asyncdrop.cli.pool import RunPool, cores, share_out
-from flwr_asyncdrop.cli.preflight import check_inputs
+from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
-from flwr_asyncdrop.cli.refusals import refuse_at_once
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.paths import make_output_folder

@@ -22,7 +22,7 @@ from flwr_asyncdrop.cli.events import (
 )
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.simulation.fork_server import start_process
-from flwr_asyncdrop.simulation.liveness import Patience, Watch
+from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch
 
 Work = Callable[[RunSpec, int, "Connection[Said, None]"], None]
 
@@ -52,7 +52,7 @@ class RunPool:
     """A process for each run, `size` of them side by side; a context manager.
 
     `work`, a function of a module, does a run. If its process dies, or is stopped for
-    longer than `patience` says, the run failed.
+    longer than `limits` says, the run failed.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class RunPool:
         size: int,
         workers: int,
         work: Work = worker.work,
-        patience: Patience = Patience(),  # noqa: B008  # frozen
+        limits: LivenessLimits = LivenessLimits(),  # noqa: B008  # frozen
     ) -> None:
         self._workers = workers
         self._work = work
-        self._patience = patience
+        self._limits = limits
         # A process is a fork of one that has the imports done, which cost seconds.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([worker.__name__])
@@ -123,17 +123,17 @@ class RunPool:
         with self._lock:
             if self._closed:
                 return Failed("the comparison was ended")
-            start_process(process, self._patience)
+            start_process(process, self._limits)
             self._processes.append(process)
         # The channel ends with the process only if nobody else holds its far end.
         far.close()
         self._events.put((run, Started()))
         last, failed = RunProgress(), None
-        watch = Watch(self._patience)
+        watch = Watch(self._limits)
         with near:
             try:
                 while True:
-                    while not near.poll(self._patience.interval):
+                    while not near.poll(self._limits.interval):
                         self._check(process, watch)
                     if isinstance(said := near.recv(), Failed):
                         break

@@ -1,11 +1,14 @@
 """What can be known to fail is refused before the first run starts, once for all."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.data import check_dataset
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.app.experiment import initial_model, load_data
+from flwr_asyncdrop.app.server import build_strategy
+from flwr_asyncdrop.cli.runs import RunSpec
+from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError
 from flwr_asyncdrop.fleet.traces import read_trace
 from flwr_asyncdrop.references import is_reference, load_reference
 
@@ -29,6 +32,28 @@ def check_inputs(settings: Iterable[Mapping[str, Value]], devices: int) -> None:
         if (named := (*files, config.model)) not in seen:
             seen.add(named)
             _check_files(config)
+
+
+def refuse_at_once(runs: Sequence[RunSpec]) -> None:
+    """Raise what the first run raises when it is put together, if all others do.
+
+    Seeds make no difference to that. A comparison of which some runs are possible has
+    the others fail one by one.
+    """
+    refusals: list[AsyncDropError] = []
+    for run in {run.folder.parent: run for run in reversed(runs)}.values():
+        try:
+            build_strategy(run.config)
+        except AsyncDropError as error:
+            refusals.append(error)
+        else:
+            refusals.clear()
+            break
+    # Each run loads its data in a process of its own.
+    load_data.cache_clear()
+    initial_model.cache_clear()
+    if refusals:
+        raise refusals[-1]
 
 
 def _check_files(config: RunConfig) -> None:

@@ -14,7 +14,7 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 
 from flwr_asyncdrop.exceptions import RunError
-from flwr_asyncdrop.simulation.liveness import Patience, Watch, look
+from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _MOST_STARTS = 3
 _SECONDS_TO_DIE = 5.0
 
 
-def start_process(process: BaseProcess, patience: Patience) -> None:
+def start_process(process: BaseProcess, limits: LivenessLimits) -> None:
     """Start a process. A fork server that is stuck is killed, and another one started.
 
     With it all its processes lose whom their parent hears of their end from: their
@@ -32,9 +32,9 @@ def start_process(process: BaseProcess, patience: Patience) -> None:
         errors: list[BaseException] = []
         thread = threading.Thread(target=_start, args=(process, errors), daemon=True)
         thread.start()
-        watch = Watch(patience)
+        watch = Watch(limits)
         while thread.is_alive():
-            thread.join(patience.interval)
+            thread.join(limits.interval)
             server = server_pid()
             if server is None or not thread.is_alive():
                 continue
@@ -46,7 +46,7 @@ def start_process(process: BaseProcess, patience: Patience) -> None:
                     trouble,
                 )
                 kill_process(server)
-                watch = Watch(patience)
+                watch = Watch(limits)
         if not errors:
             return
         if not isinstance(errors[0], EOFError | OSError):
@@ -64,7 +64,9 @@ def _start(process: BaseProcess, errors: list[BaseException]) -> None:
         errors.append(error)
 
 
-def end_process(process: BaseProcess, started: int | None, patience: Patience) -> None:
+def end_process(
+    process: BaseProcess, started: int | None, limits: LivenessLimits
+) -> None:
     """Kill a process, and wait until the fork server has said that it has ended.
 
     One that does not say so is killed as well: nobody may wait for it for ever. The
@@ -72,10 +74,10 @@ def end_process(process: BaseProcess, started: int | None, patience: Patience) -
     """
     if process.pid is not None:
         kill_process(process.pid, started)
-    process.join(patience.exit)
+    process.join(limits.exit)
     if process.is_alive() and (server := server_pid()) is not None:
         kill_process(server)
-        process.join(patience.exit)
+        process.join(limits.exit)
 
 
 def server_pid() -> int | None:

@@ -13,7 +13,7 @@ _STATE, _TIMES, _STARTED = 0, slice(11, 13), 19
 
 
 @dataclass(frozen=True)
-class Patience:
+class LivenessLimits:
     """For how many seconds a process may be like that before it is given up.
 
     `interval` are the seconds between two looks, `exit` those that a process has to
@@ -65,9 +65,9 @@ class Watch:
     """
 
     def __init__(
-        self, patience: Patience, timer: Callable[[], float] = time.monotonic
+        self, limits: LivenessLimits, timer: Callable[[], float] = time.monotonic
     ) -> None:
-        self._patience = patience
+        self._limits = limits
         self._timer = timer
         self._ticks = -1
         self._trouble = ""
@@ -85,7 +85,7 @@ class Watch:
         if trouble != self._trouble:
             self._trouble, self._since = trouble, now
         seconds = now - self._since
-        limit = self._patience.idle if trouble == _IDLE else self._patience.stopped
+        limit = self._limits.idle if trouble == _IDLE else self._limits.stopped
         return f"{trouble} for {seconds:.0f} s" if trouble and seconds >= limit else ""
 
     def _trouble_of(self, sight: Sight | None, has_work: bool) -> str:

@@ -18,7 +18,7 @@ from types import ModuleType
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, check_can_be_sent
 from flwr_asyncdrop.simulation.fork_server import end_process, start_process
-from flwr_asyncdrop.simulation.liveness import Patience, Watch, look
+from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
 from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, read_failure
 from flwr_asyncdrop.simulation.worker import serve
@@ -76,11 +76,11 @@ class _Worker:
         notice = Notice.receive(self.far_end, wait=False)
         return None if notice is None else (notice, self.held.pop(notice.slot))
 
-    def close(self, patience: Patience) -> None:
+    def close(self, limits: LivenessLimits) -> None:
         self.channel.close()
         self.far_end.close()
-        self.process.join(patience.exit)
-        end_process(self.process, self.started, patience)
+        self.process.join(limits.exit)
+        end_process(self.process, self.started, limits)
         with suppress(ValueError):  # not even its fork server's death has ended it
             self.process.close()
 
@@ -93,7 +93,7 @@ class WorkerPool(Runner):
     large as the largest message it has held.
 
     A worker that is stopped, or computes nothing though it has a call, is replaced as
-    well, and what it had is run again, once: the answer is the same. `patience` says
+    well, and what it had is run again, once: the answer is the same. `limits` says
     when.
     """
 
@@ -102,7 +102,7 @@ class WorkerPool(Runner):
         client_app: ClientAppSource,
         size: int,
         threads: int,
-        patience: Patience = Patience(),  # noqa: B008  # it is immutable
+        limits: LivenessLimits = LivenessLimits(),  # noqa: B008  # it is immutable
     ) -> None:
         if "forkserver" not in multiprocessing.get_all_start_methods():
             raise ConfigError(
@@ -116,7 +116,7 @@ class WorkerPool(Runner):
             not isinstance(client_app, str) or client_app.partition(":")[0] == _MAIN
         )
         self._threads = threads
-        self._patience = patience
+        self._limits = limits
         self._next_look = 0.0
         self._again: set[str] = set()
         self._owner = os.getpid()
@@ -160,7 +160,7 @@ class WorkerPool(Runner):
         self._share_out()
         answers: list[Answer] = []
         dead: list[_Worker] = []
-        interval = self._patience.interval
+        interval = self._limits.interval
         bound = interval if timeout is None else min(timeout, interval)
         for key, _ in self._selector.select(bound):
             worker: _Worker = key.data
@@ -185,7 +185,7 @@ class WorkerPool(Runner):
             if trouble := worker.watch.verdict(worker.pid, has_work=has_work):
                 yield from self._receive(worker)
                 yield from self._replace(worker, trouble)
-        self._next_look = time.monotonic() + self._patience.interval
+        self._next_look = time.monotonic() + self._limits.interval
 
     def close(self) -> None:
         """End the workers: at once where a call runs, else as they finish."""
@@ -200,7 +200,7 @@ class WorkerPool(Runner):
         for worker in self._workers:
             worker.channel.shutdown(socket.SHUT_RDWR)
         for worker in self._workers:
-            worker.close(self._patience)
+            worker.close(self._limits)
         for slot in self._slots:
             slot.close()
         self._selector.close()
@@ -213,8 +213,8 @@ class WorkerPool(Runner):
             name="LocalGrid worker",
         )
         with nullcontext() if self._needs_main else no_main_module():
-            start_process(process, self._patience)
-        worker = _Worker(process, channel, far_end, Watch(self._patience))
+            start_process(process, self._limits)
+        worker = _Worker(process, channel, far_end, Watch(self._limits))
         sight = look(worker.pid)
         worker.started = None if sight is None else sight.started
         self._workers.append(worker)
@@ -251,12 +251,12 @@ class WorkerPool(Runner):
                 worker.pid,
                 trouble,
             )
-            end_process(worker.process, worker.started, self._patience)
+            end_process(worker.process, worker.started, self._limits)
         cause = trouble or _cause_of_death(worker.process)
         waiting = []
         while entry := worker.take_back():
             waiting.append(entry)
-        worker.close(self._patience)
+        worker.close(self._limits)
         if not worker.is_ready:
             self._failed_starts += 1
             bears_more = self._is_complete or trouble

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import FolderError
+from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.storage.whole import changing, make_folder
 
 if sys.platform != "win32":
@@ -208,16 +209,12 @@ def _holder(descriptor: int) -> str:
         found = None
     if not isinstance(found, Mapping):
         return "another process"
-    named = {key: _printable(value) for key, value in found.items()}
+    named = {key: printable(str(value), _MOST_BYTES) for key, value in found.items()}
     command = textwrap.shorten(named.get("command", ""), _LONGEST_COMMAND)
     return (
         f"process {named.get('pid')} on {named.get('host')} since "
         f"{named.get('since')} ({command})"
     )
-
-
-def _printable(value: object) -> str:
-    return "".join(letter for letter in str(value) if letter.isprintable())
 
 
 _held: dict[_Key, _Holding] = {}

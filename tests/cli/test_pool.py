@@ -9,7 +9,7 @@ import pytest
 from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress, Started
 from flwr_asyncdrop.cli.pool import RunPool, share_out
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
-from flwr_asyncdrop.simulation.liveness import Patience
+from flwr_asyncdrop.simulation.liveness import LivenessLimits
 
 
 def obedient(run, workers, channel):
@@ -116,8 +116,8 @@ def test_closing_ends_the_processes_and_starts_no_more(tmp_path):
 
 
 def test_a_process_that_is_stopped_costs_its_run_and_is_named(tmp_path):
-    patience = Patience(stopped=0.3, interval=0.1)
-    with RunPool(1, workers=0, work=obedient, patience=patience) as pool:
+    limits = LivenessLimits(stopped=0.3, interval=0.1)
+    with RunPool(1, workers=0, work=obedient, limits=limits) as pool:
         *_, (_, stopped), (_, started), _, _, (_, ended) = done(
             pool, runs(tmp_path, "stopped", "next")
         )

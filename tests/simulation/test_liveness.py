@@ -14,11 +14,11 @@ from flwr.common.constant import ErrorCode
 
 from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.simulation.fork_server import server_pid
-from flwr_asyncdrop.simulation.liveness import Patience, Watch, look
+from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
 
 APP = "grid_apps:app"
-QUICK = Patience(stopped=0.3, idle=1.0, interval=0.05, exit=1.0)
+QUICK = LivenessLimits(stopped=0.3, idle=1.0, interval=0.05, exit=1.0)
 SOON = 60.0
 
 
