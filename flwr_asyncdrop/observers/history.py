@@ -287,10 +287,12 @@ class HistoryWriter(Callback):
         if metrics is not None:
             record["metrics"] = {}
             for name, value in metrics.items():
-                if name.startswith(_WALL_PREFIX):
-                    measured[name.removeprefix(_WALL_PREFIX)] = value
-                else:
+                short = name.removeprefix(_WALL_PREFIX)
+                # A device's "wall-seconds" is no time of this run.
+                if short == name or short in measured:
                     record["metrics"][name] = value
+                else:
+                    measured[short] = value
         return {**record, "wall": measured}
 
     def _write(self) -> None:

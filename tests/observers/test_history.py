@@ -55,6 +55,17 @@ def writer_at(path):
     return HistoryWriter(path, {"algorithm": "x"}, {"cpu": "y"}, lambda: next(ticks))
 
 
+def test_a_device_says_nothing_of_the_seconds_of_a_run(tmp_path):
+    writer, run = writer_at(tmp_path / "history.jsonl"), state()
+    writer.on_start(run)
+    merge(writer, run, **{"wall-seconds": 1e308, "wall-train-seconds": 0.5})
+    writer.on_end(run)
+    _, update, _ = read_history(tmp_path / "history.jsonl")
+    assert update["wall"]["seconds"] < 10
+    assert update["wall"]["train-seconds"] == 0.5
+    assert update["metrics"]["wall-seconds"] == 1e308
+
+
 def test_the_lines_of_a_small_run(tmp_path):
     path, run = tmp_path / "deep" / "history.jsonl", state()
     writer = writer_at(path)
