@@ -8,6 +8,7 @@ run that fails the SuperLink's log is kept, and the last line says why it failed
 Flower up to 1.41 does not start from a path with a space or comma in it: Alembic, which
 makes its database, takes these for the end of the path, and a percent sign for a
 variable. Where Flower lies in such a path, the run gets a copy of its code elsewhere.
+Nor does Ray start workers with a Python in such a path, unless it is in quotes.
 """
 
 import json
@@ -23,6 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
+
+from flwr_asyncdrop.flower_internals import ray_workers
 
 _MARK = "ASYNCDROP_RUN"
 _PATIENCE = 10
@@ -76,6 +79,12 @@ def python_path(home: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{copies}{os.pathsep}{others}" if others else str(copies)}
 
 
+def ray_hook() -> dict[str, str]:
+    """Return the variable with which Ray starts this Python, if it needs that."""
+    needed = ray_workers.needs_quotes(sys.executable)
+    return {"RAY_RUNTIME_ENV_HOOK": ray_workers.HOOK} if needed else {}
+
+
 def run_environment(home: Path) -> dict[str, str]:
     """Return the environment of a run with a SuperLink of its own.
 
@@ -96,6 +105,7 @@ def run_environment(home: Path) -> dict[str, str]:
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         **python_path(home),
+        **ray_hook(),
         _MARK: uuid.uuid4().hex,
     }
 

@@ -8,11 +8,11 @@ RAY_DID_NOT_START = ("The current node timed out during startup", "gcs_server_po
 ATTEMPTS = 3
 
 
-def run_engine(arguments, cwd):
+def run_engine(arguments, cwd, python=sys.executable):
     """Run ``python ARGUMENTS``; again if Ray, and not the run, failed to start."""
     for _ in range(ATTEMPTS):
         done = subprocess.run(
-            [sys.executable, *arguments],
+            [python, *arguments],
             cwd=cwd,
             capture_output=True,
             text=True,

@@ -96,7 +96,7 @@ ROOMS: Mapping[str, set[str]] = {
     },
     "client_app": {"app", "exceptions"},
     "server_app": {"app", "exceptions", "flower_internals"},
-    "doctor": {*GROUND, "app", "client"},
+    "doctor": {*GROUND, "app", "client", "flower_internals"},
     "cli": {
         *GROUND,
         "algorithms",

@@ -69,9 +69,11 @@ def _flower() -> Iterator[Finding]:
     from flwr_asyncdrop.doctor.superlink import (
         check_installation,
         check_ports,
+        check_ray,
         check_variables,
     )
 
     yield check_installation()
+    yield check_ray(os.environ)
     yield from check_ports(os.environ)
     yield from check_variables(os.environ)

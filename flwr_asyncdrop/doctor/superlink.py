@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.flower_internals.ray_workers import HOOK, needs_quotes
 
 # Flower's own names and defaults; up to 1.34 there is only the second.
 _PORTS = {
@@ -17,6 +19,7 @@ _PORTS = {
     "FLWR_LOCAL_CONTROL_API_PORT": "39093",
 }
 _OFFLINE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+_RAY_HOOK = "RAY_RUNTIME_ENV_HOOK"
 _LONGEST_COMMAND = 60
 # What Alembic, which makes a SuperLink's database, does not read as part of a path.
 _UNREADABLE = re.compile(r"[ ,%]")
@@ -38,6 +41,21 @@ def check_installation(origin: str | None = None) -> Finding:
         "a path with a space, comma or %",
         "put the virtual environment into a folder without any, or use `make run`, "
         "which copies Flower's code",
+    )
+
+
+def check_ray(environment: Mapping[str, str], python: str = sys.executable) -> Finding:
+    """Check that Ray, which `flwr run` simulates with, starts workers from here."""
+    if not needs_quotes(python):
+        return ok("Ray", f"starts workers with {python}")
+    if environment.get(_RAY_HOOK) == HOOK:
+        return ok("Ray", f"starts workers with {python}, as {_RAY_HOOK} quotes it")
+    return warning(
+        "Ray",
+        f"`flwr run` starts no worker with {python}: a shell reads it as more than one "
+        "word",
+        "put the virtual environment into a folder with letters and digits in its "
+        f"name, or set {_RAY_HOOK}={HOOK}, as `make run` does",
     )
 
 

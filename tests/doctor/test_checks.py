@@ -28,6 +28,7 @@ from flwr_asyncdrop.doctor.software import (
 from flwr_asyncdrop.doctor.superlink import (
     check_installation,
     check_ports,
+    check_ray,
     check_variables,
     listener,
 )
@@ -344,6 +345,18 @@ class TestInstallation:
         assert finding.level == "warning"
         assert name in finding.found
         assert "make run" in finding.fix
+
+    @pytest.mark.parametrize("name", ["my project", "it's", "a;b", "naïve"])
+    def test_a_python_that_ray_does_not_start(self, name):
+        python = f"/home/me/{name}/bin/python"
+        finding = check_ray({}, python)
+        assert finding.level == "warning"
+        assert python in finding.found
+        hooks = dict([finding.fix.split("set ")[1].split(",")[0].split("=")])
+        assert check_ray(hooks, python).level == "ok"
+
+    def test_a_python_that_ray_starts(self):
+        assert check_ray({}, "/usr/bin/python3.11").level == "ok"
 
     @pytest.mark.parametrize("name", ["it's", "naïve", "a;b"])
     def test_other_letters_do_no_harm(self, name):

@@ -1,6 +1,8 @@
 """The ready app on Flower's own engine, and the same history on every engine."""
 
 import json
+import sys
+import venv
 from contextlib import suppress
 from pathlib import Path
 from shutil import copytree
@@ -29,7 +31,7 @@ SETTINGS = {
 }
 
 
-def flwr_run(out_dir, nodes=NODES, **settings):
+def flwr_run(out_dir, nodes=NODES, python=sys.executable, **settings):
     values = {**SETTINGS, **settings, "out-dir": str(out_dir)}
     toml = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
     return run_engine(
@@ -42,6 +44,7 @@ def flwr_run(out_dir, nodes=NODES, **settings):
             f"num-supernodes={nodes} client-resources-num-cpus=1",
         ],
         cwd=ROOT,
+        python=python,
     )
 
 
@@ -99,11 +102,20 @@ def test_another_seed_gives_another_history(tmp_path):
 
 @pytest.fixture
 def odd_folder(tmp_path, monkeypatch):
-    """A folder with an odd name, in which Flower is installed."""
+    """A folder with an odd name, in which a virtual environment and Flower are."""
     folder = tmp_path / "it's a naïve, 100% odd folder"
-    installed = Path(flwr.__file__).parent
-    copytree(installed, folder / "flwr")
-    monkeypatch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    packages = next(folder.glob("lib/*/site-packages"))
+    (packages / "others.pth").write_text(f"{Path(flwr.__file__).parents[1]}\n")
+    copytree(Path(flwr.__file__).parent, packages / "flwr")
+    for script in Path(sys.executable).parent.glob("fl*"):  # flwr, flower-superlink
+        text = script.read_text().partition("\n")[2]
+        copy = python.with_name(script.name)
+        # As pip writes it, for a Python whose path is too odd for a first line.
+        copy.write_text(f"""#!/bin/sh\n'''exec' "{python}" "$0" "$@"\n' '''\n{text}""")
+        copy.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return folder
 
 
@@ -111,7 +123,8 @@ def odd_folder(tmp_path, monkeypatch):
 def test_two_nodes_in_a_folder_with_an_odd_name(odd_folder):
     """Two are Flower's default; the log says how to get more."""
     out = odd_folder / "run"
-    done = flwr_run(out, nodes=2, **{"num-rounds": 2})
+    python = odd_folder / "bin" / "python"
+    done = flwr_run(out, nodes=2, python=python, **{"num-rounds": 2})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 nodes for 4 tasks in flight" in done.stdout
     assert "num-supernodes=104" in done.stdout
