@@ -106,7 +106,10 @@ class Audit:
         updates = _updates(folder / "history.jsonl")
         tally = _tally(folder / "model.safetensors", updates)
         in_model = set(tally.nonzero().flatten().tolist())
-        delivered = {by_seed.get(e["seed"]) for e in ledger.entries("delivered")}
+        delivered = [by_seed.get(e["seed"]) for e in ledger.entries("delivered")]
+        if len(in_model) == expected:  # what came behind the last one was not needed
+            while delivered and delivered[-1] not in in_model:
+                del delivered[-1]
         healthy = {n for n, task in tasks.items() if task["fault"] is None}
         pushes = {push["seed"]: push for push in ledger.entries("push")}
         done = [*tasks.values(), *pushes.values(), *ledger.entries("harness")]
@@ -122,7 +125,7 @@ class Audit:
             merged=len(in_model),
             faults=Counter(fault for fault, _ in faults),
             healed=Counter(fault for fault, number in faults if number in in_model),
-            lost=len(healthy & delivered - in_model),
+            lost=len(healthy & set(delivered) - in_model),
             twice=_merged_twice(tally, updates),
             spoiled=sum(tasks[n]["fault"] in SPOILERS for n in in_model & tasks.keys()),
             stuck=books["never_ended"] + books["forgotten"],

@@ -264,6 +264,13 @@ def test_an_answer_that_never_reached_the_server_is_not_its_loss(tmp_path):
     assert ended_run(tmp_path / "run", **run).lost == 0
 
 
+@pytest.mark.parametrize(("delivered", "lost"), [([0, 1, 2, 3], 0), ([0, 3, 1, 2], 1)])
+def test_an_answer_behind_the_last_merge_is_no_loss(tmp_path, delivered, lost):
+    updates = [(0, 0), (1, 0), (2, 0)]
+    run = {"tally": [1.0, 1.0, 1.0, 0.0], "updates": updates, "delivered": delivered}
+    assert ended_run(tmp_path / "run", **run).lost == lost
+
+
 def test_a_run_that_failed_says_why_and_has_the_figures_that_there_are(tmp_path):
     folder = tmp_path / "run"
     ended_run(folder, **SOUND, faults=[None, Fault.RAISES])
