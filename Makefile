@@ -17,10 +17,10 @@ run: setup
 	    --run-config "out-dir='runs/main' overwrite=true" \
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
 
-# Four at a time: tests that start real Flower processes wait a lot. What runs prints
+# Three at a time: tests that start real Flower processes wait a lot. What runs prints
 # when it is done.
 test: lint types
-	$(MAKE) --jobs 4 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit
+	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit
 
 lint: setup
 	$(BIN)/ruff check .
@@ -51,10 +51,11 @@ grpc-e2e: $(VENV_GRPC)/ready
 # 100,000 damaged tensors, a disk that fails at every write, a frozen backbone on a real
 # SuperLink, then broken fleets: more than an hour and a half.
 nightly: setup
-	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo
+	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo tests/submodel/test_huggingface.py \
+	    tests/checkpoint/test_kill.py tests/checkpoint/test_moments.py \
+	    tests/cli/test_commands.py tests/e2e/test_frozen.py
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 	$(BIN)/python -m tests.wire.codec.mutations --count 100000
-	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/checkpoint/test_moments.py tests/e2e/test_frozen.py
 	$(MAKE) nightly-chaos
 
 # The fleets of `make chaos` ten times, over HTTP and over gRPC. Two fleets, ten times

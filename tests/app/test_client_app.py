@@ -214,7 +214,8 @@ def test_text_is_trained_and_evaluated_as_images_are(reviews_root, precision):
     }
     config = RunConfig.parse(settings)
     state = initial_model(config).state_dict()
-    plan = plan_submodels(initial_model(config), load_data(config).example_inputs())
+    words = load_data(config).example_inputs()[:, -8:]  # a plan takes as long as they
+    plan = plan_submodels(initial_model(config), words)
     generator = torch.Generator().manual_seed(0)
     keep = choose(RandomMask(0.5), plan.groups, None, 0, 1, generator)
     sent = extract(state, plan.indices(keep))

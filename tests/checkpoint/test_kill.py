@@ -9,6 +9,7 @@ import pytest
 
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from tests.checkpoint.processes import SMALL, Simulation, files, num_lines
+from tests.nightly import nightly
 
 KILLS = 8
 
@@ -23,7 +24,7 @@ def flags(folder, algorithm):
 
 @pytest.mark.parametrize(
     ("algorithm", "workers"),
-    [("hetero-asyncdrop", 0), ("fedbuff-wait", 1), ("asyncdrop-plus", 0)],
+    [("hetero-asyncdrop", 0), nightly("fedbuff-wait", 1), ("asyncdrop-plus", 0)],
 )
 def test_killed_again_and_again(algorithm, workers, tmp_path):
     chance, log = random.Random(algorithm), tmp_path / "log"  # noqa: S311  # no secret

@@ -9,9 +9,9 @@ from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.storage.done import read_mark
 from tests.checkpoint.moments import Moments
 from tests.checkpoint.processes import SMALL, Simulation, files
+from tests.nightly import NIGHTLY
 
 RUN = [*SMALL, "--num-rounds=4", "--keep-checkpoints=1", "--algo=fedbuff"]
-NIGHTLY = bool(os.environ.get("ASYNCDROP_NIGHTLY"))
 BEGINS = (
     "open .lock",
     "open history.jsonl$",

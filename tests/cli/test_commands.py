@@ -19,6 +19,7 @@ from flwr_asyncdrop.cli.events import Reporter
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
+from tests.nightly import nightly
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--model=mlp", "--num-rounds=2", "--local-steps=2", "--in-flight=3"]
@@ -194,11 +195,12 @@ def test_what_all_runs_would_refuse_is_said_once(tmp_path, capsys):
     ("end", "code"),
     [
         # Ctrl-C goes to the whole group of processes.
-        (lambda process: os.killpg(process.pid, signal.SIGINT), 130),
-        (subprocess.Popen.terminate, 143),
-        (subprocess.Popen.kill, -signal.SIGKILL),
+        pytest.param(
+            lambda process: os.killpg(process.pid, signal.SIGINT), 130, id="ctrl-c"
+        ),
+        nightly(subprocess.Popen.terminate, 143, id="sigterm"),
+        pytest.param(subprocess.Popen.kill, -signal.SIGKILL, id="sigkill"),
     ],
-    ids=["ctrl-c", "sigterm", "sigkill"],
 )
 def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tmp_path):
     flags = [*SMALL, "--num-rounds=40", "--evaluate-every=20", *FLEET]

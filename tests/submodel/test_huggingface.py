@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from tests.nightly import nightly
 from tests.submodel.silencing import random_keep, silenced
 
 transformers = pytest.importorskip("transformers")
@@ -215,7 +216,12 @@ def call_silenced(model, plan, indices, inputs):
     return first_tensor(call(model, state, args, kwargs, tie_weights=False))
 
 
-@pytest.mark.parametrize("model", MODELS)
+SLOW = ("T5ForConditionalGeneration", "DeformableDetrForObjectDetection")
+
+
+@pytest.mark.parametrize(
+    "model", [nightly(name, id=name) if name in SLOW else name for name in MODELS]
+)
 def test_heads_and_feed_forward_units(model):
     arguments, inputs, units = MODELS[model]
     full = build(model, arguments)

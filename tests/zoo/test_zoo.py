@@ -1,6 +1,5 @@
 """The zoo: plan, extract, train a step, merge; what cannot be dropped has a reason."""
 
-import os
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from flwr_asyncdrop.submodel import (
     load_submodel,
     merge_,
 )
+from tests.nightly import NIGHTLY
 from tests.submodel.silencing import random_keep
 from tests.zoo.catalogue import HUGGING_FACE, VISION, ZOO
 from tests.zoo.entries import Entry
@@ -26,7 +26,6 @@ from tests.zoo.expected import EXPECTED, plan_of, reasons
 from tests.zoo.oracle import NotTakenError, check, random_kept
 from tests.zoo.passes import Arguments, leaves, loss_of
 
-NIGHTLY = "ASYNCDROP_NIGHTLY" in os.environ
 NAMES = [name for name, entry in ZOO.items() if NIGHTLY or not entry.large]
 PLANNED = [name for name in NAMES if isinstance(EXPECTED.get(name, 0.0), float)]
 REFUSED = [name for name in NAMES if name not in PLANNED]
