@@ -80,9 +80,14 @@ def python_path(home: Path) -> dict[str, str]:
 
 
 def ray_hook() -> dict[str, str]:
-    """Return the variable with which Ray starts this Python, if it needs that."""
+    """Return the variable with which Ray starts this Python, if it needs that.
+
+    A hook that the user has set stays.
+    """
     needed = ray_workers.needs_quotes(sys.executable)
-    return {"RAY_RUNTIME_ENV_HOOK": ray_workers.HOOK} if needed else {}
+    if not needed or os.environ.get(ray_workers.VARIABLE):
+        return {}
+    return {ray_workers.VARIABLE: ray_workers.HOOK}
 
 
 def run_environment(home: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.flower_internals.ray_workers import HOOK, needs_quotes
+from flwr_asyncdrop.flower_internals.ray_workers import HOOK, VARIABLE, needs_quotes
 
 # Flower's own names and defaults; up to 1.34 there is only the second.
 _PORTS = {
@@ -19,7 +19,6 @@ _PORTS = {
     "FLWR_LOCAL_CONTROL_API_PORT": "39093",
 }
 _OFFLINE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
-_RAY_HOOK = "RAY_RUNTIME_ENV_HOOK"
 _LONGEST_COMMAND = 60
 # What Alembic, which makes a SuperLink's database, does not read as part of a path.
 _UNREADABLE = re.compile(r"[ ,%]")
@@ -45,17 +44,16 @@ def check_installation(origin: str | None = None) -> Finding:
 
 
 def check_ray(environment: Mapping[str, str], python: str = sys.executable) -> Finding:
-    """Check that Ray, which `flwr run` simulates with, starts workers from here."""
+    """Check that Ray, if `flwr run` simulates with it, starts workers from here."""
     if not needs_quotes(python):
-        return ok("Ray", f"starts workers with {python}")
-    if environment.get(_RAY_HOOK) == HOOK:
-        return ok("Ray", f"starts workers with {python}, as {_RAY_HOOK} quotes it")
+        return ok("Ray's workers", f"start from {python}")
+    if environment.get(VARIABLE) == HOOK:
+        return ok("Ray's workers", f"start from {python}, as {VARIABLE} quotes it")
     return warning(
-        "Ray",
-        f"`flwr run` starts no worker with {python}: a shell reads it as more than one "
-        "word",
+        "Ray's workers",
+        f"do not start from {python} in `flwr run`: Ray does not quote the path",
         "put the virtual environment into a folder with letters and digits in its "
-        f"name, or set {_RAY_HOOK}={HOOK}, as `make run` does",
+        f"name, or set {VARIABLE}={HOOK}, as `make run` does",
     )
 
 

@@ -10,13 +10,17 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+VARIABLE = "RAY_RUNTIME_ENV_HOOK"
+"""Ray's variable for a function that changes the runtime environment of workers."""
+
 HOOK = f"{__name__}.with_quoted_python"
-"""What Ray's variable ``RAY_RUNTIME_ENV_HOOK`` has to be, for `with_quoted_python`."""
+"""What it has to be, for `with_quoted_python`."""
 
 
 def needs_quotes(path: str) -> bool:
     """Return whether a shell would read a path as something else."""
-    return shlex.quote(path) != path
+    others = "".join(letter for letter in path if letter.isascii())
+    return shlex.quote(others) != others
 
 
 def with_quoted_python(runtime_env: Mapping[str, Any] | None) -> dict[str, Any]:

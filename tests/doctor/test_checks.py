@@ -346,7 +346,7 @@ class TestInstallation:
         assert name in finding.found
         assert "make run" in finding.fix
 
-    @pytest.mark.parametrize("name", ["my project", "it's", "a;b", "naïve"])
+    @pytest.mark.parametrize("name", ["my project", "it's", "a;b"])
     def test_a_python_that_ray_does_not_start(self, name):
         python = f"/home/me/{name}/bin/python"
         finding = check_ray({}, python)

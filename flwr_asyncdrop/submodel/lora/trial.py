@@ -31,8 +31,8 @@ def find_wrong(
     """Return which groups of the plan do not hold, by name, and why.
 
     A copy of the model, with random adapters, is run without some units of every
-    group, and with these zeroed; inputs that are zero are noise instead, which does not
-    hide what the first layers do. UnsupportedModelError if it does not run at all, or
+    group, and with these zeroed; inputs that are zero are noise instead, as they hide
+    what the first layers do. UnsupportedModelError if it does not run at all, or
     if an adapter of the model's own is not used, so that nothing can be said of it.
     """
     with plain_kernels():
@@ -151,7 +151,8 @@ def _noise_for_zeros(tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point() or tensor.any():
         return tensor
     generator = torch.Generator().manual_seed(2)
-    return torch.randn(tensor.shape, generator=generator).to(tensor)
+    # From 0 to 1: pixels, times and shares are never negative.
+    return torch.rand(tensor.shape, generator=generator).to(tensor)
 
 
 def _rounding(model: nn.Module) -> float:

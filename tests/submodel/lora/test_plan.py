@@ -254,6 +254,14 @@ class TestRefusals:
         model[0].follows = False
         assert len(lora_plan(model, torch.zeros(1, 6), pairs=pairs).groups) == 2
 
+    def test_zeros_may_stand_for_what_is_never_negative(self):
+        class Logarithms(Own):
+            def forward(self, x):
+                return super().forward(x.log1p() + x.sqrt())
+
+        plan = lora_plan(Logarithms(), torch.zeros(1, 6), pairs=OWN_PAIRS)
+        assert len(plan.groups) == 1
+
     def test_inputs_that_do_not_fit(self):
         with pytest.raises(UnsupportedModelError, match="does not run on the example"):
             lora_plan(Own(), vectors(9), pairs=OWN_PAIRS)
