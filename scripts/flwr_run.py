@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -193,10 +194,13 @@ def end_processes(mark: str) -> None:
     """End all processes whose environment bears the mark of this run."""
     marked = [process for process in psutil.process_iter() if has_mark(process, mark)]
     for process in marked:
-        process.terminate()
+        # A process may end by itself meanwhile, as SIGTERM to its parent makes it.
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
     _, alive = psutil.wait_procs(marked, timeout=_PATIENCE)
     for process in alive:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def has_mark(process: psutil.Process, mark: str) -> bool:

@@ -202,7 +202,8 @@ class Deployment:
         has gone. That takes a system that reaps orphans, which not every container is.
         """
         for app in list(self._server_apps()):
-            app.send_signal(signal.SIGINT)
+            with suppress(psutil.NoSuchProcess):
+                app.send_signal(signal.SIGINT)
             try:
                 app.wait(_PATIENCE)
             except psutil.TimeoutExpired as error:

@@ -1,9 +1,14 @@
 """``flwr run`` with a SuperLink of its own, from any folder."""
 
 import json
+import os
+import subprocess
+import sys
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from scripts import flwr_run
@@ -93,3 +98,34 @@ def test_of_a_failure_the_log_is_kept_and_the_reason_comes_last(
     first, last = capsys.readouterr().err.splitlines()
     assert first == f"the SuperLink's log is kept in {copy}"
     assert last.startswith("Key 'x' is not present: the keys stand under")
+
+
+@pytest.mark.parametrize("heeds_sigterm", [True, False])
+def test_a_process_that_ends_by_itself_does_not_keep_others_from_being_ended(
+    monkeypatch, heeds_sigterm
+):
+    # The first one has ended since it was listed, before it is signalled.
+    code = "import signal, time; print(1, flush=True); time.sleep(60)"
+    if not heeds_sigterm:
+        code = "import signal; signal.signal(15, signal.SIG_IGN); " + code
+    mark = str(uuid.uuid4())
+    environment = os.environ | {"ASYNCDROP_RUN": mark}
+    command = [sys.executable, "-c", code]
+    with (
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as first,
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as second,
+    ):
+        for process in (first, second):
+            process.stdout.readline()
+        listed = [psutil.Process(first.pid), psutil.Process(second.pid)]
+        assert all(flwr_run.has_mark(process, mark) for process in listed)
+        monkeypatch.setattr(psutil, "process_iter", lambda: listed)
+        monkeypatch.setattr(flwr_run, "has_mark", lambda process, mark: True)
+        monkeypatch.setattr(flwr_run, "_PATIENCE", 0.2)
+        first.kill()
+        first.wait()
+        try:
+            flwr_run.end_processes(mark)
+            second.wait(10)
+        finally:
+            second.kill()
