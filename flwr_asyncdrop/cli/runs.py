@@ -12,6 +12,7 @@ from flwr_asyncdrop.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.cli.events import RunProgress
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError, DamagedError
+from flwr_asyncdrop.fleet.codecs import codec_choice
 from flwr_asyncdrop.report.runlog import RunLog
 
 LOG = "run.log"
@@ -98,11 +99,17 @@ def progress_of(run: RunSpec) -> RunProgress:
 def resumed(run: RunSpec) -> RunSpec:
     """Return a run as it resumes from its last checkpoint, if it has one.
 
-    Without one, or if all are damaged, it begins again and replaces what is there.
+    Without one, or if all are damaged, it begins again and replaces what is there. So
+    does a run whose codec keeps on the clients what no checkpoint has.
     """
-    checkpoint = _checkpoint(run) if run.config.checkpoint_every else None
+    checkpoint = _checkpoint(run) if _is_resumable(run.config) else None
     how = {"overwrite": True} if checkpoint is None else {"resume": str(run.folder)}
     return replace(run, settings={**run.settings, **how})
+
+
+def _is_resumable(config: RunConfig) -> bool:
+    codecs = codec_choice(config.codec)
+    return bool(config.checkpoint_every) and not (codecs and codecs.uses_feedback)
 
 
 def _checkpoint(run: RunSpec) -> Checkpoint | None:

@@ -177,6 +177,20 @@ def test_half_a_run_that_is_to_have_no_checkpoints_begins_again(run):
     assert resumed(without) == begun_again(without)
 
 
+@pytest.mark.parametrize("codec", ["none", "q4", "auto"])
+def test_half_a_run_with_a_codec_that_keeps_nothing_on_clients_goes_on(run, codec):
+    settings = {**run.settings, "codec": codec, "bandwidth-mbps": 50.0}
+    coded = replace(run, settings=settings)
+    save(coded)
+    assert resumed(coded).settings["resume"] == str(run.folder)
+
+
+def test_half_a_run_whose_clients_keep_what_coding_has_lost_begins_again(run):
+    coded = replace(run, settings={**run.settings, "codec": "topk-q4"})
+    save(coded)
+    assert resumed(coded) == begun_again(coded)
+
+
 @pytest.mark.parametrize("lost", ["run.png", "done.json", "model.safetensors"])
 def test_a_run_that_lacks_a_file_is_not_complete(run, lost):
     """The picture and the mark can be made again, the model takes training."""
