@@ -2,8 +2,9 @@
 
 Flower starts a local SuperLink and leaves it running for the next run. This gives the
 run a SuperLink of its own, on free ports and with a home of its own, and ends it
-afterwards. All arguments go to ``flwr run``; the exit status is that of the run. Of a
-run that fails the SuperLink's log is kept, and the last line says why it failed.
+afterwards, also when it is itself ended by Ctrl-C, SIGTERM or SIGHUP. All arguments go
+to ``flwr run``; the exit status is that of the run. Of a run that fails the SuperLink's
+log is kept, and the last line says why it failed.
 
 Flower up to 1.41 does not start from a path with a space or comma in it: Alembic, which
 makes its database, takes these for the end of the path, and a percent sign for a
@@ -15,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +25,8 @@ import uuid
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import psutil
 
@@ -32,6 +36,7 @@ _MARK = "ASYNCDROP_RUN"
 _PATIENCE = 10
 _UNREADABLE = re.compile(r"[ ,%]")
 _OTHERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # if TMPDIR is unreadable, too
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DETAILS = re.compile(r"^\w+ failed with exception: ")
 
 
@@ -46,6 +51,19 @@ def main(arguments: list[str]) -> int:
         if status:
             report_failure(Path(home), reason)
         return status
+
+
+def end_with_signals() -> None:
+    """Let signals unwind the stack, so that all processes are ended."""
+    for number in _ENDINGS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, _leave)
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    for each in _ENDINGS:
+        signal.signal(each, signal.SIG_IGN)  # tidying is under way
+    sys.exit(128 + number)
 
 
 def folder() -> str | None:
@@ -212,4 +230,5 @@ def has_mark(process: psutil.Process, mark: str) -> bool:
 
 
 if __name__ == "__main__":
+    end_with_signals()
     sys.exit(main(sys.argv[1:]))

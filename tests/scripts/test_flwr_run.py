@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -129,3 +131,46 @@ def test_a_process_that_ends_by_itself_does_not_keep_others_from_being_ended(
             second.wait(10)
         finally:
             second.kill()
+
+
+ENDED = """
+import os, subprocess, sys, time
+from scripts import flwr_run
+
+def run(arguments, environment):
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    process = subprocess.Popen(sleeper, env=environment)
+    print(process.pid, environment["FLWR_HOME"], flush=True)
+    time.sleep(60)
+
+flwr_run.flwr_run = run
+flwr_run.end_with_signals()
+sys.exit(flwr_run.main([]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_it_ends_what_it_has_started(number):
+    command = [sys.executable, "-c", ENDED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        started, home = process.stdout.readline().split(maxsplit=1)
+        child = psutil.Process(int(started))
+        try:
+            process.send_signal(number)
+            assert process.wait(30) == 128 + number
+            child.wait(10)
+        finally:
+            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    assert not Path(home.strip()).exists()
+
+
+def test_signals_that_are_ignored_stay_so():
+    command = [sys.executable, "-c", ENDED]
+    ignore = ["env", "--ignore-signal=HUP", *command]
+    with subprocess.Popen(ignore, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
