@@ -67,6 +67,16 @@ def connect(address: str) -> tuple[ModuleType, bool]:
     return ray, True
 
 
+def room_of(address: str, num_cpus: float, num_gpus: float) -> int:
+    """Return how many actors fit on the cluster at an address."""
+    ray, is_mine = connect(address)
+    try:
+        return most_actors(ray.nodes(), num_cpus, num_gpus)
+    finally:
+        if is_mine:
+            ray.shutdown()
+
+
 def most_actors(
     nodes: Sequence[Mapping[str, Any]], num_cpus: float, num_gpus: float
 ) -> int:

@@ -60,8 +60,8 @@ class RayRunner(Runner):
         A function of a module, called here and in each actor, that returns what else
         has to be equal, such as a hash of the data, by name.
     share : int
-        Of how many runners side by side this is one: with ``actors=0`` it takes its
-        share.
+        Of how many runners side by side this is one, which then takes no more than its
+        share of what fits.
     retries : int
         How often a call may be lost before the run ends.
     patience : float
@@ -113,7 +113,7 @@ class RayRunner(Runner):
         fitting = most_actors(self._ray.nodes(), cpus_per_actor, gpus_per_actor)
         options = ActorOptions(
             client_app=client_app,
-            count=actors or max(1, fitting // share),
+            count=_count(actors, fitting, share),
             num_cpus=cpus_per_actor,
             num_gpus=gpus_per_actor,
             threads=threads,
@@ -201,12 +201,18 @@ class RayRunner(Runner):
             if actor.held >= _CALLS_PER_ACTOR:
                 return
             call = self._waiting.popleft()
-            stream, *arrays = to_parts(call.message)
-            reference = actor.handle.run.remote(
-                [stream], self._versions.put(arrays), to_parts(call.context)
-            )
+            try:
+                reference = self._send(call, actor)
+            except self._ray.exceptions.RayError as error:
+                raise RunError(f"Ray takes no task: {one_line(error)}") from error
             actor.held += 1
             self._running[reference] = call, actor
+
+    def _send(self, call: ClientCall, actor: Actor) -> Any:
+        """Start a call; the arrays of its message travel apart from the rest."""
+        stream, *arrays = to_parts(call.message)
+        version = self._versions.put(arrays)
+        return actor.handle.run.remote([stream], version, to_parts(call.context))
 
     def _receive(self, reference: Any) -> Iterator[Answer]:
         call, actor = self._running.pop(reference)
@@ -233,6 +239,14 @@ class RayRunner(Runner):
                 f"a task was lost {times} times with its Ray actor, the last time on "
                 f"{actor.place.host}: {one_line(error)}"
             )
+
+
+def _count(actors: int, fitting: int, share: int) -> int:
+    """Return how many actors to ask for: side by side, no runner takes another's."""
+    if actors and share == 1:
+        return actors
+    own = max(1, fitting // share)
+    return min(actors, own) if actors else own
 
 
 def _check(name: str, value: float, least: float, most: float) -> None:
