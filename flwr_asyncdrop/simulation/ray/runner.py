@@ -136,6 +136,11 @@ class RayRunner(Runner):
             raise
 
     @property
+    def num_actors(self) -> int:
+        """How many actors take calls now."""
+        return len(self._fleet.ready)
+
+    @property
     def has_room(self) -> bool:
         """Whether fewer calls are unanswered than the actors take."""
         unanswered = len(self._waiting) + len(self._running)
