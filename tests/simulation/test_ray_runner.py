@@ -251,6 +251,8 @@ def test_a_version_is_put_once_and_not_once_a_call(use):
         {"actors": -1},
         {"gpus_per_actor": -0.5},
         {"gpus_per_actor": float("nan")},
+        {"gpus_per_actor": 1.5},
+        {"gpus_per_actor": 1e-6},
         {"cpus_per_actor": 0},
         {"address": "ray://host:10001"},
     ],

@@ -16,7 +16,7 @@ from typing import Any
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.readable import first_line, one_line
 
 AUTO = "auto"
 """The address of the cluster that this machine is a node of."""
@@ -61,8 +61,9 @@ def connect(address: str) -> tuple[ModuleType, bool]:
             )
     except Exception as error:  # Ray raises half a dozen types
         raise RunError(
-            f"no Ray cluster could be joined at {address} ({first_line(error)}): start "
-            "one with `ray start --head`, and name its address"
+            f"the Ray cluster at {address} could not be joined ({one_line(error)}): "
+            "this machine has to be one of its nodes (`ray start`), with the same Ray "
+            "and Python"
         ) from error
     return ray, True
 

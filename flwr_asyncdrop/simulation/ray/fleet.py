@@ -76,7 +76,7 @@ class Fleet:
         self._timer = timer
         self._here = here
         self._refused: dict[str, str] = {}
-        self._processors = ""
+        self._processors: list[str] = []
         self._cause = ""
         self._pause = _FIRST_PAUSE
         self._next_start = self._none_since = timer()
@@ -170,15 +170,16 @@ class Fleet:
     def _accept(self, actor: Actor, processors: str) -> None:
         self.ready.append(actor)
         self._pause = _FIRST_PAUSE
-        self._processors = self._processors or processors
-        if processors != self._processors:
-            _log.warning(
-                "Ray: %s computes with %s, others with %s: results may differ in their "
-                "last bits by where a task runs",
-                actor.place.host,
-                processors,
-                self._processors,
-            )
+        if processors not in self._processors:
+            self._processors.append(processors)
+            if len(self._processors) > 1:
+                _log.warning(
+                    "Ray: %s computes with %s, others with %s: results may differ in "
+                    "their last bits by where a task runs",
+                    actor.place.host,
+                    processors,
+                    self._processors[0],
+                )
 
     def _failed(self, actor: Actor, reason: str) -> None:
         self._cause = f"an actor could not be started ({reason})"

@@ -23,6 +23,7 @@ MOST_ACTORS = 10_000
 _CALLS_PER_ACTOR = 2
 # Between two looks at what is missing, while nothing comes.
 _INTERVAL = 1.0
+_LEAST_QUANTITY = 1e-4
 
 _log = logging.getLogger("flwr.asyncdrop")
 
@@ -93,8 +94,8 @@ class RayRunner(Runner):
         patience: float = 300.0,
     ) -> None:
         _check("actors", actors, 0, MOST_ACTORS)
-        _check("cpus_per_actor", cpus_per_actor, 0, 1024)
-        _check("gpus_per_actor", gpus_per_actor, 0, 1024)
+        _check_quantity("cpus_per_actor", cpus_per_actor)
+        _check_quantity("gpus_per_actor", gpus_per_actor)
         _check("retries", retries, 0, 1_000_000)
         if cpus_per_actor == gpus_per_actor == 0:
             raise ConfigError(
@@ -252,6 +253,16 @@ def _count(actors: int, fitting: int, share: int) -> int:
         return actors
     own = max(1, fitting // share)
     return min(actors, own) if actors else own
+
+
+def _check_quantity(name: str, value: float) -> None:
+    """Refuse what Ray cannot set aside: it counts in ten-thousandths."""
+    _check(name, value, 0, 1024)
+    if 0 < value < _LEAST_QUANTITY or (value > 1 and value != int(value)):
+        raise ConfigError(
+            f"{name} is {value!r}; Ray takes 0, shares of {_LEAST_QUANTITY:g} to 1, "
+            "and whole numbers."
+        )
 
 
 def _check(name: str, value: float, least: float, most: float) -> None:
