@@ -3,8 +3,10 @@
     python -m benchmarks.ray_runner
 
 1 MB there and as much back, eight in flight, one actor on one node, and two on two
-nodes. The CPU is that of this process, of the actors, and of all else that the cluster
-consists of, less what the cluster takes without anything to do.
+nodes. All messages have the same arrays, as in a synchronous round, or each has others,
+as when the model changes with every update. The CPU is that of this process, of the
+actors, and of all else that the cluster consists of, less what the cluster takes
+without anything to do.
 """
 
 import time
@@ -22,6 +24,8 @@ __all__ = ["ray_figures"]
 
 UPDATES = 400
 MEGABYTE = 1_000_000
+# In turn: more than the runner keeps, so that each message is a version of its own.
+NEW_VERSIONS = 16
 _IDLE_SECONDS = 5.0
 
 
@@ -31,22 +35,31 @@ def ray_figures() -> Iterator[Figure]:
         with RayNodes(num_nodes) as nodes:
             runner = RayRunner(make_app, address=nodes.address, actors=num_nodes)
             with LocalGrid(num_nodes=NODES, runner=runner) as grid:
-                best = min((_cpu_of_updates(nodes, grid) for _ in range(3)), key=sum)
-        name = f"ray_{num_nodes}_actors_1mb"
-        for part, milliseconds in zip(
-            ("driver", "actors", "others"), best, strict=True
-        ):
-            yield Figure(f"{name}_{part}_cpu_ms", milliseconds)
-        yield Figure(f"{name}_cpu_ms", sum(best), 10)
+                while runner.num_actors < num_nodes:
+                    runner.collect(0.1)
+                for kind, count in (("same", 1), ("new", NEW_VERSIONS)):
+                    name = f"ray_{num_nodes}_actors_{kind}"
+                    yield from _figures(name, nodes, grid, count)
 
 
-def _cpu_of_updates(nodes: RayNodes, grid: LocalGrid) -> tuple[float, float, float]:
+def _figures(
+    name: str, nodes: RayNodes, grid: LocalGrid, versions: int
+) -> Iterator[Figure]:
+    best = min((_cpu_of_updates(nodes, grid, versions) for _ in range(3)), key=sum)
+    for part, milliseconds in zip(("driver", "actors", "others"), best, strict=True):
+        yield Figure(f"{name}_{part}_cpu_ms", milliseconds)
+    yield Figure(f"{name}_cpu_ms", sum(best), 10)
+
+
+def _cpu_of_updates(
+    nodes: RayNodes, grid: LocalGrid, versions: int
+) -> tuple[float, float, float]:
     """Return milliseconds an update of this process, the actors and all others."""
-    content = content_of(MEGABYTE)
-    grid_rate(grid, content, 50)
+    contents = [content_of(MEGABYTE, float(n)) for n in range(versions)]
+    grid_rate(grid, contents, 50)
     idle = _cpu_of(nodes, lambda: time.sleep(_IDLE_SECONDS))
     start = time.perf_counter()
-    busy = _cpu_of(nodes, lambda: grid_rate(grid, content, UPDATES))
+    busy = _cpu_of(nodes, lambda: grid_rate(grid, contents, UPDATES))
     share = (time.perf_counter() - start) / _IDLE_SECONDS
     driver, actors, others = (
         1e3 * max(0.0, used - share * unused) / UPDATES
