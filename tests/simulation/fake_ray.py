@@ -56,10 +56,14 @@ class Reference:
 
 @dataclass
 class FakeRay:
-    """`lose` is asked before each call of `run`; True loses its actor."""
+    """A Ray in which `lose` is asked before each call; True loses its actor.
+
+    With `stillborn`, actors end before they are ready.
+    """
 
     node_list: list[Node]
     lose: Callable[[Handle], bool] = lambda handle: False
+    stillborn: bool = False
     handles: list[Handle] = field(default_factory=list)
     calls: list[tuple[str, str]] = field(default_factory=list)
     puts: int = 0
@@ -133,7 +137,7 @@ class FakeRay:
             return
         reference.is_over = True
         is_ready = handle.actor._app is not None
-        if not handle.is_dead and is_ready and self.lose(handle):
+        if not handle.is_dead and (self.lose(handle) if is_ready else self.stillborn):
             self.kill(handle)
         if handle.is_dead or not (handle.node and handle.node.alive):
             reference.error = RayError("The actor died\nunexpectedly.")

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,7 +22,7 @@ from flwr_asyncdrop.simulation.ray.cluster import (
     most_actors,
     problem_of_address,
 )
-from flwr_asyncdrop.simulation.ray.node_facts import NodeFacts, code_hash
+from flwr_asyncdrop.simulation.ray.node_facts import NodeFacts, code_hash, hashes
 from tests.simulation.fake_ray import FakeRay, Node
 
 APP, READY = "grid_apps:app", "flwr_asyncdrop.client_app:app"
@@ -128,6 +129,18 @@ def test_no_actor_for_a_time_ends_the_run(use):
             RunError, match=r"no Ray actor has been there for 0\.2 s: an"
         ):
             grid.send_and_receive([task(1000)])
+
+
+def test_actors_that_cannot_start_are_started_ever_more_rarely_and_without_cpu(use):
+    ray = use(FakeRay([Node("one")], stillborn=True))
+    began = time.thread_time()
+    with pytest.raises(
+        RunError, match=r"an actor could not be started \(RayError: The"
+    ):
+        RayRunner(APP, actors=1, patience=2.0)
+    # At once, after 0.5 s, and 1 s later.
+    assert len(ray.handles) == 3
+    assert time.thread_time() - began < 0.5
 
 
 def test_no_room_from_the_start_says_what_was_asked_for(use):
@@ -254,6 +267,9 @@ def test_a_version_is_put_once_and_not_once_a_call(use):
         {"gpus_per_actor": 1.5},
         {"gpus_per_actor": 1e-6},
         {"cpus_per_actor": 0},
+        {"threads": 0},
+        {"actors": 1.5},
+        {"patience": float("nan")},
         {"address": "ray://host:10001"},
     ],
 )
@@ -291,9 +307,26 @@ def test_room_counts_what_fits_on_each_node():
 
 def test_what_is_imported_from_a_folder_travels_and_what_is_installed_does_not():
     __import__("grid_apps")
-    names = {path.rsplit("/", 1)[-1] for path in local_modules()}
-    assert {"grid_apps.py", "flwr_asyncdrop"} <= names
-    assert names.isdisjoint({"torch", "numpy", "flwr", "json", "socket.py", "logging"})
+    found = local_modules()
+    assert found["grid_apps"].name == "grid_apps.py"
+    assert found["flwr_asyncdrop"].is_dir()
+    assert found.keys().isdisjoint({"torch", "numpy", "flwr", "json", "socket"})
+
+
+def test_code_that_differs_where_it_was_imported_counts():
+    __import__("grid_apps")
+    same = NodeFacts.here(code=hashes(local_modules()))
+    assert (
+        NodeFacts.here(code={"grid_apps": "of-another"}).differences(
+            NodeFacts.here(code={"grid_apps": "of-yet-another"})
+        )
+        == ""
+    ), "both are what is here"
+    elsewhere = NodeFacts({**same.facts, "module grid_apps": "code 00"}, "")
+    assert elsewhere.differences(same).startswith("module grid_apps code 00 there and")
+    assert NodeFacts.here(code={"not_imported": "12"}).facts["module not_imported"] == (
+        "code 12"
+    )
 
 
 def test_what_differs_is_said_in_one_line(tmp_path):
@@ -307,10 +340,8 @@ def test_what_differs_is_said_in_one_line(tmp_path):
     (tmp_path / "b.txt").write_text("1")
     before = code_hash(tmp_path)
     (tmp_path / "b.txt").write_text("2")
-    code_hash.cache_clear()
     assert code_hash(tmp_path) == before
     (tmp_path / "a.py").write_text("2")
-    code_hash.cache_clear()
     assert code_hash(tmp_path) != before
 
 

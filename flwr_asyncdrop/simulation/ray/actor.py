@@ -1,7 +1,7 @@
 """What runs in a Ray actor."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,11 @@ class CallActor:
         self._app: ClientApp | None = None
 
     def prepare(
-        self, client_app: ClientAppSource, threads: int, fingerprint: Fingerprint | None
+        self,
+        client_app: ClientAppSource,
+        threads: int,
+        fingerprint: Fingerprint | None,
+        code: Mapping[str, str],
     ) -> tuple[Place, NodeFacts | str]:
         """Load the ClientApp; say where this is, and what is there or what is wrong."""
         context = require("ray", "simulation").get_runtime_context()
@@ -43,7 +47,7 @@ class CallActor:
         try:
             torch.set_num_threads(threads)
             self._app = load_client_app(client_app)
-            return place, NodeFacts.here(fingerprint)
+            return place, NodeFacts.here(fingerprint, code)
         except AsyncDropError as error:
             return place, str(error)
         except Exception as error:  # whatever a user's function raises

@@ -17,6 +17,7 @@ from typing import Any
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.readable import first_line, one_line
+from flwr_asyncdrop.simulation.ray.node_facts import path_of
 
 AUTO = "auto"
 """The address of the cluster that this machine is a node of."""
@@ -48,7 +49,8 @@ def connect(address: str) -> tuple[ModuleType, bool]:
         return ray, False
     if found := _ADDRESS.fullmatch(address):
         _check_answers(found["host"].strip("[]"), int(found["port"]))
-    code = {"py_modules": local_modules(), "excludes": list(_NOT_SENT)}
+    paths = sorted({str(path) for path in local_modules().values()})
+    code = {"py_modules": paths, "excludes": list(_NOT_SENT)}
     try:
         with _own_sigterm(), warnings.catch_warnings():
             # Ray announces changes to itself.
@@ -95,20 +97,19 @@ def most_actors(
     return total
 
 
-def local_modules() -> list[str]:
-    """Return the paths of what is imported here and is not installed.
+def local_modules() -> dict[str, Path]:
+    """Return what is imported here and is not installed, with the path of each.
 
     The cluster is sent these; what is installed has to be so on each node.
     """
     installed = [Path(path).resolve() for path in _installed()]
-    paths = {
-        path
-        for name, module in list(sys.modules.items())
+    return {
+        name: path
+        for name, module in sorted(sys.modules.items())
         if "." not in name and name != "__main__"
-        if (path := _path_of(module)) is not None
+        if (path := path_of(module)) is not None
         if not any(path.is_relative_to(place) for place in installed)
     }
-    return sorted(str(path) for path in paths)
 
 
 def _installed() -> Iterator[str]:
@@ -117,16 +118,6 @@ def _installed() -> Iterator[str]:
     yield from site.getsitepackages()
     if site.ENABLE_USER_SITE:
         yield site.getusersitepackages()
-
-
-def _path_of(module: ModuleType) -> Path | None:
-    """Return a package's folder, or a module's file if it is Python."""
-    folders = list(getattr(module, "__path__", ()))
-    if folders:
-        path = Path(folders[0])
-        return path.resolve() if len(folders) == 1 and path.is_dir() else None
-    file = getattr(module, "__file__", None)
-    return Path(file).resolve() if file and file.endswith(".py") else None
 
 
 def _check_answers(host: str, port: int) -> None:
@@ -151,4 +142,5 @@ def _own_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if before is not None:  # else it is none of Python's
+            signal.signal(signal.SIGTERM, before)

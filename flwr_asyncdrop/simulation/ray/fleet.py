@@ -30,6 +30,7 @@ class ActorOptions:
     num_gpus: float
     threads: int
     fingerprint: Fingerprint | None
+    code: Mapping[str, str]
     patience: float
 
 
@@ -163,7 +164,7 @@ class Fleet:
             .remote()
         )
         prepared = handle.prepare.remote(
-            options.client_app, options.threads, options.fingerprint
+            options.client_app, options.threads, options.fingerprint, options.code
         )
         self.starting[prepared] = Actor(handle)
 

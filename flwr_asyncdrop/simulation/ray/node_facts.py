@@ -2,11 +2,12 @@
 
 import hashlib
 import platform
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType, ModuleType
 
 import torch
 
@@ -16,6 +17,7 @@ Fingerprint = Callable[[], Mapping[str, str]]
 _PACKAGES = ("flwr", "torch", "numpy")
 _HERE = Path(__file__).parents[2]
 _LENGTH = 16
+_NO_CODE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,27 @@ class NodeFacts:
     processors: str
 
     @classmethod
-    def here(cls, fingerprint: Fingerprint | None = None) -> "NodeFacts":
-        """Look at this machine."""
+    def here(
+        cls, fingerprint: Fingerprint | None = None, code: Mapping[str, str] = _NO_CODE
+    ) -> "NodeFacts":
+        """Look at this machine.
+
+        `code` has hashes of modules elsewhere, as `hashes` returns them. Of those that
+        this process has imported its own count; the others make no difference yet.
+        """
         facts = {
             "python": platform.python_version(),
             **{name: _version(name) for name in _PACKAGES},
             "flwr-asyncdrop": f"code {code_hash(_HERE)}",
             **({} if fingerprint is None else fingerprint()),
         }
+        imported = {
+            name: path
+            for name in code
+            if name in sys.modules and (path := path_of(sys.modules[name]))
+        }
+        own = {**code, **hashes(imported)}
+        facts |= {f"module {name}": f"code {own[name]}" for name in own}
         return cls(facts, _processors())
 
     def differences(self, here: "NodeFacts") -> str:
@@ -47,13 +62,27 @@ class NodeFacts:
         )
 
 
-@cache
-def code_hash(folder: Path) -> str:
-    """Return a hash of the Python files in a folder: their names and contents."""
+def hashes(modules: Mapping[str, Path]) -> dict[str, str]:
+    """Return a hash of each module's code, by its name."""
+    return {name: code_hash(path) for name, path in modules.items()}
+
+
+def path_of(module: ModuleType) -> Path | None:
+    """Return a package's folder, or a module's file if it is Python; else None."""
+    folders = list(getattr(module, "__path__", ()))
+    if folders:
+        path = Path(folders[0])
+        return path.resolve() if len(folders) == 1 and path.is_dir() else None
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file and file.endswith(".py") else None
+
+
+def code_hash(path: Path) -> str:
+    """Return a hash of a Python file, or of all in a folder: names and contents."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        content = path.read_bytes()
-        name = path.relative_to(folder).as_posix()
+    for each in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+        content = each.read_bytes()
+        name = "" if each == path else each.relative_to(path).as_posix()
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:_LENGTH]
 

@@ -2,7 +2,9 @@
 
 import atexit
 import logging
+import math
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
@@ -11,18 +13,25 @@ from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.ray.actor import from_parts, to_parts
-from flwr_asyncdrop.simulation.ray.cluster import AUTO, connect, most_actors
+from flwr_asyncdrop.simulation.ray.cluster import (
+    AUTO,
+    connect,
+    local_modules,
+    most_actors,
+)
 from flwr_asyncdrop.simulation.ray.fleet import Actor, ActorOptions, Fleet
-from flwr_asyncdrop.simulation.ray.node_facts import Fingerprint, NodeFacts
+from flwr_asyncdrop.simulation.ray.node_facts import Fingerprint, NodeFacts, hashes
 from flwr_asyncdrop.simulation.ray.versions import VersionStore
 from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
 
-MOST_ACTORS = 10_000
+MOST_ACTORS, MOST_THREADS = 10_000, 1024
 
 # One that runs and one that waits, as in the worker pool.
 _CALLS_PER_ACTOR = 2
 # Between two looks at what is missing, while nothing comes.
 _INTERVAL = 1.0
+# While no actor is even starting.
+_PAUSE = 0.05
 _LEAST_QUANTITY = 1e-4
 
 _log = logging.getLogger("flwr.asyncdrop")
@@ -36,9 +45,9 @@ class RayRunner(Runner):
     device is blamed. `losses` counts such calls.
 
     On each node an actor is first asked what there is: the versions of Python, Flower,
-    PyTorch and NumPy, this package's code, and what `fingerprint` returns. A node that
-    differs from this process is refused, with a warning that names its host and what
-    differs.
+    PyTorch and NumPy, the code of this package and of other modules from folders that
+    the ClientApp has imported, and what `fingerprint` returns. A node that differs from
+    this process is refused, with a warning that names its host and what differs.
 
     What this process has imported from folders, as opposed to installed packages, is
     sent to the cluster. A process that has called ``ray.init`` before keeps its own
@@ -93,16 +102,20 @@ class RayRunner(Runner):
         retries: int = 10,
         patience: float = 300.0,
     ) -> None:
-        _check("actors", actors, 0, MOST_ACTORS)
+        _check_whole("actors", actors, 0, MOST_ACTORS)
         _check_quantity("cpus_per_actor", cpus_per_actor)
         _check_quantity("gpus_per_actor", gpus_per_actor)
-        _check("retries", retries, 0, 1_000_000)
+        _check_whole("threads", threads, 1, MOST_THREADS)
+        _check_whole("share", share, 1, MOST_ACTORS)
+        _check_whole("retries", retries, 0, 1_000_000)
+        _check("patience", patience, 0, math.inf)
         if cpus_per_actor == gpus_per_actor == 0:
             raise ConfigError(
                 "cpus_per_actor and gpus_per_actor are 0: set one of them"
             )
         load_client_app(client_app)
-        here = NodeFacts.here(fingerprint)
+        code = hashes(local_modules())
+        here = NodeFacts.here(fingerprint, code)
         self.losses = 0
         self._retries = retries
         self._waiting: deque[ClientCall] = deque()
@@ -119,6 +132,7 @@ class RayRunner(Runner):
             num_gpus=gpus_per_actor,
             threads=threads,
             fingerprint=fingerprint,
+            code=code,
             patience=patience,
         )
         self._versions = VersionStore(self._ray)
@@ -193,10 +207,11 @@ class RayRunner(Runner):
         """Return what is over, after waiting for the first."""
         references = [*self._running, *self._fleet.starting]
         if not references:
+            time.sleep(min(timeout, _PAUSE))
             return []
-        # As many as there are: it returns at once with those that are over.
         done, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
         if done and len(references) > 1:
+            # All that are over: it does not wait for the others.
             done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         return list(done)
 
@@ -263,6 +278,12 @@ def _check_quantity(name: str, value: float) -> None:
             f"{name} is {value!r}; Ray takes 0, shares of {_LEAST_QUANTITY:g} to 1, "
             "and whole numbers."
         )
+
+
+def _check_whole(name: str, value: int, least: int, most: int) -> None:
+    if not isinstance(value, int):
+        raise ConfigError(f"{name} is {value!r}; it must be an integer.")
+    _check(name, value, least, most)
 
 
 def _check(name: str, value: float, least: float, most: float) -> None:
