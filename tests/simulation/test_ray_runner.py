@@ -2,8 +2,11 @@
 
 import logging
 import socket
+import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -305,9 +308,15 @@ def test_room_counts_what_fits_on_each_node():
     assert most_actors(nodes, 0.0, 0.1) == 10
 
 
-def test_what_is_imported_from_a_folder_travels_and_what_is_installed_does_not():
+def test_what_is_imported_from_a_folder_travels_and_what_is_installed_does_not(
+    monkeypatch,
+):
     __import__("grid_apps")
+    script = ModuleType("__mp_main__")  # as multiprocessing calls it
+    script.__file__ = str(Path(__file__).parent / "apps" / "grid_apps.py")
+    monkeypatch.setitem(sys.modules, "__mp_main__", script)
     found = local_modules()
+    assert "__mp_main__" not in found
     assert found["grid_apps"].name == "grid_apps.py"
     assert found["flwr_asyncdrop"].is_dir()
     assert found.keys().isdisjoint({"torch", "numpy", "flwr", "json", "socket"})

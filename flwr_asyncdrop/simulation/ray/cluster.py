@@ -26,6 +26,8 @@ _ADDRESS = re.compile(r"(?P<host>[^\s/:]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5}
 _SECONDS_TO_CONNECT = 10.0
 # Ray's own sums of shares of a processor are as exact.
 _ROUNDING = 1e-6
+# The script itself, also by the name that multiprocessing gives it: an actor has another.
+_MAIN = ("__main__", "__mp_main__")
 _NOT_SENT = ("**/__pycache__/", "**/.git/", "**/.venv/", "**/*.pyc")
 
 
@@ -106,7 +108,7 @@ def local_modules() -> dict[str, Path]:
     return {
         name: path
         for name, module in sorted(sys.modules.items())
-        if "." not in name and name != "__main__"
+        if "." not in name and name not in _MAIN
         if (path := path_of(module)) is not None
         if not any(path.is_relative_to(place) for place in installed)
     }
