@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"(?P<host>[^\s/:]+|\[[0-9a-fA-F:]+\]):(?P<port>[0-9]{1,5}
 _SECONDS_TO_CONNECT = 10.0
 # Ray's own sums of shares of a processor are as exact.
 _ROUNDING = 1e-6
-# The script itself, also by the name that multiprocessing gives it: an actor has another.
+# The script, also as multiprocessing calls it: an actor has another one.
 _MAIN = ("__main__", "__mp_main__")
 _NOT_SENT = ("**/__pycache__/", "**/.git/", "**/.venv/", "**/*.pyc")
 
