@@ -25,7 +25,12 @@ from flwr_asyncdrop.simulation.ray.cluster import (
     most_actors,
     problem_of_address,
 )
-from flwr_asyncdrop.simulation.ray.node_facts import NodeFacts, code_hash, hashes
+from flwr_asyncdrop.simulation.ray.node_facts import (
+    NodeFacts,
+    as_imported,
+    code_hash,
+    hashes,
+)
 from tests.simulation.fake_ray import FakeRay, Node
 
 APP, READY = "grid_apps:app", "flwr_asyncdrop.client_app:app"
@@ -322,19 +327,15 @@ def test_what_is_imported_from_a_folder_travels_and_what_is_installed_does_not(
     assert found.keys().isdisjoint({"torch", "numpy", "flwr", "json", "socket"})
 
 
-def test_code_that_differs_where_it_was_imported_counts():
+def test_code_counts_as_it_was_imported():
     __import__("grid_apps")
-    same = NodeFacts.here(code=hashes(local_modules()))
-    assert (
-        NodeFacts.here(code={"grid_apps": "of-another"}).differences(
-            NodeFacts.here(code={"grid_apps": "of-yet-another"})
-        )
-        == ""
-    ), "both are what is here"
-    elsewhere = NodeFacts({**same.facts, "module grid_apps": "code 00"}, "")
-    assert elsewhere.differences(same).startswith("module grid_apps code 00 there and")
-    assert NodeFacts.here(code={"not_imported": "12"}).facts["module not_imported"] == (
-        "code 12"
+    code = hashes(local_modules())
+    assert as_imported(code) == code
+    edited = {**code, "grid_apps": "0123", "never_imported": "4567"}
+    assert as_imported(edited) == {**code, "never_imported": "4567"}
+    here = NodeFacts.here()
+    assert here.with_code(as_imported(edited)).differences(here.with_code(edited)) == (
+        f"module grid_apps code {code['grid_apps']} there and code 0123 here"
     )
 
 

@@ -13,7 +13,7 @@ from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
-from flwr_asyncdrop.simulation.ray.node_facts import Fingerprint, NodeFacts
+from flwr_asyncdrop.simulation.ray.node_facts import Fingerprint, NodeFacts, as_imported
 from flwr_asyncdrop.simulation.runner import ClientCall
 from flwr_asyncdrop.simulation.transport import decode, encode
 
@@ -47,7 +47,7 @@ class CallActor:
         try:
             torch.set_num_threads(threads)
             self._app = load_client_app(client_app)
-            return place, NodeFacts.here(fingerprint, code)
+            return place, NodeFacts.here(fingerprint).with_code(as_imported(code))
         except AsyncDropError as error:
             return place, str(error)
         except Exception as error:  # whatever a user's function raises

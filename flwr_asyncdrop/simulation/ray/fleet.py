@@ -2,15 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pickle import PicklingError
 from types import ModuleType
 from typing import Any
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
 from flwr_asyncdrop.simulation.ray.actor import CallActor, Place
+from flwr_asyncdrop.simulation.ray.cluster import most_actors
 from flwr_asyncdrop.simulation.ray.node_facts import Fingerprint, NodeFacts
 
 _log = logging.getLogger("flwr.asyncdrop")
@@ -128,7 +131,7 @@ class Fleet:
         if self.ready:
             return ""
         refusals = "; ".join(self._refused.values())
-        if self._refused and self._refused.keys() >= self._nodes().keys():
+        if self._refused and self._refused.keys() >= self._nodes():
             return f"Ray has no node that could be used: {refusals}"
         if self._timer() - self._none_since < self._options.patience:
             return ""
@@ -163,9 +166,15 @@ class Fleet:
             )
             .remote()
         )
-        prepared = handle.prepare.remote(
-            options.client_app, options.threads, options.fingerprint, options.code
-        )
+        try:
+            prepared = handle.prepare.remote(
+                options.client_app, options.threads, options.fingerprint, options.code
+            )
+        except (TypeError, AttributeError, PicklingError) as error:
+            raise ConfigError(
+                f"the ClientApp or the fingerprint cannot be sent to Ray "
+                f"({one_line(error)}): give a function of a module"
+            ) from error
         self.starting[prepared] = Actor(handle)
 
     def _accept(self, actor: Actor, processors: str) -> None:
@@ -199,10 +208,8 @@ class Fleet:
         with suppress(Exception):  # the cluster may be gone
             self._ray.kill(actor.handle)
 
-    def _nodes(self) -> Mapping[str, Any]:
-        return {node["NodeID"]: node for node in living(self._ray.nodes())}
-
-
-def living(nodes: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield those of Ray's nodes that are alive."""
-    yield from (node for node in nodes if node["Alive"])
+    def _nodes(self) -> set[str]:
+        """Return the ids of the nodes that have room for an actor, if nothing else."""
+        asked = self._options.num_cpus, self._options.num_gpus
+        nodes = self._ray.nodes()
+        return {node["NodeID"] for node in nodes if most_actors([node], *asked)}

@@ -4,10 +4,11 @@ import hashlib
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
+from typing import Self
 
 import torch
 
@@ -17,7 +18,6 @@ Fingerprint = Callable[[], Mapping[str, str]]
 _PACKAGES = ("flwr", "torch", "numpy")
 _HERE = Path(__file__).parents[2]
 _LENGTH = 16
-_NO_CODE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,22 @@ class NodeFacts:
     processors: str
 
     @classmethod
-    def here(
-        cls, fingerprint: Fingerprint | None = None, code: Mapping[str, str] = _NO_CODE
-    ) -> "NodeFacts":
-        """Look at this machine.
-
-        `code` has hashes of modules elsewhere, as `hashes` returns them. Of those that
-        this process has imported its own count; the others make no difference yet.
-        """
+    def here(cls, fingerprint: Fingerprint | None = None) -> Self:
+        """Look at this machine."""
         facts = {
             "python": platform.python_version(),
             **{name: _version(name) for name in _PACKAGES},
             "flwr-asyncdrop": f"code {code_hash(_HERE)}",
             **({} if fingerprint is None else fingerprint()),
         }
-        imported = {
-            name: path
-            for name in code
-            if name in sys.modules and (path := path_of(sys.modules[name]))
-        }
-        own = {**code, **hashes(imported)}
-        facts |= {f"module {name}": f"code {own[name]}" for name in own}
         return cls(facts, _processors())
 
-    def differences(self, here: "NodeFacts") -> str:
+    def with_code(self, code: Mapping[str, str]) -> Self:
+        """Return the same, and what hash the code of each module has."""
+        own = {f"module {name}": f"code {value}" for name, value in code.items()}
+        return replace(self, facts={**self.facts, **own})
+
+    def differences(self, here: Self) -> str:
         """Return in one line what differs from `here`; "" if nothing does."""
         names = dict.fromkeys([*here.facts, *self.facts])
         return ", ".join(
@@ -65,6 +57,19 @@ class NodeFacts:
 def hashes(modules: Mapping[str, Path]) -> dict[str, str]:
     """Return a hash of each module's code, by its name."""
     return {name: code_hash(path) for name, path in modules.items()}
+
+
+def as_imported(code: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's hashes of modules; `code` has those of another one.
+
+    A module that is not imported here has made no difference, and counts as equal.
+    """
+    found = {
+        name: path
+        for name in code
+        if name in sys.modules and (path := path_of(sys.modules[name]))
+    }
+    return {**code, **hashes(found)}
 
 
 def path_of(module: ModuleType) -> Path | None:

@@ -114,8 +114,9 @@ class RayRunner(Runner):
                 "cpus_per_actor and gpus_per_actor are 0: set one of them"
             )
         load_client_app(client_app)
+        here = NodeFacts.here(fingerprint)
+        # The fingerprint may have imported what it looks at.
         code = hashes(local_modules())
-        here = NodeFacts.here(fingerprint, code)
         self.losses = 0
         self._retries = retries
         self._waiting: deque[ClientCall] = deque()
@@ -136,7 +137,7 @@ class RayRunner(Runner):
             patience=patience,
         )
         self._versions = VersionStore(self._ray)
-        self._fleet = Fleet(self._ray, options, here)
+        self._fleet = Fleet(self._ray, options, here.with_code(code))
         atexit.register(self.close)
         try:
             while not self._fleet.ready:

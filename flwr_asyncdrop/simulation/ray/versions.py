@@ -47,4 +47,6 @@ def _bytes_of(array: Any) -> bytes:
     base = array.base
     while isinstance(base, memoryview):
         base = base.obj
-    return base if isinstance(base, bytes) else array.tobytes()
+    if isinstance(base, bytes) and len(base) == array.nbytes:
+        return base
+    return bytes(array.tobytes())
