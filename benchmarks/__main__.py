@@ -16,6 +16,7 @@ from benchmarks.loop import loop_figures
 from benchmarks.merge import merge_figures
 from benchmarks.monitoring import monitoring_figures
 from benchmarks.planning import planning_figures
+from benchmarks.ray_runner import ray_figures
 from benchmarks.simulation import DATA_DIR_HELP, simulation_figures
 from benchmarks.submodel import submodel_figures
 from benchmarks.zoo import zoo_figures
@@ -37,6 +38,7 @@ def main() -> None:
             "loop": loop_figures,
             "monitoring": monitoring_figures,
             "engine": engine_figures,
+            "ray": ray_figures,
             "crowd": crowd_figures,
             "simulation": partial(simulation_figures, arguments.data_dir),
         }

@@ -7,7 +7,7 @@ of float32 weights pushed, run, and its reply (as large) pulled, eight in flight
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -32,22 +32,23 @@ def make_app() -> ClientApp:
     return app
 
 
-def content_of(num_bytes: int) -> RecordDict:
+def content_of(num_bytes: int, value: float = 1.0) -> RecordDict:
     """Make weights of so many bytes, in eight arrays."""
-    weights = np.ones(num_bytes // 4 // ARRAYS, dtype=np.float32)
+    weights = np.full(num_bytes // 4 // ARRAYS, value, dtype=np.float32)
     return RecordDict(
         {"arrays": ArrayRecord({f"w{n}": Array(weights) for n in range(ARRAYS)})}
     )
 
 
-def grid_rate(grid: LocalGrid, content: RecordDict, updates: int) -> float:
-    """Push and pull so many updates; return how many a second."""
+def grid_rate(grid: LocalGrid, contents: Sequence[RecordDict], updates: int) -> float:
+    """Push and pull so many updates, with each content in turn; return the rate."""
     nodes = grid.get_node_ids()
     waiting: set[str] = set()
     pushed = pulled = 0
     start = time.perf_counter()
     while pulled < updates:
         while pushed < updates and len(waiting) < IN_FLIGHT:
+            content = contents[pushed % len(contents)]
             message = Message(content, nodes[pushed % NODES], "train")
             waiting.update(grid.push_messages([message]))
             pushed += 1
@@ -62,10 +63,10 @@ def grid_rate(grid: LocalGrid, content: RecordDict, updates: int) -> float:
 
 def best_rate(workers: int, num_bytes: int, updates: int) -> float:
     """Return the best of three, after a start that maps the memory."""
-    content = content_of(num_bytes)
+    contents = [content_of(num_bytes)]
     with LocalGrid(make_app, num_nodes=NODES, workers=workers) as grid:
-        grid_rate(grid, content, 4 * IN_FLIGHT)
-        return max(grid_rate(grid, content, updates) for _ in range(3))
+        grid_rate(grid, contents, 4 * IN_FLIGHT)
+        return max(grid_rate(grid, contents, updates) for _ in range(3))
 
 
 def local_grid_figures() -> Iterator[Figure]:

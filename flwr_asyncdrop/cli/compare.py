@@ -8,6 +8,7 @@ from rich.console import Console
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config import Value
+from flwr_asyncdrop.cli.backend import Backend, add_backend, backend_of
 from flwr_asyncdrop.cli.display import make_console, make_display
 from flwr_asyncdrop.cli.events import Failed
 from flwr_asyncdrop.cli.flags import (
@@ -92,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         type=between(1, MOST_WORKERS),
         default=cores(),
         metavar="INT",
-        help="cores to use (default: all)",
+        help="cores to use; with ray, runs side by side (default: all cores)",
     )
     parser.add_argument(
         "--out",
@@ -101,11 +102,13 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         metavar="DIR",
         help="folder of the comparison: a run goes to DIR/ALGORITHM/seed-N",
     )
+    add_backend(parser)
     add_flags(parser, algos=algos, without=_WITHOUT)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the runs that are missing, and print the table."""
+    backend = backend_of(arguments)
     algorithms, vary = _what(arguments)
     variants = build_variants(
         algorithms, PRESETS[arguments.task], given(arguments), vary
@@ -115,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
     console = make_console()
     with FolderLock(out):
-        num_failed = compare(runs, arguments.jobs, console)
+        num_failed = compare(runs, arguments.jobs, backend, console)
     if num_failed < len(runs):
         console.print(comparison_table([out]))
         line = f"figures and a page with everything: asyncdrop report {out}"
@@ -137,17 +140,23 @@ def _what(
     return arguments.algos or algorithms, {**vary, **dict(arguments.vary)}
 
 
-def compare(runs: Sequence[RunSpec], jobs: int, console: Console) -> int:
-    """Do the runs that are missing on so many cores; return how many failed."""
+def compare(
+    runs: Sequence[RunSpec], jobs: int, backend: Backend, console: Console
+) -> int:
+    """Do the runs that are missing on so many cores; return how many failed.
+
+    On a Ray cluster that is how many runs are side by side.
+    """
     missing = [run for run in runs if not is_complete(run)]
     refuse_at_once(missing)
     num_complete = len(runs) - len(missing)
     failed = 0
+    size, backend = backend.shared(*share_out(jobs, len(missing)))
     with make_display(console, len(runs), num_complete) as display:
         if num_complete:
             display.say(f"{num_complete} of {len(runs)} runs are complete already")
         try:
-            with RunPool(*share_out(jobs, len(missing))) as pool:
+            with RunPool(size, backend) as pool:
                 for run, event in pool.do(missing):
                     display.show(run, event)
                     failed += isinstance(event, Failed)

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Self
 
 from flwr_asyncdrop.cli import worker
+from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.events import (
     Ended,
     Event,
@@ -24,7 +25,7 @@ from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.simulation.fork_server import start_process
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch
 
-Work = Callable[[RunSpec, int, "Connection[Said, None]"], None]
+Work = Callable[[RunSpec, Backend, "Connection[Said, None]"], None]
 
 _KILLED = -9
 
@@ -58,11 +59,11 @@ class RunPool:
     def __init__(
         self,
         size: int,
-        workers: int,
+        backend: Backend,
         work: Work = worker.work,
         limits: LivenessLimits = LivenessLimits(),  # noqa: B008  # frozen
     ) -> None:
-        self._workers = workers
+        self._backend = backend
         self._work = work
         self._limits = limits
         # A process is a fork of one that has the imports done, which cost seconds.
@@ -118,7 +119,7 @@ class RunPool:
     def _follow(self, run: RunSpec) -> Ended | Failed:
         near, far = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=self._work, args=(run, self._workers, far), name="asyncdrop run"
+            target=self._work, args=(run, self._backend, far), name="asyncdrop run"
         )
         with self._lock:
             if self._closed:

@@ -11,6 +11,7 @@ from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
+from flwr_asyncdrop.cli.backend import Backend, add_backend, add_workers, backend_of
 from flwr_asyncdrop.cli.display import (
     LineDisplay,
     make_console,
@@ -19,12 +20,10 @@ from flwr_asyncdrop.cli.display import (
 )
 from flwr_asyncdrop.cli.events import Ended, RunProgress, Started, Waiting
 from flwr_asyncdrop.cli.flags import (
-    MOST_WORKERS,
     TASK_DEFAULTS,
     add_flags,
     add_task,
     algos_from_outside,
-    between,
     folder,
     given,
 )
@@ -43,30 +42,24 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     """Describe the command."""
     parser.usage = (
         "%(prog)s [--task TASK] [--KEY VALUE ...]\n"
-        "       %(prog)s --resume DIR [--workers INT]"
+        "       %(prog)s --resume DIR [--workers INT | --backend ray ...]"
     )
     parser.description = (
         "Train with one algorithm on a simulated fleet, or resume a run that was "
         "interrupted: its settings are read from its folder."
     )
     add_task(parser)
-    parser.add_argument(
-        "--workers",
-        type=between(0, MOST_WORKERS),
-        default=0,
-        metavar="INT",
-        help="number of worker processes; affects speed only (default: 0, train in "
-        "this process)",
-    )
+    add_workers(parser)
+    add_backend(parser)
     add_flags(parser, algos=algos_from_outside("--algo", words))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the run."""
-    settings, workers = given(arguments), arguments.workers
+    settings, backend = given(arguments), backend_of(arguments)
     if "resume" in settings:
         _refuse_needless(arguments)
-        _resume(settings, workers)
+        _resume(settings, backend)
         return 0
     settings = preset_settings(PRESETS[arguments.task], settings)
     config = RunConfig.parse(settings)
@@ -74,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     spec = _spec(config, settings, output_dir(config), arguments.devices)
     with FolderLock(spec.folder):
         if not config.overwrite:
-            RunFolder(spec.folder).refuse_what_is_there(_command(spec.folder, workers))
-        simulate(spec, workers, make_console())
+            RunFolder(spec.folder).refuse_what_is_there(_command(spec.folder, backend))
+        simulate(spec, backend, make_console())
     return 0
 
 
@@ -88,7 +81,7 @@ def _refuse_needless(arguments: argparse.Namespace) -> None:
             )
 
 
-def _resume(settings: Mapping[str, Value], workers: int) -> None:
+def _resume(settings: Mapping[str, Value], backend: Backend) -> None:
     try:
         path = folder(str(settings["resume"]))
     except argparse.ArgumentTypeError as error:
@@ -98,14 +91,14 @@ def _resume(settings: Mapping[str, Value], workers: int) -> None:
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
     with FolderLock(out):
         if path == out and RunFolder(out).is_trained:
-            _finish(out, _command(out, workers))
+            _finish(out, _command(out, backend))
             return
         checkpoint = newest(path)
         # The folder may have been moved since.
         where = {"resume": str(checkpoint.path), "out-dir": str(out)}
         told = {**checkpoint.settings, "overwrite": False, **settings, **where}
         spec = _spec(RunConfig.parse(told), told, out, checkpoint.devices)
-        simulate(spec, workers, make_console())
+        simulate(spec, backend, make_console())
 
 
 def _finish(out: Path, command: str) -> None:
@@ -123,7 +116,7 @@ def _spec(
     return RunSpec(name, out, {**settings, "out-dir": str(out)}, devices)
 
 
-def simulate(run: RunSpec, workers: int, console: Console) -> None:
+def simulate(run: RunSpec, backend: Backend, console: Console) -> None:
     """Do a run; show how far it is, what it came to, and where its files are."""
     last = RunProgress()
     with make_display(console) as display, warnings_to(display.say):
@@ -134,7 +127,7 @@ def simulate(run: RunSpec, workers: int, console: Console) -> None:
             last = event if isinstance(event, RunProgress) else last
             display.show(run, event)
 
-        execute(run, workers, say, _command(run.folder, workers))
+        execute(run, backend, say, _command(run.folder, backend))
         display.show(run, Ended(last))
         _show_result(run.folder, display)
 
@@ -147,6 +140,5 @@ def _show_result(out: Path, display: LineDisplay) -> None:
         display.say(str(path))
 
 
-def _command(out: Path, workers: int) -> str:
-    command = f"asyncdrop simulate --resume {shlex.quote(str(out))}"
-    return f"{command} --workers {workers}" if workers else command
+def _command(out: Path, backend: Backend) -> str:
+    return f"asyncdrop simulate --resume {shlex.quote(str(out))}{backend.flags()}"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress, Said, Waiting
 from flwr_asyncdrop.cli.runs import (
     LOG,
@@ -23,11 +24,9 @@ from flwr_asyncdrop.cli.runs import (
     resumed,
 )
 from flwr_asyncdrop.exceptions import AsyncDropError
-from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
-_CLIENT_APP = "flwr_asyncdrop.client_app:app"
 _STDOUT, _STDERR = 1, 2
 _FAILED = 1
 _COMMAND = "the same asyncdrop compare"
@@ -37,33 +36,23 @@ _PATIENCE = 10.0
 
 def execute(
     run: RunSpec,
-    workers: int,
+    backend: Backend,
     say: Callable[[RunProgress | Waiting], None],
     resume_command: str,
 ) -> None:
-    """Do a run to its end, and write its files.
-
-    With no `workers` the devices train in this process.
-    """
-    config = run.config
-    with LocalGrid(
-        _CLIENT_APP,
-        num_nodes=run.devices,
-        workers=workers,
-        run_config=run.settings,
-        threads_per_worker=config.threads,
-    ) as grid:
+    """Do a run to its end, and write its files."""
+    with backend.open(run) as grid:
         reporter = Reporter(say)
         run_experiment(
             grid,
-            config,
+            run.config,
             [reporter],
             resume_command,
             lambda reason: say(Waiting(reason)),
         )
 
 
-def work(run: RunSpec, workers: int, channel: "Connection[Said, None]") -> None:
+def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> None:
     """Do a run in a process of its own, which exits with 0 if all is well."""
     # Ctrl-C goes to the whole process group; the comparison decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -72,7 +61,7 @@ def work(run: RunSpec, workers: int, channel: "Connection[Said, None]") -> None:
         with FolderLock(run.folder, patience=_PATIENCE):
             _write_output_to(run.folder / LOG)
             try:
-                _do(run, workers, channel.send)
+                _do(run, backend, channel.send)
             except Exception:
                 traceback.print_exc()
                 raise
@@ -88,11 +77,11 @@ def work(run: RunSpec, workers: int, channel: "Connection[Said, None]") -> None:
 
 
 def _do(
-    run: RunSpec, workers: int, say: Callable[[RunProgress | Waiting], None]
+    run: RunSpec, backend: Backend, say: Callable[[RunProgress | Waiting], None]
 ) -> None:
     """Do of a run what is missing, as it is now that nobody else can change it."""
     if not is_complete(run) and not is_trained(run):
-        execute(resumed(run), workers, say, _COMMAND)
+        execute(resumed(run), backend, say, _COMMAND)
         return
     with FilesAtTheEnd(
         run.folder, lambda reason: say(Waiting(reason)), _COMMAND

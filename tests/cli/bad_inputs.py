@@ -10,6 +10,7 @@ from tests.cli.bad_files import CHECKPOINTS, DIGITS, HISTORIES, TRACES
 SMALL = ("--model=mlp", "--num-rounds=1", "--local-steps=1", "--in-flight=2")
 FLEET = ("--devices=4", "--levels=2")
 RUN = ("simulate", *SMALL, *FLEET)
+RAY = (*RUN, "--backend=ray")
 TRACED = ("simulate", *SMALL, "--devices=4", "--trace")
 COMPARE = ("compare", *SMALL, *FLEET, "--algos=fedavg", "--seeds=0")
 FILES = ("simulate", "--task=mlp-fashion-mnist")
@@ -102,6 +103,17 @@ def cases() -> dict[str, Case]:
         "devices-none": ((*RUN, "--devices="), "must be an integer"),
         "workers": ((*RUN, "--workers=1000000"), "must be in [0, "),
         "workers-negative": ((*RUN, "--workers=-1"), "must be in [0, "),
+        "ray-address": ((*RAY, "--address=host"), "must be auto, or HOST:PORT"),
+        "ray-client": ((*RAY, "--address=ray://host:1"), "must be auto, or HOST:PORT"),
+        "ray-actors": ((*RAY, "--actors=0"), "must be in [1, 10000]"),
+        "ray-gpus": ((*RAY, "--gpus-per-actor=nan"), "'nan' must be in [0, 1024]"),
+        "ray-workers": ((*RAY, "--workers=2"), "give --actors instead"),
+        "actors-of-nothing": ((*RUN, "--actors=2"), "add --backend ray"),
+        "address-of-nothing": (
+            (*COMPARE, "--out=x", "--address=auto"),
+            "add --backend",
+        ),
+        "backend": ((*RUN, "--backend=spark"), "invalid choice: 'spark'"),
         "in-flight-of-few": ((*RUN, "--in-flight=10"), "of 4 devices cannot train"),
         "in-flight": ((*RUN, "--in-flight=1000000000"), "in-flight=1000000000"),
         "levels": ((*RUN, "--levels=1000000000"), "levels=1000000000"),

@@ -1,0 +1,182 @@
+"""Where the devices of a run train: in this process, in others, or on a Ray cluster."""
+
+import argparse
+import math
+import shlex
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+
+from flwr_asyncdrop.app.fingerprint import fingerprint
+from flwr_asyncdrop.cli.flags import MOST_WORKERS, between
+from flwr_asyncdrop.cli.runs import RunSpec
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.simulation import LocalGrid, RayRunner
+from flwr_asyncdrop.simulation.ray.cluster import AUTO, problem_of_address, room_of
+from flwr_asyncdrop.simulation.ray.runner import MOST_ACTORS
+
+_CLIENT_APP = "flwr_asyncdrop.client_app:app"
+_LOCAL, _RAY = "local", "ray"
+_MOST_GPUS = 1024
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What serves a run's grid.
+
+    Attributes
+    ----------
+    workers : int
+        Worker processes on this machine; with 0 the devices train in this process.
+    address : str
+        Of the Ray cluster whose actors take the place of workers; "" for none.
+    actors : int
+        Actors for a run; 0 for as many as fit.
+    gpus_per_actor : float
+        The share of a GPU that each gets.
+    share : int
+        Runs side by side, which share what fits.
+    """
+
+    workers: int = 0
+    address: str = ""
+    actors: int = 0
+    gpus_per_actor: float = 0.0
+    share: int = 1
+
+    def open(self, run: RunSpec) -> LocalGrid:
+        """Return the grid of a run, to be closed."""
+        config = run.config
+        if not self.address:
+            return LocalGrid(
+                _CLIENT_APP,
+                num_nodes=run.devices,
+                workers=self.workers,
+                run_config=run.settings,
+                threads_per_worker=config.threads,
+            )
+        # The actors have working folders of their own.
+        where = {"data-dir": str(config.data_path)} if config.data_path else {}
+        settings = {**run.settings, **where}
+        runner = RayRunner(
+            _CLIENT_APP,
+            address=self.address,
+            actors=self.actors,
+            gpus_per_actor=self.gpus_per_actor,
+            threads=config.threads,
+            fingerprint=partial(fingerprint, settings),
+            share=self.share,
+        )
+        return LocalGrid(num_nodes=run.devices, run_config=settings, runner=runner)
+
+    def shared(self, size: int, workers: int) -> tuple[int, Self]:
+        """Return how many of `size` runs can be side by side, and what each gets.
+
+        `workers` are each run's, on this machine. ConfigError if the cluster has no
+        room for any.
+        """
+        if not self.address or not size:
+            return size, replace(self, workers=0 if self.address else workers)
+        fitting = room_of(self.address, 1.0, self.gpus_per_actor)
+        if not fitting:
+            raise ConfigError(
+                f"the Ray cluster at {self.address} has no room for an actor with 1 "
+                f"CPU and {self.gpus_per_actor:g} GPU: add a node, or give a smaller "
+                "--gpus-per-actor"
+            )
+        return min(size, fitting), replace(self, share=min(size, fitting))
+
+    def flags(self) -> str:
+        """Return the flags that ask for it, each after a space."""
+        if not self.address:
+            return f" --workers {self.workers}" if self.workers else ""
+        given = {
+            "address": self.address if self.address != AUTO else "",
+            "actors": self.actors,
+            "gpus-per-actor": self.gpus_per_actor,
+        }
+        flags = (f" --{k} {shlex.quote(str(v))}" for k, v in given.items() if v)
+        return f" --backend {_RAY}{''.join(flags)}"
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """Add ``--backend`` and the flags of a Ray cluster."""
+    parser.add_argument(
+        "--backend",
+        choices=(_LOCAL, _RAY),
+        default=_LOCAL,
+        metavar="NAME",
+        help="where devices train: local, or ray, on a cluster; the results are the "
+        "same (default: local)",
+    )
+    parser.add_argument(
+        "--address",
+        type=_address,
+        default=None,
+        metavar="HOST:PORT",
+        help="with ray: the cluster's head, or auto for the cluster that this machine "
+        "is a node of (default: auto)",
+    )
+    parser.add_argument(
+        "--actors",
+        type=between(1, MOST_ACTORS),
+        default=None,
+        metavar="INT",
+        help="with ray: actors for a run, with a CPU each (default: as many as fit)",
+    )
+    parser.add_argument(
+        "--gpus-per-actor",
+        type=_gpus,
+        default=None,
+        metavar="FLOAT",
+        help="with ray: GPUs for each actor, e.g. 0.25 (default: 0)",
+    )
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add ``--workers``."""
+    parser.add_argument(
+        "--workers",
+        type=between(0, MOST_WORKERS),
+        default=None,
+        metavar="INT",
+        help="number of worker processes; affects speed only (default: 0, train in "
+        "this process)",
+    )
+
+
+def backend_of(arguments: argparse.Namespace) -> Backend:
+    """Return what the flags ask for; ConfigError if they contradict each other."""
+    workers = getattr(arguments, "workers", None)
+    if arguments.backend == _RAY:
+        if workers is not None:
+            raise ConfigError(
+                "--workers are processes of this machine: with --backend ray give "
+                "--actors instead"
+            )
+        return Backend(
+            address=arguments.address or AUTO,
+            actors=arguments.actors or 0,
+            gpus_per_actor=arguments.gpus_per_actor or 0.0,
+        )
+    for name in ("address", "actors", "gpus_per_actor"):
+        if getattr(arguments, name) is not None:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} is about a Ray cluster: add --backend ray")
+    return Backend(workers=workers or 0)
+
+
+def _address(text: str) -> str:
+    if problem := problem_of_address(text):
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
+def _gpus(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number <= _MOST_GPUS:
+        raise argparse.ArgumentTypeError(f"{text!r} must be in [0, {_MOST_GPUS}]")
+    return number
