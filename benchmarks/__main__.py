@@ -16,6 +16,7 @@ from benchmarks.loop import loop_figures
 from benchmarks.merge import merge_figures
 from benchmarks.monitoring import monitoring_figures
 from benchmarks.planning import planning_figures
+from benchmarks.reports import report_figures
 from benchmarks.simulation import DATA_DIR_HELP, simulation_figures
 from benchmarks.submodel import submodel_figures
 from benchmarks.zoo import zoo_figures
@@ -36,6 +37,7 @@ def main() -> None:
             "zoo": zoo_figures,
             "loop": loop_figures,
             "monitoring": monitoring_figures,
+            "reports": report_figures,
             "engine": engine_figures,
             "crowd": crowd_figures,
             "simulation": partial(simulation_figures, arguments.data_dir),

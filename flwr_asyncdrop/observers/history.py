@@ -315,15 +315,7 @@ def read_history(path: Path) -> Iterator[Record]:
     """Yield the lines of a history file; DataError for a file of anything else."""
     if path.exists() and not path.is_file():  # a pipe, or a device without an end
         raise DataError(f"cannot read the history {path}: it is not a file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read the history {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: this is not a history file") from error
-    # A run that was killed may leave half a line behind.
-    whole = text[: text.rfind("\n") + 1]
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(_whole_lines(path), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -333,6 +325,20 @@ def read_history(path: Path) -> Iterator[Record]:
         if not isinstance(record, dict) or "event" not in record:
             raise DataError(f"line {number} of {path} is not a history record")
         yield record
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file one by one: long runs have many."""
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for line in file:
+                # A run that was killed may leave half a line behind.
+                if line.endswith("\n"):
+                    yield line
+    except OSError as error:
+        raise DataError(f"cannot read the history {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8: this is not a history file") from error
 
 
 def without_wall(record: Mapping[str, Any]) -> Record:

@@ -90,7 +90,7 @@ def _facts(log: RunLog) -> Iterator[str]:
         yield f"drop rate {drop_rate:g}"
     yield f"seed {log.run['seed']}"
     yield f"{len(log.updates):,} updates"
-    if log.failures:
+    if len(log.failures):
         yield f"{len(log.failures):,} lost"
     if not log.complete:
         yield "cut off before its end"

@@ -1,7 +1,7 @@
 """The records of a history file, sorted by what they tell."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.observers.history import SCHEMA
+from flwr_asyncdrop.observers.history import SCHEMA, without_wall
 from flwr_asyncdrop.readable import headline, lower_is_better
+from flwr_asyncdrop.report.tasks import LostTasks, MergedTasks, Tasks, Updates
 
 Record = dict[str, Any]
 
@@ -94,12 +95,15 @@ class Curve:
 class RunLog:
     """A history, one field for each sort of record, in the file's order.
 
-    `units` is None if the history does not count units, `end` if the run was cut off.
+    Of updates and failures it has the numbers, as columns, and `lost` counts the
+    failures by kind. `units` is None if the history does not count units, `end` if the
+    run was cut off.
     """
 
     run: Record
-    updates: tuple[Record, ...]
-    failures: tuple[Record, ...]
+    updates: Updates
+    failures: Tasks
+    lost: Mapping[str, int]
     evaluations: tuple[Record, ...]
     units: Record | None
     end: Record | None
@@ -108,29 +112,37 @@ class RunLog:
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> Self:
         """Sort the records of one history; DataError without a readable first line."""
-        by_event: defaultdict[str, list[Record]] = defaultdict(list)
+        merged, failed, lost = MergedTasks(), LostTasks(), Counter[str]()
+        evaluations: list[Record] = []
+        only: dict[str, Record] = {}
         seconds = 0.0
         for record in records:
-            by_event[record["event"]].append(record)
             seconds = max(seconds, record["wall"]["seconds"])
-        run = next(iter(by_event["run"]), None)
-        if run is None:
+            match record["event"]:
+                case "update":
+                    merged.add(record)
+                case "failure":
+                    failed.add(record)
+                    lost[record["kind"]] += 1
+                case "evaluation":
+                    evaluations.append(without_wall(record))
+                case event:
+                    if event == "run":
+                        _check_schema(record)
+                    only.setdefault(event, record)
+        if "run" not in only:
             raise DataError(
                 "the history has no 'run' record, which is its first line: the file is "
                 "empty or its beginning is missing"
             )
-        if run["schema"] != SCHEMA:
-            raise DataError(
-                f"the history has schema {run['schema']}, but this version reads "
-                f"{SCHEMA}: do the run again, or read it with the version that wrote it"
-            )
         return cls(
-            run=run,
-            updates=tuple(by_event["update"]),
-            failures=tuple(by_event["failure"]),
-            evaluations=tuple(by_event["evaluation"]),
-            units=next(iter(by_event["units"]), None),
-            end=next(iter(by_event["end"]), None),
+            run=only["run"],
+            updates=merged.tasks(),
+            failures=failed.tasks(),
+            lost=lost,
+            evaluations=tuple(evaluations),
+            units=only.get("units"),
+            end=only.get("end"),
             wall_seconds=seconds,
         )
 
@@ -158,19 +170,36 @@ class RunLog:
         size = self.fact("devices")
         if size is not None:
             return int(size)
-        return len({line["device"] for line in (*self.updates, *self.failures)})
+        return len(self.active_devices)
 
-    @property
+    @cached_property
+    def active_devices(self) -> NDArray[np.int64]:
+        """The devices that had a task, ascending."""
+        return np.union1d(self.updates.device, self.failures.device)
+
+    @cached_property
     def time(self) -> float:
         """Seconds on the run's clock from the start to the last record."""
         ends = (self.end,) if self.end is not None else ()
-        records = (*self.updates, *self.failures, *self.evaluations, *ends)
-        return max((float(record["time"]) for record in records), default=0.0)
+        times = [float(record["time"]) for record in (*self.evaluations, *ends)]
+        tasks = (self.updates, self.failures)
+        times += [float(each.time.max()) for each in tasks if len(each)]
+        return max(times, default=0.0)
 
     @property
     def time_label(self) -> str:
         """The label of an axis that shows the run's time."""
         return "virtual time (s)" if self.fact("clock") == "virtual" else "time (s)"
+
+    @cached_property
+    def bytes_down(self) -> int:
+        """Bytes that were sent for the merged tasks."""
+        return sum(self.updates.bytes_down.tolist())
+
+    @cached_property
+    def bytes_up(self) -> int:
+        """Bytes that were received for the merged tasks."""
+        return sum(self.updates.bytes_up.tolist())
 
     @property
     def bytes_of_full_models(self) -> int:
@@ -180,8 +209,7 @@ class RunLog:
     @property
     def share_saved(self) -> float | None:
         """Share of the full models' bytes that was not sent; None without updates."""
-        sent = sum(line["bytes_down"] + line["bytes_up"] for line in self.updates)
-        full = self.bytes_of_full_models
+        sent, full = self.bytes_down + self.bytes_up, self.bytes_of_full_models
         return 1 - sent / full if full else None
 
     @property
@@ -199,6 +227,14 @@ class RunLog:
             if name is not None:
                 return Curve(Metric(name), source, _points(lines, name))
         return None
+
+
+def _check_schema(run: Record) -> None:
+    if run["schema"] != SCHEMA:
+        raise DataError(
+            f"the history has schema {run['schema']}, but this version reads "
+            f"{SCHEMA}: do the run again, or read it with the version that wrote it"
+        )
 
 
 def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flwr_asyncdrop.readable import readable_bytes
-from flwr_asyncdrop.report.runlog import Point, RunLog, column
+from flwr_asyncdrop.report.runlog import Point, RunLog
 
 _WIDTH = 80
 _MOST_LINES = 4
@@ -28,14 +28,12 @@ class Summary:
 
     def __init__(self, log: RunLog) -> None:
         updates, curve, end = log.updates, log.curve, log.end or {}
-        staleness = column(updates, "staleness")
-        by_rank = Counter(int(line["rank"]) for line in updates)
-        lost = Counter(line["kind"] for line in log.failures)
+        staleness = updates.staleness
         self.algorithm: str = log.fact("algorithm") or "unknown"
         self.devices = log.devices
         self.in_flight: int | None = log.fact("in_flight")
         self.updates = len(updates)
-        self.rounds: int = max((line["round"] for line in updates), default=0)
+        self.rounds: int = int(updates.round.max(initial=0))
         self.time = log.time
         self.wall_seconds = log.wall_seconds
         self.updates_per_second = (
@@ -44,17 +42,16 @@ class Summary:
         self.metric = curve.metric.name if curve else None
         self.final = curve.final if curve else None
         self.best = curve.best if curve else None
-        self.bytes_down: int = end.get("bytes_down", _total(log, "bytes_down"))
-        self.bytes_up: int = end.get("bytes_up", _total(log, "bytes_up"))
+        self.bytes_down: int = end.get("bytes_down", log.bytes_down)
+        self.bytes_up: int = end.get("bytes_up", log.bytes_up)
         self.bytes_full = log.bytes_of_full_models
         self.share_saved = log.share_saved
-        self.mean_staleness = float(staleness.mean()) if updates else None
-        self.max_staleness = int(staleness.max()) if updates else None
-        queued = sum(line.get("queued", 0) for line in updates)
-        self.mean_queued = queued / max(len(updates), 1)
-        self.updates_by_rank = dict(sorted(by_rank.items()))
-        self.late = sum("late" in line for line in updates)
-        self.failures: Mapping[str, int] = end.get("failures", lost)
+        self.mean_staleness = float(staleness.mean()) if len(updates) else None
+        self.max_staleness = int(staleness.max()) if len(updates) else None
+        self.mean_queued = int(updates.queued.sum()) / max(len(updates), 1)
+        self.updates_by_rank = dict(sorted(Counter(updates.rank.tolist()).items()))
+        self.late = updates.late
+        self.failures: Mapping[str, int] = end.get("failures", log.lost)
         self.duplicates: int = end.get("duplicates", 0)
         self.complete = log.complete
         self.ended: str = end.get("ended", "")
@@ -109,10 +106,6 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     All but the first line may be missing; without that it is a DataError.
     """
     return Summary(RunLog.from_records(records))
-
-
-def _total(log: RunLog, key: str) -> int:
-    return sum(int(line[key]) for line in log.updates)
 
 
 def _described(point: Point) -> str:
