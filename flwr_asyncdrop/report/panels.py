@@ -28,10 +28,10 @@ def draw_bytes(axes: Axes, log: RunLog) -> None:
     if not _has_updates(axes, log, "Bytes of the merged updates"):
         return
     # The last value is held a little: it is reached only at the very end.
-    times = np.concatenate([[0.0], log.updates.time, [log.time * 1.015]])
-    down, up = (np.concatenate([[0.0], s, s[-1:]]) for s in _cumulative(log))
-    count = np.arange(len(log.updates) + 1)
-    full = 2.0 * log.run["full_bytes"] * np.append(count, count[-1])
+    times = np.concatenate([[0.0], log.steps.time, [log.time * 1.015]])
+    counts = np.cumsum(log.steps.updates, dtype=np.float64)
+    sums = (*_cumulative(log), 2.0 * log.run["full_bytes"] * counts)
+    down, up, full = (np.concatenate([[0.0], each, each[-1:]]) for each in sums)
     few = shown(times, down + up)
     times, down, up, full = times[few], down[few], up[few], full[few]
     unit, size = byte_unit(max(full[-1], down[-1] + up[-1]))
@@ -66,7 +66,7 @@ def draw_bytes(axes: Axes, log: RunLog) -> None:
         title=f"this run: {readable_bytes(down[-1] + up[-1])}{saved}",
         alignment="left",
     )
-    _add_top_axis(axes, log, log.updates.update.astype(np.float64), "updates")
+    _add_top_axis(axes, log, counts, "updates")
 
 
 def _has_updates(axes: Axes, log: RunLog, title: str) -> bool:
@@ -78,8 +78,8 @@ def _has_updates(axes: Axes, log: RunLog, title: str) -> bool:
 
 
 def _cumulative(log: RunLog) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the bytes down and up after every update, each shape (updates,)."""
-    down, up = log.updates.bytes_down, log.updates.bytes_up
+    """Return the bytes down and up after every step, each shape (steps,)."""
+    down, up = log.steps.bytes_down, log.steps.bytes_up
     return np.cumsum(down, dtype=np.float64), np.cumsum(up, dtype=np.float64)
 
 
@@ -90,7 +90,7 @@ def _add_top_axis(
     locator = MaxNLocator(7, steps=[1, 2, 5, 10])
     ticks = np.array(locator.tick_values(0, counts[-1]))
     ticks = ticks[(ticks >= 0) & (ticks <= counts[-1])]
-    counts, times = np.append(0.0, counts), np.append(0.0, log.updates.time)
+    counts, times = np.append(0.0, counts), np.append(0.0, log.steps.time)
     top = axes.secondary_xaxis("top")
     top.set_xticks(np.interp(ticks, counts, times), [f"{tick:,g}" for tick in ticks])
     top.set_xlabel(label, color=GREY, fontsize=8.5)
@@ -98,9 +98,14 @@ def _add_top_axis(
     top.spines["top"].set_visible(False)
 
 
+def sampled(log: RunLog) -> str:
+    """Return what to add to the title of a panel that shows the kept tasks only."""
+    return f" (1 in {log.every:,})" if log.every > 1 else ""
+
+
 def draw_staleness(axes: Axes, log: RunLog) -> None:
     """Draw the distribution of the staleness in every rank."""
-    if not _has_updates(axes, log, "Staleness by rank"):
+    if not _has_updates(axes, log, f"Staleness by rank{sampled(log)}"):
         return
     staleness = log.updates.staleness
     by_rank = np.argsort(log.updates.rank, kind="stable")
@@ -124,7 +129,8 @@ def draw_updates_by_rank(axes: Axes, log: RunLog) -> None:
     """Draw how many updates came from every rank."""
     if not _has_updates(axes, log, "Updates by rank"):
         return
-    lanes, counts = np.unique(log.updates.rank, return_counts=True)
+    pairs = sorted(log.totals.ranks.items())
+    lanes, counts = np.array(pairs, dtype=np.int64).T
     bars = axes.barh(lanes, counts, height=0.62, color=BLUE)
     if len(lanes) <= _MOST_LABELLED_RANKS:
         axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8.5)

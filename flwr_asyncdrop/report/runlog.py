@@ -1,7 +1,6 @@
 """The records of a history file, sorted by what they tell."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -10,9 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.observers.history import SCHEMA, without_wall
+from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA, without_wall
+from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, lower_is_better
-from flwr_asyncdrop.report.tasks import LostTasks, MergedTasks, Tasks, Updates
+from flwr_asyncdrop.report.tasks import (
+    LostTasks,
+    MergedTasks,
+    Steps,
+    StepsSoFar,
+    Tasks,
+    Updates,
+)
 
 Record = dict[str, Any]
 
@@ -95,15 +102,16 @@ class Curve:
 class RunLog:
     """A history, one field for each sort of record, in the file's order.
 
-    Of updates and failures it has the numbers, as columns, and `lost` counts the
-    failures by kind. `units` is None if the history does not count units, `end` if the
-    run was cut off.
+    Of updates and failures it has the numbers, as columns; of a thinned history, of
+    every `every`-th. `totals` and `steps` have all of them. `units` is None if the
+    history does not count units, `end` if the run was cut off.
     """
 
     run: Record
     updates: Updates
     failures: Tasks
-    lost: Mapping[str, int]
+    totals: LeftOut
+    steps: Steps
     evaluations: tuple[Record, ...]
     units: Record | None
     end: Record | None
@@ -112,7 +120,8 @@ class RunLog:
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> Self:
         """Sort the records of one history; DataError without a readable first line."""
-        merged, failed, lost = MergedTasks(), LostTasks(), Counter[str]()
+        merged, failed = MergedTasks(), LostTasks()
+        totals, steps = LeftOut(), StepsSoFar()
         evaluations: list[Record] = []
         only: dict[str, Record] = {}
         seconds = 0.0
@@ -121,9 +130,14 @@ class RunLog:
             match record["event"]:
                 case "update":
                     merged.add(record)
+                    totals.add_update(record)
+                    steps.add(record, 1)
                 case "failure":
                     failed.add(record)
-                    lost[record["kind"]] += 1
+                    totals.add_failure(record)
+                case "left-out":
+                    totals.add(record)
+                    steps.add(record, record["updates"])
                 case "evaluation":
                     evaluations.append(without_wall(record))
                 case event:
@@ -139,7 +153,8 @@ class RunLog:
             run=only["run"],
             updates=merged.tasks(),
             failures=failed.tasks(),
-            lost=lost,
+            totals=totals,
+            steps=steps.steps(),
             evaluations=tuple(evaluations),
             units=only.get("units"),
             end=only.get("end"),
@@ -182,34 +197,28 @@ class RunLog:
         """Seconds on the run's clock from the start to the last record."""
         ends = (self.end,) if self.end is not None else ()
         times = [float(record["time"]) for record in (*self.evaluations, *ends)]
-        tasks = (self.updates, self.failures)
-        times += [float(each.time.max()) for each in tasks if len(each)]
-        return max(times, default=0.0)
+        return max((*times, self.totals.time), default=0.0)
 
     @property
     def time_label(self) -> str:
         """The label of an axis that shows the run's time."""
         return "virtual time (s)" if self.fact("clock") == "virtual" else "time (s)"
 
-    @cached_property
-    def bytes_down(self) -> int:
-        """Bytes that were sent for the merged tasks."""
-        return sum(self.updates.bytes_down.tolist())
-
-    @cached_property
-    def bytes_up(self) -> int:
-        """Bytes that were received for the merged tasks."""
-        return sum(self.updates.bytes_up.tolist())
+    @property
+    def every(self) -> int:
+        """Of how many updates, and of how many failures, there is one; 1 for all."""
+        return int(self.run.get("every", 1))
 
     @property
     def bytes_of_full_models(self) -> int:
         """Bytes of the merged tasks, had every device trained the full model."""
-        return 2 * int(self.run["full_bytes"]) * len(self.updates)
+        return 2 * int(self.run["full_bytes"]) * self.totals.updates
 
     @property
     def share_saved(self) -> float | None:
         """Share of the full models' bytes that was not sent; None without updates."""
-        sent, full = self.bytes_down + self.bytes_up, self.bytes_of_full_models
+        sent = self.totals.bytes_down + self.totals.bytes_up
+        full = self.bytes_of_full_models
         return 1 - sent / full if full else None
 
     @property
@@ -230,7 +239,7 @@ class RunLog:
 
 
 def _check_schema(run: Record) -> None:
-    if run["schema"] != SCHEMA:
+    if run["schema"] not in (SCHEMA, THINNED_SCHEMA):
         raise DataError(
             f"the history has schema {run['schema']}, but this version reads "
             f"{SCHEMA}: do the run again, or read it with the version that wrote it"

@@ -13,7 +13,6 @@ Ints = NDArray[np.int64]
 
 _TIMES = ("time", "dispatched_at")
 _COUNTS = ("device", "rank")
-_MORE_COUNTS = ("update", "round", "staleness", "bytes_down", "bytes_up")
 
 
 @dataclass(frozen=True)
@@ -34,25 +33,29 @@ class Tasks:
 
 @dataclass(frozen=True)
 class Updates(Tasks):
-    """Tasks that were merged; the fields are those of `HistoryWriter`.
+    """Tasks that were merged."""
 
-    `queued` is 0 where the history says nothing; `late` counts the late ones.
+    staleness: Ints
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What came line by line, with what was left out: each column has shape (lines,).
+
+    A line of a thinned history may stand for many `updates`, up to its `time`.
     """
 
-    update: Ints
-    round: Ints
-    staleness: Ints
+    time: Floats
+    updates: Ints
     bytes_down: Ints
     bytes_up: Ints
-    queued: Ints
-    late: int
 
 
 class _Columns:
     """Columns that grow; a number that is no float or int raises a TypeError."""
 
-    def __init__(self, counts: tuple[str, ...]) -> None:
-        self._columns = {name: array("d") for name in _TIMES} | {
+    def __init__(self, times: tuple[str, ...], counts: tuple[str, ...]) -> None:
+        self._columns = {name: array("d") for name in times} | {
             name: array("q") for name in counts
         }
 
@@ -71,7 +74,7 @@ class LostTasks:
     """Takes ``failure`` records one by one."""
 
     def __init__(self) -> None:
-        self._columns = _Columns(_COUNTS)
+        self._columns = _Columns(_TIMES, _COUNTS)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take the numbers of a record."""
@@ -86,16 +89,27 @@ class MergedTasks:
     """Takes ``update`` records one by one."""
 
     def __init__(self) -> None:
-        self._columns = _Columns((*_COUNTS, *_MORE_COUNTS))
-        self._queued, self._late = array("q"), 0
+        self._columns = _Columns(_TIMES, (*_COUNTS, "staleness"))
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Take the numbers of a record."""
         self._columns.add(record)
-        self._queued.append(record.get("queued", 0))
-        self._late += "late" in record
 
     def tasks(self) -> Updates:
         """Return all of them."""
-        queued = np.array(self._queued)
-        return Updates(**self._columns.arrays, queued=queued, late=self._late)
+        return Updates(**self._columns.arrays)
+
+
+class StepsSoFar:
+    """Takes ``update`` and ``left-out`` records one by one."""
+
+    def __init__(self) -> None:
+        self._columns = _Columns(("time",), ("updates", "bytes_down", "bytes_up"))
+
+    def add(self, record: Mapping[str, Any], updates: int) -> None:
+        """Take a record that stands for so many updates."""
+        self._columns.add({**record, "updates": updates})
+
+    def steps(self) -> Steps:
+        """Return all of them."""
+        return Steps(**self._columns.arrays)

@@ -13,6 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
+from flwr_asyncdrop.report.panels import sampled
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.style import GREY, RED, colour_bar, say_none
 from flwr_asyncdrop.report.tasks import Floats, Ints
@@ -61,7 +62,7 @@ def draw_timeline(axes: Axes, log: RunLog) -> None:
     start, stop = window(log.time, int(np.bincount(bars.lane).max()))
     whole = stop - start >= log.time
     part = "" if whole else f", {start:,.0f} to {stop:,.0f} of {log.time:,.0f} s"
-    axes.set_title(f"Timeline of the fleet{part}")
+    axes.set_title(f"Timeline of the fleet{sampled(log)}{part}")
     most = int(log.updates.staleness.max(initial=0))
     colours = ScalarMappable(Normalize(0, max(1, most)), colormaps["viridis_r"])
     inside = (bars.stop >= start) & (bars.start <= stop)

@@ -89,7 +89,7 @@ def naive(path):
         "mean_staleness": sum(staleness) / len(staleness),
         "max_staleness": max(staleness),
         "updates_by_rank": dict(sorted(Counter(r["rank"] for r in updates).items())),
-        "failures": Counter(record["kind"] for record in lost),
+        "failures": dict(Counter(record["kind"] for record in lost)),
     }
 
 
