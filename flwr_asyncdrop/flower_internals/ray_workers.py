@@ -13,10 +13,11 @@ Both seen in flwr 1.34 to 1.41, with Ray 2.55.
 import shlex
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Message
-from flwr.serverapp import Grid
+if TYPE_CHECKING:  # Ray imports this for the hook
+    from flwr.app import Message
+    from flwr.serverapp import Grid
 
 VARIABLE = "RAY_RUNTIME_ENV_HOOK"
 """Ray's variable for a function that changes the runtime environment of workers."""
@@ -49,7 +50,7 @@ _STARTS = tuple(f"<class 'ray.exceptions.{name}'>" for name in _DEATHS)
 _UNKNOWN = 0  # Flower's code of an error that is no ClientApp's
 
 
-def death_of_worker(message: Message) -> str | None:
+def death_of_worker(message: "Message") -> str | None:
     """Return what Ray says of the worker that died in place of replying; else None."""
     if not message.has_error() or message.error.code != _UNKNOWN:
         return None
@@ -57,7 +58,7 @@ def death_of_worker(message: Message) -> str | None:
     return reason if reason.startswith(_STARTS) else None
 
 
-def has_ray_workers(grid: Grid) -> bool:
+def has_ray_workers(grid: "Grid") -> bool:
     """Return whether a grid is that of Flower's simulation, which uses Ray.
 
     So it is with one that says so, by an attribute of this name.
