@@ -17,6 +17,7 @@ from benchmarks.merge import merge_figures
 from benchmarks.monitoring import monitoring_figures
 from benchmarks.planning import planning_figures
 from benchmarks.ray_runner import ray_figures
+from benchmarks.reports import report_figures
 from benchmarks.simulation import DATA_DIR_HELP, simulation_figures
 from benchmarks.submodel import submodel_figures
 from benchmarks.zoo import zoo_figures
@@ -37,6 +38,7 @@ def main() -> None:
             "zoo": zoo_figures,
             "loop": loop_figures,
             "monitoring": monitoring_figures,
+            "reports": report_figures,
             "engine": engine_figures,
             "ray": ray_figures,
             "crowd": crowd_figures,

@@ -123,6 +123,7 @@ def _train(
         {"algorithm": config.algo, "config": _portable(config)},
         _machine(),
         overwrite=config.overwrite,
+        every=config.history_every,
     )
     test = CentralTest(config)
     checkpointer = checkpointer_of(config, folder.path, resume_command)

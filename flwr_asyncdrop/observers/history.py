@@ -12,6 +12,8 @@
                         after its deadline;
                         ``queued``, versions of the staleness that came while it
                         waited behind another task of its device, if any did
+``left-out``            only of a thinned history: what it has left out since the
+                        line before, as sums: `LeftOut`
 ``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
                         ``reason``
 ``evaluation``          ``source``, ``round``, ``update``, ``time``,
@@ -23,6 +25,9 @@
                         ``failures``; ``duplicates``, replies that came twice, if
                         there were any; ``ended``, why, if it ended early
 ======================  ==========================================================
+
+With ``every`` in its first line, and schema 3, a history is thinned: of that many
+``update`` lines, and of that many ``failure`` lines, it has the first.
 
 Times are seconds on the run's clock. A number that JSON does not have, NaN or infinity,
 is null. Whatever depends on the machine stands under ``wall``: the real ``seconds``
@@ -40,8 +45,16 @@ from typing import Any
 from uuid import uuid4
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, DataError
 from flwr_asyncdrop.observers.history_file import HistoryFile
+from flwr_asyncdrop.observers.history_lines import (
+    Record,
+    due_line,
+    end_line,
+    failure_line,
+    update_line,
+)
+from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
@@ -53,8 +66,8 @@ logger = logging.getLogger("flwr.asyncdrop")
 SCHEMA = 2
 """Version of what the lines hold."""
 
-Record = dict[str, Any]
-"""One line of a history."""
+THINNED_SCHEMA = 3
+"""That of a history that leaves lines out: who cannot add sums must not read it."""
 
 _WALL_PREFIX = "wall-"
 
@@ -78,6 +91,15 @@ class HistoryWriter(Callback):
         Source of monotonic seconds, for ``wall``.
     overwrite : bool
         Whether a run that begins may replace a file that is there already.
+    every : int
+        Of so many updates, and of so many failures, one has a line of its own, the
+        first. Sums of the others stand before the next line of this sort, and at the
+        end: every total of a report stays exact. Evaluations keep all their lines.
+
+    Raises
+    ------
+    ConfigError
+        If `every` is not at least 1.
 
     Attributes
     ----------
@@ -93,7 +115,10 @@ class HistoryWriter(Callback):
         timer: Callable[[], float] = time.monotonic,
         *,
         overwrite: bool = False,
+        every: int = 1,
     ) -> None:
+        if every < 1:
+            raise ConfigError(f"every={every!r} must be at least 1")
         self.path = path
         self.files = (path,)
         self.ended_early = False
@@ -108,6 +133,8 @@ class HistoryWriter(Callback):
         # and only such a line, has no "wall".
         self._lines: list[Record] = []
         self._units = UnitCounts()
+        self._every = every
+        self._left_out = LeftOut()
 
     def on_start(self, state: RunState) -> None:
         """Open the file and write the first line."""
@@ -116,10 +143,11 @@ class HistoryWriter(Callback):
         self._add(
             {
                 "event": "run",
-                "schema": SCHEMA,
+                "schema": SCHEMA if self._every == 1 else THINNED_SCHEMA,
                 "seed": state.seed,
                 "devices": state.num_devices,
                 "full_bytes": wire.array_bytes(wire.to_record(state.served)),
+                **({"every": self._every} if self._every > 1 else {}),
                 **self._run,
             },
             {"run": uuid4().hex, **self._machine},
@@ -133,17 +161,28 @@ class HistoryWriter(Callback):
             "seconds": self._timer() - self._start,
             "lines": list(self._lines),
             "units": self._units.state_dict(),
+            "every": self._every,
+            "left_out": self._left_out.state_dict(),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from there; what the file has beyond it will be written again.
 
-        CheckpointError if what the file has up to there is something else.
+        CheckpointError if what the file has up to there is something else, or if it was
+        thinned in another way.
         """
+        every = state.get("every", 1)  # versions before this one left nothing out
+        if every != self._every:
+            raise CheckpointError(
+                f"the history {self.path} was begun with every={every} and is not "
+                f"resumed with every={self._every}: history-every must stay {every}"
+            )
         self._file.verify(state["num_bytes"], state["sha256"])
         self._start = self._timer() - state["seconds"]
         self._lines = list(state["lines"])
         self._units.load_state_dict(state["units"])
+        if "left_out" in state:
+            self._left_out = LeftOut.from_state(state["left_out"])
 
     def on_resume(self, state: RunState) -> None:
         """Open the file at the place that was saved."""
@@ -154,58 +193,32 @@ class HistoryWriter(Callback):
         self.close()
 
     def on_update(self, state: RunState, merged: Merged) -> None:
-        """Write an ``update`` line."""
-        order = merged.order
-        self._units.add(order)
-        self._add(
-            {
-                "event": "update",
-                "update": state.updates,
-                "round": merged.round,
-                "time": state.time,
-                "device": order.device,
-                "rank": order.rank,
-                "dispatched_at": order.timing.dispatched_at,
-                "staleness": merged.staleness,
-                "version": state.version,
-                "bytes_down": order.cost.bytes_down,
-                "bytes_up": merged.reply.num_bytes,
-                "compute": order.cost.compute,
-                "in_flight": len(state.in_flight),
-                **({"codec": order.coding.name} if order.coding.name else {}),
-                **({"late": True} if merged.late else {}),
-                **({"queued": merged.queued} if merged.queued else {}),
-            },
-            metrics=wire.flat_metrics(merged.reply.metrics),
-        )
+        """Write an ``update`` line, or leave it out."""
+        self._units.add(merged.order)
+        line = update_line(state, merged)
+        if (state.updates - 1) % self._every:
+            self._left_out.add_update(line)
+            return
+        self._add_left_out()
+        self._add(line, metrics=wire.flat_metrics(merged.reply.metrics))
 
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
-        """Write a ``failure`` line."""
-        self._add(
-            {
-                "event": "failure",
-                "time": state.time,
-                "device": order.device,
-                "rank": order.rank,
-                "dispatched_at": order.timing.dispatched_at,
-                "kind": kind,
-                "reason": reason,
-            }
-        )
+        """Write a ``failure`` line, or leave it out."""
+        line = failure_line(state, order, kind, reason)
+        if (sum(state.failures.values()) - 1) % self._every:
+            self._left_out.add_failure(line)
+            return
+        self._add_left_out()
+        self._add(line)
+
+    def _add_left_out(self) -> None:
+        if self._left_out:
+            self._add(self._left_out.line())
+            self._left_out = LeftOut()
 
     def on_evaluation_due(self, state: RunState, source: str, number: int) -> None:
         """Keep the place of an ``evaluation`` line."""
-        self._lines.append(
-            {
-                "event": "evaluation",
-                "source": source,
-                "round": number,
-                "update": state.updates,
-                "time": state.time,
-                "bytes_down": state.bytes_down,
-                "bytes_up": state.bytes_up,
-            }
-        )
+        self._lines.append(due_line(state, source, number))
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """Fill the place that was kept."""
@@ -229,20 +242,10 @@ class HistoryWriter(Callback):
             return
         self.ended_early = bool(state.ended)
         self._lines = [line for line in self._lines if "wall" in line]
+        self._add_left_out()
         if (units := self._units.record()) is not None:
             self._add({"event": "units", **units})
-        self._add(
-            {
-                "event": "end",
-                "updates": state.updates,
-                "time": state.time,
-                "bytes_down": state.bytes_down,
-                "bytes_up": state.bytes_up,
-                "failures": state.failures,
-                **({"duplicates": state.duplicates} if state.duplicates else {}),
-                **({"ended": state.ended} if state.ended else {}),
-            }
-        )
+        self._add(end_line(state))
         if not self._lines:
             self.close()
             return
@@ -315,15 +318,7 @@ def read_history(path: Path) -> Iterator[Record]:
     """Yield the lines of a history file; DataError for a file of anything else."""
     if path.exists() and not path.is_file():  # a pipe, or a device without an end
         raise DataError(f"cannot read the history {path}: it is not a file")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read the history {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: this is not a history file") from error
-    # A run that was killed may leave half a line behind.
-    whole = text[: text.rfind("\n") + 1]
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(_whole_lines(path), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -333,6 +328,20 @@ def read_history(path: Path) -> Iterator[Record]:
         if not isinstance(record, dict) or "event" not in record:
             raise DataError(f"line {number} of {path} is not a history record")
         yield record
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file one by one: long runs have many."""
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for line in file:
+                # A run that was killed may leave half a line behind.
+                if line.endswith("\n"):
+                    yield line
+    except OSError as error:
+        raise DataError(f"cannot read the history {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8: this is not a history file") from error
 
 
 def without_wall(record: Mapping[str, Any]) -> Record:

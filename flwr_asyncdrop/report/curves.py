@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,6 +16,7 @@ from flwr_asyncdrop.report.runlog import Curve, Metric, Point, RunLog
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.style import BLUE, GREY, ORANGE, say_none
 from flwr_asyncdrop.report.target import CONTROL, Target
+from flwr_asyncdrop.report.thinning import shown
 
 _Cost = Callable[[Point], float]
 
@@ -31,6 +32,11 @@ class Band:
     mean: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
+
+    def thinned(self) -> Self:
+        """Return as many of its points as can be seen."""
+        few = shown(self.x, self.mean, self.low, self.high)
+        return type(self)(self.x[few], self.mean[few], self.low[few], self.high[few])
 
 
 def band(curves: Iterable[Curve], cost: _Cost) -> Band:
@@ -127,7 +133,7 @@ def _draw_band(
     axes: Axes, curves: Sequence[Curve], cost: _Cost, look: Look, **more: Any
 ) -> None:
     """Draw the mean of some curves, shaded from the lowest to the highest of them."""
-    line = band(curves, cost)
+    line = band(curves, cost).thinned()
     if len(curves) > 1:
         axes.fill_between(
             line.x, line.low, line.high, color=look.color, alpha=0.13, linewidth=0

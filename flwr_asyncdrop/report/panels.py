@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from flwr_asyncdrop.readable import byte_unit, readable_bytes
 from flwr_asyncdrop.report.runlog import LEVELS, RunLog, column
 from flwr_asyncdrop.report.style import BLUE, GREY, INK, SKY, colour_bar, say_none
+from flwr_asyncdrop.report.tasks import Ints
+from flwr_asyncdrop.report.thinning import shown
 
 _MOST_LABELLED_RANKS = 24
 _NOTABLE_SHARE = 0.005
@@ -15,7 +17,7 @@ _NOTABLE_SHARE = 0.005
 
 def add_bytes_axis(axes: Axes, log: RunLog) -> None:
     """Mark on the upper edge what the merged updates have sent and received."""
-    if log.updates:
+    if len(log.updates):
         down, up = _cumulative(log)
         unit, size = byte_unit(down[-1] + up[-1])
         _add_top_axis(axes, log, (down + up) / size, f"sent and received ({unit})")
@@ -26,10 +28,12 @@ def draw_bytes(axes: Axes, log: RunLog) -> None:
     if not _has_updates(axes, log, "Bytes of the merged updates"):
         return
     # The last value is held a little: it is reached only at the very end.
-    times = [0.0, *column(log.updates, "time"), log.time * 1.015]
-    down, up = (np.array([0.0, *sums, sums[-1]]) for sums in _cumulative(log))
-    count = np.arange(len(log.updates) + 1)
-    full = 2.0 * log.run["full_bytes"] * np.append(count, count[-1])
+    times = np.concatenate([[0.0], log.steps.time, [log.time * 1.015]])
+    counts = np.cumsum(log.steps.updates, dtype=np.float64)
+    sums = (*_cumulative(log), 2.0 * log.run["full_bytes"] * counts)
+    down, up, full = (np.concatenate([[0.0], each, each[-1:]]) for each in sums)
+    few = shown(times, down + up)
+    times, down, up, full = times[few], down[few], up[few], full[few]
     unit, size = byte_unit(max(full[-1], down[-1] + up[-1]))
     areas = ((BLUE, "down", np.zeros_like(down), down), (SKY, "up", down, down + up))
     for color, word, low, high in areas:
@@ -62,21 +66,21 @@ def draw_bytes(axes: Axes, log: RunLog) -> None:
         title=f"this run: {readable_bytes(down[-1] + up[-1])}{saved}",
         alignment="left",
     )
-    _add_top_axis(axes, log, column(log.updates, "update"), "updates")
+    _add_top_axis(axes, log, counts, "updates")
 
 
 def _has_updates(axes: Axes, log: RunLog, title: str) -> bool:
     """Set a panel's title; say so in the panel if there is nothing to draw."""
     axes.set_title(title)
-    if not log.updates:
+    if not len(log.updates):
         say_none(axes, "No update was merged")
-    return bool(log.updates)
+    return len(log.updates) > 0
 
 
 def _cumulative(log: RunLog) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the bytes down and up after every update, each shape (updates,)."""
-    down = np.cumsum(column(log.updates, "bytes_down"))
-    return down, np.cumsum(column(log.updates, "bytes_up"))
+    """Return the bytes down and up after every step, each shape (steps,)."""
+    down, up = log.steps.bytes_down, log.steps.bytes_up
+    return np.cumsum(down, dtype=np.float64), np.cumsum(up, dtype=np.float64)
 
 
 def _add_top_axis(
@@ -86,21 +90,27 @@ def _add_top_axis(
     locator = MaxNLocator(7, steps=[1, 2, 5, 10])
     ticks = np.array(locator.tick_values(0, counts[-1]))
     ticks = ticks[(ticks >= 0) & (ticks <= counts[-1])]
-    times = np.interp(ticks, [0.0, *counts], [0.0, *column(log.updates, "time")])
+    counts, times = np.append(0.0, counts), np.append(0.0, log.steps.time)
     top = axes.secondary_xaxis("top")
-    top.set_xticks(times, [f"{tick:,g}" for tick in ticks])
+    top.set_xticks(np.interp(ticks, counts, times), [f"{tick:,g}" for tick in ticks])
     top.set_xlabel(label, color=GREY, fontsize=8.5)
     top.tick_params(labelcolor=GREY, labelsize=8.5, color=GREY)
     top.spines["top"].set_visible(False)
 
 
+def sampled(log: RunLog) -> str:
+    """Return what to add to the title of a panel that shows the kept tasks only."""
+    return f" (1 in {log.every:,})" if log.every > 1 else ""
+
+
 def draw_staleness(axes: Axes, log: RunLog) -> None:
     """Draw the distribution of the staleness in every rank."""
-    if not _has_updates(axes, log, "Staleness by rank"):
+    if not _has_updates(axes, log, f"Staleness by rank{sampled(log)}"):
         return
-    ranks, staleness = column(log.updates, "rank"), column(log.updates, "staleness")
-    lanes = np.unique(ranks)
-    groups = [staleness[ranks == rank] for rank in lanes]
+    staleness = log.updates.staleness
+    by_rank = np.argsort(log.updates.rank, kind="stable")
+    lanes, first = np.unique(log.updates.rank[by_rank], return_index=True)
+    groups = np.split(staleness[by_rank], first[1:])
     low, first, third, high = np.transpose(
         [np.quantile(group, (0.0, 0.25, 0.75, 1.0)) for group in groups]
     )
@@ -119,7 +129,8 @@ def draw_updates_by_rank(axes: Axes, log: RunLog) -> None:
     """Draw how many updates came from every rank."""
     if not _has_updates(axes, log, "Updates by rank"):
         return
-    lanes, counts = np.unique(column(log.updates, "rank"), return_counts=True)
+    pairs = sorted(log.totals.ranks.items())
+    lanes, counts = np.array(pairs, dtype=np.int64).T
     bars = axes.barh(lanes, counts, height=0.62, color=BLUE)
     if len(lanes) <= _MOST_LABELLED_RANKS:
         axes.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8.5)
@@ -130,7 +141,7 @@ def draw_updates_by_rank(axes: Axes, log: RunLog) -> None:
     _set_rank_lanes(axes, lanes)
 
 
-def _set_rank_lanes(axes: Axes, lanes: NDArray[np.float64]) -> None:
+def _set_rank_lanes(axes: Axes, lanes: Ints) -> None:
     axes.set_ylim(lanes.max() + 0.6, lanes.min() - 0.6)
     if len(lanes) <= _MOST_LABELLED_RANKS:
         axes.yaxis.set_major_locator(FixedLocator(lanes.tolist()))

@@ -89,9 +89,9 @@ def _facts(log: RunLog) -> Iterator[str]:
     if drop_rate := log.fact("drop_rate"):
         yield f"drop rate {drop_rate:g}"
     yield f"seed {log.run['seed']}"
-    yield f"{len(log.updates):,} updates"
-    if log.failures:
-        yield f"{len(log.failures):,} lost"
+    yield f"{log.totals.updates:,} updates"
+    if lost := sum(log.totals.failures.values()):
+        yield f"{lost:,} lost"
     if not log.complete:
         yield "cut off before its end"
 

@@ -1,6 +1,5 @@
 """The records of a history file, sorted by what they tell."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.observers.history import SCHEMA
+from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA, without_wall
+from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, lower_is_better
+from flwr_asyncdrop.report.tasks import (
+    LostTasks,
+    MergedTasks,
+    Steps,
+    StepsSoFar,
+    Tasks,
+    Updates,
+)
 
 Record = dict[str, Any]
 
@@ -94,12 +102,16 @@ class Curve:
 class RunLog:
     """A history, one field for each sort of record, in the file's order.
 
-    `units` is None if the history does not count units, `end` if the run was cut off.
+    Of updates and failures it has the numbers, as columns; of a thinned history, of
+    every `every`-th. `totals` and `steps` have all of them. `units` is None if the
+    history does not count units, `end` if the run was cut off.
     """
 
     run: Record
-    updates: tuple[Record, ...]
-    failures: tuple[Record, ...]
+    updates: Updates
+    failures: Tasks
+    totals: LeftOut
+    steps: Steps
     evaluations: tuple[Record, ...]
     units: Record | None
     end: Record | None
@@ -108,29 +120,44 @@ class RunLog:
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> Self:
         """Sort the records of one history; DataError without a readable first line."""
-        by_event: defaultdict[str, list[Record]] = defaultdict(list)
+        merged, failed = MergedTasks(), LostTasks()
+        totals, steps = LeftOut(), StepsSoFar()
+        evaluations: list[Record] = []
+        only: dict[str, Record] = {}
         seconds = 0.0
         for record in records:
-            by_event[record["event"]].append(record)
             seconds = max(seconds, record["wall"]["seconds"])
-        run = next(iter(by_event["run"]), None)
-        if run is None:
+            match record["event"]:
+                case "update":
+                    merged.add(record)
+                    totals.add_update(record)
+                    steps.add(record, 1)
+                case "failure":
+                    failed.add(record)
+                    totals.add_failure(record)
+                case "left-out":
+                    totals.add(record)
+                    steps.add(record, record["updates"])
+                case "evaluation":
+                    evaluations.append(without_wall(record))
+                case event:
+                    if event == "run":
+                        _check_schema(record)
+                    only.setdefault(event, record)
+        if "run" not in only:
             raise DataError(
                 "the history has no 'run' record, which is its first line: the file is "
                 "empty or its beginning is missing"
             )
-        if run["schema"] != SCHEMA:
-            raise DataError(
-                f"the history has schema {run['schema']}, but this version reads "
-                f"{SCHEMA}: do the run again, or read it with the version that wrote it"
-            )
         return cls(
-            run=run,
-            updates=tuple(by_event["update"]),
-            failures=tuple(by_event["failure"]),
-            evaluations=tuple(by_event["evaluation"]),
-            units=next(iter(by_event["units"]), None),
-            end=next(iter(by_event["end"]), None),
+            run=only["run"],
+            updates=merged.tasks(),
+            failures=failed.tasks(),
+            totals=totals,
+            steps=steps.steps(),
+            evaluations=tuple(evaluations),
+            units=only.get("units"),
+            end=only.get("end"),
             wall_seconds=seconds,
         )
 
@@ -158,14 +185,19 @@ class RunLog:
         size = self.fact("devices")
         if size is not None:
             return int(size)
-        return len({line["device"] for line in (*self.updates, *self.failures)})
+        return len(self.active_devices)
 
-    @property
+    @cached_property
+    def active_devices(self) -> NDArray[np.int64]:
+        """The devices that had a task, ascending."""
+        return np.union1d(self.updates.device, self.failures.device)
+
+    @cached_property
     def time(self) -> float:
         """Seconds on the run's clock from the start to the last record."""
         ends = (self.end,) if self.end is not None else ()
-        records = (*self.updates, *self.failures, *self.evaluations, *ends)
-        return max((float(record["time"]) for record in records), default=0.0)
+        times = [float(record["time"]) for record in (*self.evaluations, *ends)]
+        return max((*times, self.totals.time), default=0.0)
 
     @property
     def time_label(self) -> str:
@@ -173,14 +205,19 @@ class RunLog:
         return "virtual time (s)" if self.fact("clock") == "virtual" else "time (s)"
 
     @property
+    def every(self) -> int:
+        """Of how many updates, and of how many failures, there is one; 1 for all."""
+        return int(self.run.get("every", 1))
+
+    @property
     def bytes_of_full_models(self) -> int:
         """Bytes of the merged tasks, had every device trained the full model."""
-        return 2 * int(self.run["full_bytes"]) * len(self.updates)
+        return 2 * int(self.run["full_bytes"]) * self.totals.updates
 
     @property
     def share_saved(self) -> float | None:
         """Share of the full models' bytes that was not sent; None without updates."""
-        sent = sum(line["bytes_down"] + line["bytes_up"] for line in self.updates)
+        sent = self.totals.bytes_down + self.totals.bytes_up
         full = self.bytes_of_full_models
         return 1 - sent / full if full else None
 
@@ -199,6 +236,14 @@ class RunLog:
             if name is not None:
                 return Curve(Metric(name), source, _points(lines, name))
         return None
+
+
+def _check_schema(run: Record) -> None:
+    if run["schema"] not in (SCHEMA, THINNED_SCHEMA):
+        raise DataError(
+            f"the history has schema {run['schema']}, but this version reads "
+            f"{SCHEMA}: do the run again, or read it with the version that wrote it"
+        )
 
 
 def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:

@@ -1,12 +1,11 @@
 """What a run came to, in a few lines of text."""
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flwr_asyncdrop.readable import readable_bytes
-from flwr_asyncdrop.report.runlog import Point, RunLog, column
+from flwr_asyncdrop.report.runlog import Point, RunLog
 
 _WIDTH = 80
 _MOST_LINES = 4
@@ -23,38 +22,37 @@ class Summary:
     would have cost with full models, of which `share_saved` was not sent. Staleness is
     in versions, and `mean_queued` of it came while a task waited on its device.
     `failures` counts the lost tasks by kind, `duplicates` the replies that came twice
-    and were merged once, `late` the updates that came after their deadlines.
+    and were merged once, `late` the updates that came after their deadlines. `every`:
+    the history keeps one update in so many; all figures are of all updates.
     """
 
     def __init__(self, log: RunLog) -> None:
-        updates, curve, end = log.updates, log.curve, log.end or {}
-        staleness = column(updates, "staleness")
-        by_rank = Counter(int(line["rank"]) for line in updates)
-        lost = Counter(line["kind"] for line in log.failures)
+        totals, curve, end = log.totals, log.curve, log.end or {}
+        updates = totals.updates
         self.algorithm: str = log.fact("algorithm") or "unknown"
         self.devices = log.devices
         self.in_flight: int | None = log.fact("in_flight")
-        self.updates = len(updates)
-        self.rounds: int = max((line["round"] for line in updates), default=0)
+        self.updates = updates
+        self.every = log.every
+        self.rounds: int = totals.round
         self.time = log.time
         self.wall_seconds = log.wall_seconds
         self.updates_per_second = (
-            len(updates) / log.wall_seconds if log.wall_seconds > 0 else None
+            updates / log.wall_seconds if log.wall_seconds > 0 else None
         )
         self.metric = curve.metric.name if curve else None
         self.final = curve.final if curve else None
         self.best = curve.best if curve else None
-        self.bytes_down: int = end.get("bytes_down", _total(log, "bytes_down"))
-        self.bytes_up: int = end.get("bytes_up", _total(log, "bytes_up"))
+        self.bytes_down: int = end.get("bytes_down", totals.bytes_down)
+        self.bytes_up: int = end.get("bytes_up", totals.bytes_up)
         self.bytes_full = log.bytes_of_full_models
         self.share_saved = log.share_saved
-        self.mean_staleness = float(staleness.mean()) if updates else None
-        self.max_staleness = int(staleness.max()) if updates else None
-        queued = sum(line.get("queued", 0) for line in updates)
-        self.mean_queued = queued / max(len(updates), 1)
-        self.updates_by_rank = dict(sorted(by_rank.items()))
-        self.late = sum("late" in line for line in updates)
-        self.failures: Mapping[str, int] = end.get("failures", lost)
+        self.mean_staleness = totals.staleness / updates if updates else None
+        self.max_staleness = totals.most_staleness if updates else None
+        self.mean_queued = totals.queued / max(updates, 1)
+        self.updates_by_rank = dict(sorted(totals.ranks.items()))
+        self.late = totals.late
+        self.failures: Mapping[str, int] = end.get("failures", totals.failures)
         self.duplicates: int = end.get("duplicates", 0)
         self.complete = log.complete
         self.ended: str = end.get("ended", "")
@@ -71,7 +69,8 @@ class Summary:
         yield "fleet", f"{self.devices:,} devices{slots}"
         rate = self.updates_per_second
         speed = "" if rate is None else f", {rate:,.1f} per real second"
-        yield "updates", f"{self.updates:,} in {self.rounds:,} rounds{speed}"
+        kept = f"; 1 in {self.every:,} kept" if self.every > 1 else ""
+        yield "updates", f"{self.updates:,} in {self.rounds:,} rounds{speed}{kept}"
         yield "time", f"{self.time:,.1f} s, {self.wall_seconds:,.1f} s real"
         if self.metric is None or self.final is None or self.best is None:
             yield "accuracy", "not evaluated"
@@ -109,10 +108,6 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     All but the first line may be missing; without that it is a DataError.
     """
     return Summary(RunLog.from_records(records))
-
-
-def _total(log: RunLog, key: str) -> int:
-    return sum(int(line[key]) for line in log.updates)
 
 
 def _described(point: Point) -> str:

@@ -10,6 +10,7 @@ from flwr_asyncdrop.report.style import GREY, colour_bar, say_none
 _MOST_COLUMNS = 480
 _LEAST_COLUMNS = 8
 _MOST_NAMES = 12
+_MOST_RANKS = 24
 _GAP = 0.03
 
 
@@ -33,7 +34,8 @@ def draw_units(axes: Axes, log: RunLog) -> None:
         edges = np.linspace(place, place + 1 - _GAP, picture.shape[1] + 1)
         mesh = axes.pcolormesh(edges, rows, picture, cmap="cividis", vmin=0, vmax=1)
     axes.set_ylim(rows[-1], rows[0])
-    axes.set_yticks(range(len(ranks)), map(str, ranks))
+    step = -(-len(ranks) // _MOST_RANKS)
+    axes.set_yticks(range(0, len(ranks), step), map(str, ranks[::step]))
     axes.set_ylabel("speed rank, 0 the fastest")
     _name_blocks(axes, [f"{g['name']} ({g['size']:,})" for g in log.units["groups"]])
     colour_bar(axes, mesh, "share of the rank's updates", shares=True)

@@ -98,8 +98,8 @@ class Callback:
         """React to the loss of a task; its slot is free again.
 
         `kind` is that of a `ReplyError`, or ``"no-reply"``, ``"not-sent"``, ``"late"``,
-        ``"interrupted"`` or, of simulated devices, ``"dropout"``; `reason` is a
-        sentence.
+        ``"no-worker"``, ``"interrupted"`` or, of simulated devices, ``"dropout"``;
+        `reason` is a sentence.
         """
 
     def on_evaluation_due(self, state: RunState, source: str, number: int) -> None:

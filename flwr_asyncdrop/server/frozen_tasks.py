@@ -4,6 +4,7 @@ from flwr_asyncdrop.server.clock import Clock
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.same_task import send_same
 
 
 def bring_frozen(
@@ -22,10 +23,4 @@ def bring_frozen(
         run.dispatcher.replied(state, order.device)
         return
     run.dispatcher.delivery.bring_again(order)
-    # Out before it is sent: a run that is interrupted here resumes with it.
-    tasks, unsent = state.late if late else state.in_flight, f"order-{order.number}"
-    tasks[unsent] = order
-    message_id = run.push_again(mailbox, order)
-    del tasks[unsent]
-    tasks[message_id] = order
-    clock.add(message_id, order, late=late)
+    send_same(run, mailbox, clock, order, late=late)

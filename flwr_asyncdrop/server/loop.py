@@ -17,6 +17,7 @@ from flwr_asyncdrop.exceptions import (
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
+from flwr_asyncdrop.server.dead_workers import DeadWorkers
 from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
 from flwr_asyncdrop.server.frozen_tasks import bring_frozen
@@ -25,6 +26,7 @@ from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.same_task import send_same
 from flwr_asyncdrop.server.stopping import StoppingRule
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -63,6 +65,7 @@ class AsyncLoop:
         self._probe = probe
         self._resumed = resumed
         self._duplicates_before = run.state.duplicates
+        self._dead_workers = DeadWorkers(mailbox.has_ray_workers, stopping.patience)
 
     def run(self) -> None:
         """Run to the end.
@@ -252,9 +255,14 @@ class AsyncLoop:
         """End a task: merge its reply, or count why that cannot be done."""
         state, message_id = self.state, arrival.message_id
         late = message_id in state.late
+        # The order is still out if this ends the run: a run that resumes has it.
+        nobody = self._dead_workers.answered(arrival.message)
         order = (state.late if late else state.in_flight).pop(message_id)
         if arrival.message is None:
             self._no_reply(order)
+            return
+        if nobody:
+            self._send_again(order, late=late)
             return
         began_at, queued = self._dispatcher.began(order)
         staleness = state.version - order.base_version
@@ -288,6 +296,14 @@ class AsyncLoop:
             callback.on_update(state, merged)
         if state.updates % self._stopping.updates_per_round == 0:
             self._end_round(number)
+
+    def _send_again(self, order: Order, *, late: bool) -> None:
+        """Send a task again that no device has had; a real one gets another."""
+        if self._run.simulated and order.part.arrays is not None:
+            send_same(self._run, self._mailbox, self._clock, order, late=late)
+            return
+        self._dispatcher.replied(self.state, order.device)
+        self._count(order, "no-worker", "a worker of Flower's simulation had died")
 
     def _end_round(self, number: int) -> None:
         self._refresh(self._nodes.ids())

@@ -54,6 +54,11 @@ class Mailbox:
         return self._grid.push(message)
 
     @property
+    def has_ray_workers(self) -> bool:
+        """Whether replies come from Flower's simulation, whose workers may die."""
+        return self._grid.has_ray_workers
+
+    @property
     def pushes_fail(self) -> bool:
         """Whether the last push has failed."""
         return self._grid.pushes_fail

@@ -29,7 +29,9 @@ from flwr_asyncdrop.submodel import State, check_fits, extract
 logger = logging.getLogger("flwr.asyncdrop")
 
 # Kinds of failures without a reply that was looked at.
-_LOST = frozenset({"dropout", "interrupted", "late", "no-reply", "not-sent"})
+_LOST = frozenset(
+    {"dropout", "interrupted", "late", "no-reply", "no-worker", "not-sent"}
+)
 
 FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""

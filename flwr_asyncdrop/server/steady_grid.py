@@ -23,6 +23,7 @@ from flwr_asyncdrop.flower_internals.grids import (
     pull_function,
 )
 from flwr_asyncdrop.flower_internals.identity import unsent_copy
+from flwr_asyncdrop.flower_internals.ray_workers import has_ray_workers
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.outages import Outages
 from flwr_asyncdrop.server.pulls import OneByOne, Pull, ThreadedPulls, direct_pulls
@@ -81,6 +82,7 @@ class SteadyGrid(Grid):
             end_without_daemons()
         self._pulls = ThreadedPulls(pull) if self._may_block else direct_pulls(pull)
         self._has_pulled = False
+        self.has_ray_workers = has_ray_workers(grid)
         self._node_ids: list[int] | None = None
         self._look: TimedCall[list[int]] | None = None
         self._wait_any = getattr(grid, "wait_any", None)

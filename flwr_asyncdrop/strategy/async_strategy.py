@@ -245,6 +245,7 @@ class AsyncStrategy(Arguments):
             timeout,
             saved=checkpoint.parts["run"] if checkpoint else None,
             in_flight=self.sampling.training(keeps or len(node_ids)),
+            resends=grid.has_ray_workers,
         )
         stopping = StoppingRule(
             num_rounds,

@@ -193,11 +193,12 @@ class Arguments(SynchronousRounds):
         in_flight: int,
         saved: StateDict | None = None,
         queue_ahead: int | None = None,
+        resends: bool = False,
     ) -> Run:
         initial = wire.from_record(arrays)
         state = RunState.start_from(initial, self.seed, self.trainable.frozen(initial))
         simulated, algorithm = self.fleet is not None, self.algorithm
-        resends = simulated and (self.checkpointer or state.frozen.tensors)
+        resends = resends or bool(self.checkpointer or state.frozen.tensors)
         settings = TrainSettings(
             config=config,
             schedule=self._schedule(state, in_flight),
@@ -213,7 +214,7 @@ class Arguments(SynchronousRounds):
                 settings,
                 self.faults,
                 self.queue_ahead if queue_ahead is None else queue_ahead,
-                keeps_base=bool(resends),
+                keeps_base=simulated and resends,
                 codec=self.codec,
                 brings_frozen=simulated and not self.devices_have_frozen,
             ),

@@ -65,6 +65,7 @@ def run(
     late="discount",
     quarantine_after=2,
     around=lambda grid: grid,
+    history_every=1,
     **changes,
 ):
     """Run; return the strategy's result, and what its history says."""
@@ -77,7 +78,7 @@ def run(
         "faults": FaultPolicy(1.2, late, quarantine_after),
         **changes,
     }
-    history = HistoryWriter(folder / "history.jsonl")
+    history = HistoryWriter(folder / "history.jsonl", every=history_every)
     strategy = STRATEGIES[algorithm](
         NETS[algorithm](),
         INPUTS,

@@ -64,6 +64,15 @@ class TestVirtualClock:
             resume = folder / checkpoint.relative_to(tmp_path / "whole")
             assert run(folder, algorithm, resume=resume) == whole
 
+    def test_with_a_history_that_leaves_updates_out(self, tmp_path):
+        whole = run(tmp_path / "whole", "hetero-asyncdrop", history_every=5)
+        assert any(line["event"] == "left-out" for line in whole["history"])
+        for number, checkpoint in enumerate(checkpoints(tmp_path / "whole")):
+            folder = copy_of(tmp_path / "whole", str(number))
+            resume = folder / checkpoint.relative_to(tmp_path / "whole")
+            settings = {"resume": resume, "history_every": 5}
+            assert run(folder, "hetero-asyncdrop", **settings) == whole
+
     @pytest.mark.parametrize("mode", ["sliced", "masked"])
     @pytest.mark.parametrize("late", ["merge", "drop"])
     def test_with_late_replies_and_masked_models(self, mode, late, tmp_path):

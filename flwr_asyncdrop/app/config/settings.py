@@ -245,6 +245,12 @@ class Settings:
     overwrite: bool = parameter(
         False, "replace the run that out-dir has already", affects="nothing"
     )
+    history_every: int = parameter(
+        1,
+        "history.jsonl has a line for one update in so many, and exact sums of the "
+        "others; 1 = all",
+        in_interval("[1, 1000000000]"),
+    )
     checkpoint_every: int = parameter(
         10,
         "rounds from one checkpoint to the next; 0 = no checkpoints",

@@ -1,0 +1,73 @@
+"""The lines of a history, without ``wall`` and metrics, from what has happened."""
+
+from typing import Any
+
+from flwr_asyncdrop.server.callbacks import Merged
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
+
+Record = dict[str, Any]
+"""One line of a history."""
+
+
+def update_line(state: RunState, merged: Merged) -> Record:
+    """Return the line of a reply that has been merged."""
+    order = merged.order
+    return {
+        "event": "update",
+        "update": state.updates,
+        "round": merged.round,
+        "time": state.time,
+        "device": order.device,
+        "rank": order.rank,
+        "dispatched_at": order.timing.dispatched_at,
+        "staleness": merged.staleness,
+        "version": state.version,
+        "bytes_down": order.cost.bytes_down,
+        "bytes_up": merged.reply.num_bytes,
+        "compute": order.cost.compute,
+        "in_flight": len(state.in_flight),
+        **({"codec": order.coding.name} if order.coding.name else {}),
+        **({"late": True} if merged.late else {}),
+        **({"queued": merged.queued} if merged.queued else {}),
+    }
+
+
+def failure_line(state: RunState, order: Order, kind: str, reason: str) -> Record:
+    """Return the line of a task that was lost."""
+    return {
+        "event": "failure",
+        "time": state.time,
+        "device": order.device,
+        "rank": order.rank,
+        "dispatched_at": order.timing.dispatched_at,
+        "kind": kind,
+        "reason": reason,
+    }
+
+
+def due_line(state: RunState, source: str, number: int) -> Record:
+    """Return the beginning of the line of an evaluation that was asked for."""
+    return {
+        "event": "evaluation",
+        "source": source,
+        "round": number,
+        "update": state.updates,
+        "time": state.time,
+        "bytes_down": state.bytes_down,
+        "bytes_up": state.bytes_up,
+    }
+
+
+def end_line(state: RunState) -> Record:
+    """Return the last line."""
+    return {
+        "event": "end",
+        "updates": state.updates,
+        "time": state.time,
+        "bytes_down": state.bytes_down,
+        "bytes_up": state.bytes_up,
+        "failures": state.failures,
+        **({"duplicates": state.duplicates} if state.duplicates else {}),
+        **({"ended": state.ended} if state.ended else {}),
+    }
