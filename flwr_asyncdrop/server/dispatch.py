@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from flwr_asyncdrop.fleet.codecs import CodecChoice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.fleet.selection import Selection
+from flwr_asyncdrop.fleet.selection import QuickSelection, Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.coder import Coder
@@ -87,9 +87,9 @@ class Dispatcher:
         queues = Counter(order.device for order in state.orders)
         for length in range(self.rules.queue_ahead + 1):
             taken = {device for device, tasks in queues.items() if tasks > length}
-            idle = self.fleet.idle(taken, state.time)
-            if (task := self.task_among(state, server_round, idle)) is not None:
-                return task
+            while (device := self._next_device(state, taken)) is not None:
+                if task := self._task_if_it_fits(state, device, server_round):
+                    return task
         return None
 
     def task_among(
@@ -98,26 +98,55 @@ class Dispatcher:
         """Return the next task of one of these devices, or None if none can have it."""
         while len(idle):
             device = self._choose(state, idle)
-            try:
-                return self._task(state, device, server_round)
-            except CapacityError as error:
-                logger.warning("device %d gets no tasks: %s", device, error)
-                self.fleet.too_small.add(device)
-                idle = idle[idle != device]
+            if task := self._task_if_it_fits(state, device, server_round):
+                return task
+            idle = idle[idle != device]
+        return None
+
+    def _task_if_it_fits(
+        self, state: RunState, device: int, server_round: int
+    ) -> Task | None:
+        try:
+            return self._task(state, device, server_round)
+        except CapacityError as error:
+            logger.warning("device %d gets no tasks: %s", device, error)
+            self.fleet.rule_out(device)
+            return None
+
+    def _next_device(self, state: RunState, taken: Collection[int]) -> int | None:
+        """Return what `_choose` returns among the idle devices, if there are any."""
+        fleet, selection = self.fleet, self.rules.selection
+        if not isinstance(selection, QuickSelection) or not selection.is_quick:
+            idle = fleet.idle(taken, state.time)
+            return self._choose(state, idle) if len(idle) else None
+        generator = self._generator(state)
+        # One broken device must not take every task: the others first.
+        for lost in (state.lost_in_a_row, []):
+            among = fleet.idle_devices(
+                taken, state.time, lost=lost, by_rank=selection.by_rank
+            )
+            busy = (order.rank for order in state.in_slots)
+            device = selection.choose_idle(among, busy, generator)
+            if device is not None or not state.lost_in_a_row:
+                return device
         return None
 
     def _choose(self, state: RunState, idle: NDArray[np.int64]) -> int:
-        # One broken device must not take every task: the others first.
+        """Choose one of these devices, at least one; the rule of `_next_device`."""
         fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
         return self.rules.selection.choose(
             fresh if len(fresh) else idle,
             self.fleet.ranks,
             (order.rank for order in state.in_slots),
-            numpy_generator(state.seed, "device", state.dispatched),
+            self._generator(state),
         )
 
+    @staticmethod
+    def _generator(state: RunState) -> np.random.Generator:
+        return numpy_generator(state.seed, "device", state.dispatched)
+
     def _task(self, state: RunState, device: int, server_round: int) -> Task:
-        fleet, rank = self.fleet, int(self.fleet.ranks[device])
+        fleet, rank = self.fleet, self.fleet.rank(device)
         part = self.rules.assignment.part(
             state,
             rank,
@@ -246,7 +275,7 @@ class Dispatcher:
         failures = fleet.record_failure(device)
         seconds = self.rules.faults.quarantine(failures, expected)
         if seconds:
-            fleet.quarantined_until[device] = state.time + seconds
+            fleet.quarantine(device, state.time + seconds)
 
     def _timing(self, state: RunState, device: int, cost: TaskCost) -> Timing:
         fleet, faults, left = self.fleet, self.rules.faults, state.time

@@ -28,13 +28,21 @@ class Nodes:
         self._timer = timer
         self._sleep = sleep
         self._has_all_nodes = bool(getattr(grid, "has_all_nodes", False))
+        # As the grid named them, and in their order: mostly nothing has changed.
+        self._named: list[int] = []
+        self._ids: tuple[int, ...] = ()
 
-    def ids(self) -> list[int]:
+    def ids(self) -> tuple[int, ...]:
         """Return the ids of the nodes that are connected now, ascending.
 
-        GridError if the grid fails and has never named any.
+        The same tuple as before if nothing has changed. A grid with ``has_all_nodes`` is asked once. GridError if the grid fails and has
+        never named any.
         """
-        return sorted(self._grid.get_node_ids())
+        if not (self._has_all_nodes and self._ids):
+            named = self._grid.get_node_ids()
+            if named != self._named:
+                self._named, self._ids = named, tuple(sorted(named))
+        return self._ids
 
     def wait_for(self, count: int, patience: float) -> list[int]:
         """Return the ids of at least `count` nodes, ascending, once no more are coming.
@@ -78,7 +86,7 @@ class Nodes:
     def _look(self) -> tuple[list[int], str]:
         """Return the nodes, or none and why."""
         try:
-            return self.ids(), ""
+            return list(self.ids()), ""
         except GridLostError:
             raise
         except GridError as error:

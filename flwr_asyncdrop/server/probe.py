@@ -59,13 +59,13 @@ class CapabilityProbe:
             self._known.add(device)
             if message_id is not None:
                 self._asked[message_id] = device, now
-                self._fleet.probed_until[device] = now + self._patience
+                self._fleet.await_answer(device, now + self._patience)
 
     def take_answers(self, now: float) -> None:
         """Read the answers that are there."""
         for reply in self._mailbox.poll(self._asked):
             device, asked_at = self._asked.pop(reply.metadata.reply_to_message_id)
-            self._fleet.probed_until.pop(device, None)
+            self._fleet.answered(device)
             self._learn(device, reply, Trip(asked_at, now, _NOTHING))
 
     def next_look(self, now: float) -> float:
