@@ -7,6 +7,7 @@ of plain arrays: the rule, and what a fleet falls back on.
 from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +63,7 @@ class FiledDevices(IdleDevices):
         order = np.argsort(ranks, kind="stable")
         ends = np.searchsorted(ranks[order], np.arange(num_ranks + 1))
         self._by_rank = [
-            array("q", order[start:end].tobytes())
-            for start, end in zip(ends, ends[1:], strict=False)
+            array("q", order[start:end].tobytes()) for start, end in pairwise(ends)
         ]
 
     def file(self, device: int, rank: int | None) -> None:

@@ -183,8 +183,8 @@ def test_one_that_changes_the_choice_alone_is_asked_plainly():
     class Other(Last):
         pass
 
-    assert Stratified.is_quick and Uniform.is_quick
-    assert not Last.is_quick and not Other.is_quick
+    assert [Stratified.is_quick, Uniform.is_quick] == [True, True]
+    assert [Last.is_quick, Other.is_quick] == [False, False]
     assert not hasattr(Selection, "is_quick")
 
 
