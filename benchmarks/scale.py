@@ -48,6 +48,7 @@ class InstantGrid(Grid):
         self._node_ids = [_FIRST_NODE_ID + number for number in range(num_nodes)]
         self._numbers = itertools.count()
         self._replies: dict[str, Message] = {}
+        self.waiting: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:
         """Return all of them, in a list of its own."""
@@ -59,19 +60,26 @@ class InstantGrid(Grid):
         for message in messages:
             message_id = f"message-{next(self._numbers)}"
             stamp(message, message_id=message_id, run_id=_RUN_ID)
-            content = RecordDict(
-                {
-                    "arrays": message.content["arrays"],
-                    "metrics": MetricRecord({"num-examples": 1}),
-                }
-            )
-            self._replies[message_id] = Message(content, reply_to=message)
+            self._replies[message_id] = self.reply(message)
+            self.waiting[message_id] = message
             ids.append(message_id)
         return ids
+
+    def reply(self, message: Message) -> Message:
+        """Answer a message."""
+        content = RecordDict(
+            {
+                "arrays": message.content["arrays"],
+                "metrics": MetricRecord({"num-examples": 1}),
+            }
+        )
+        return Message(content, reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies, each one once."""
         here = [name for name in message_ids if name in self._replies]
+        for name in here:
+            del self.waiting[name]
         return [self._replies.pop(name) for name in here]
 
     def send_and_receive(

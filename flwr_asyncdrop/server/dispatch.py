@@ -4,7 +4,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -21,10 +21,9 @@ from flwr_asyncdrop.fleet.selection import QuickSelection, Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.coder import Coder
-from flwr_asyncdrop.server.fingerprint import fingerprint
 from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
 from flwr_asyncdrop.server.order import Order, Part, Timing
-from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
+from flwr_asyncdrop.server.state import RunState, shapes_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.wire import DeviceReport
@@ -79,7 +78,6 @@ class Dispatcher:
         )
         self._extra = extra
         self._replied: dict[int, tuple[float, int]] = {}
-        self._snapshot: tuple[int, State, State] | None = None
         self._coder = Coder(rules.codec)
 
     def next_task(self, state: RunState, server_round: int) -> Task | None:
@@ -170,11 +168,13 @@ class Dispatcher:
             round=server_round,
             base_version=state.version,
             lr_factor=self.rules.settings.schedule.factor(state.fastest_updates),
-            part=self._kept(state, part),
+            part=self._coder.kept(state, part)
+            if self.rules.keeps_base
+            else part.without_arrays(),
             cost=cost,
             timing=self._timing(state, device, cost),
             coding=sent.coding,
-            sent=fingerprint(part.weights),
+            sent=self._coder.fingerprint(state, part.weights),
         )
         return order, self._message(state, order, sent.records)
 
@@ -298,16 +298,3 @@ class Dispatcher:
             shows = left + (duration if overdue == math.inf else overdue)
             return Timing(left, deadline=shows, gives_up=shows, lost=True)
         return Timing(left, left + duration, left + overdue, left + given_up)
-
-    def _kept(self, state: RunState, part: Part) -> Part:
-        """Return the part with what an order keeps of its arrays."""
-        if not self.rules.keeps_base:
-            return part.without_arrays()
-        if part.arrays is not state.arrays:
-            return part
-        # The model changes in place: one copy of it for all orders of a version.
-        known = self._snapshot
-        if known is None or known[0] != state.version or known[1] is not state.arrays:
-            known = state.version, state.arrays, copy_of(state.arrays)
-            self._snapshot = known
-        return replace(part, arrays=known[2])
