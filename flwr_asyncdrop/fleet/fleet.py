@@ -7,16 +7,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_asyncdrop.fleet.calendar import Calendar
 from flwr_asyncdrop.fleet.capacity import Capacity, Trip, smoothed
 from flwr_asyncdrop.fleet.codecs import Link
+from flwr_asyncdrop.fleet.filing import Filing
+from flwr_asyncdrop.fleet.idle import IdleDevices, ListedDevices
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.fleet.ranked import RankedDevices
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.wire import DeviceReport
 
 SHORTEST_TASK = 10.0
 """Seconds that a real device's task takes at least; Flower's transport needs half."""
 
-_MOST_TIMES_FASTER = 10.0
+_MANY = 200  # devices that come or go: all are put in order again
 
 _SAVED: dict[str, Any] = {
     "node_ids": list[int],
@@ -28,7 +32,7 @@ _SAVED: dict[str, Any] = {
 }
 
 
-class Fleet:
+class Fleet(RankedDevices):
     """Devices in the order in which they were first seen, ranked by speed.
 
     The device at place ``p`` of the ``N`` that are connected, fastest first, has rank
@@ -43,27 +47,23 @@ class Fleet:
         profiles: Sequence[DeviceProfile] | None = None,
         model_bytes: int = 0,
     ) -> None:
-        self.num_ranks = num_ranks
-        self.profiles = profiles
-        self.model_bytes = model_bytes
+        super().__init__(num_ranks, profiles, model_bytes)
         self.node_ids: list[int] = []
         # Since a device's last success; absent if none.
         self.failures_in_a_row: dict[int, int] = {}
         # When a device gets tasks again, on the loop's clock; a probed one, at the
-        # latest. Absent for the others.
+        # latest. Absent for the others. `quarantine` and the like change them.
         self.quarantined_until: dict[int, float] = {}
         self.probed_until: dict[int, float] = {}
         # Devices without the memory for any submodel.
         self.too_small: set[int] = set()
-        # Of a task with the full model, from dispatch to reply; infinity if unknown.
-        self.seconds: list[float] = []
-        # Of real devices that report.
-        self.capacities: dict[int, Capacity] = {}
+        self._seen: tuple[int, ...] = ()  # the nodes of the last look
         self._connected: set[int] = set()
-        self._present: set[int] = set()
-        self._ranks: NDArray[np.int64] | None = None
-        self._slowness: NDArray[np.float64] | None = None
-        self._come_and_go = any(p.availability is not None for p in profiles or ())
+        self._device_of: dict[int, int] = {}  # by node
+        availabilities = [profile.availability for profile in profiles or ()]
+        self._come_and_go = any(availabilities)
+        suits = self._come_and_go and Calendar.suits(availabilities)
+        self._calendar = Calendar(availabilities) if suits else None
 
     def __len__(self) -> int:
         """Return the number of devices ever seen."""
@@ -97,8 +97,10 @@ class Fleet:
             setattr(self, name, from_plain(kind, state[name]))
         if self.profiles is not None and not self._connected.issuperset(self.node_ids):
             self.node_ids = sorted(self._connected)[: len(self)]
-        self.refresh(self._connected)
+        self._device_of = {node: at for at, node in enumerate(self.node_ids)}
+        self._declared = {d for d, known in self.capacities.items() if known.declared}
         self._forget_order()
+        self._look(self._connected)
 
     def refresh(self, node_ids: Iterable[int]) -> None:
         """Note which nodes are connected now; new ones join the fleet, by id.
@@ -107,25 +109,35 @@ class Fleet:
         gone, as any node may play any device; a SuperNode that was started again is a
         new node to Flower.
         """
-        self._connected = connected = set(node_ids)
-        joined = sorted(connected.difference(self.node_ids))
+        if node_ids is self._seen:
+            return
+        seen = tuple(node_ids)
+        if seen != self._seen:
+            self._seen = seen
+            self._look(set(seen))
+
+    def _look(self, connected: set[int]) -> None:
+        self._connected = connected
+        joined = sorted(connected.difference(self._device_of))
         size = math.inf if self.profiles is None else len(self.profiles)
-        while joined and len(self) < size:
-            self._add(joined.pop(0))
-        if joined:
-            self._replace(connected, joined)
-        present = {
-            index for index, node in enumerate(self.node_ids) if node in connected
-        }
-        if present != self._present:
-            self._present = present
-            self._forget_order()
+        room = max(size - len(self), 0)
+        for number, node_id in enumerate(joined):
+            if number == room:
+                self._replace(connected, joined[number:])
+                break
+            self._add(node_id)
+        known = self._device_of
+        self._note_present({known[node] for node in connected if node in known})
 
     def _add(self, node_id: int) -> None:
-        profiles = self.profiles
-        known = np.inf if profiles is None else profiles[len(self)].seconds_per_task
+        profiles, device = self.profiles, len(self)
+        known = math.inf if profiles is None else profiles[device].seconds_per_task
         self.seconds.append(known)
         self.node_ids.append(node_id)
+        self._device_of[node_id] = device
+        self._ranks = self._slowness = None
+        if self._speeds is not None:
+            self._speeds.add(known)
 
     def _replace(self, connected: Collection[int], joined: Sequence[int]) -> None:
         vacant = (
@@ -133,15 +145,34 @@ class Fleet:
         )
         # As far as both go: there may be more nodes than devices.
         for index, node_id in zip(vacant, joined, strict=False):
+            del self._device_of[self.node_ids[index]]
             self.node_ids[index] = node_id
+            self._device_of[node_id] = index
             self.clear_failures(index)
+
+    def _note_present(self, present: set[int]) -> None:
+        came, left = present - self._present, self._present - present
+        self._present = present
+        if not came and not left:
+            return
+        self._ranks = None
+        if self._speeds is None or len(came) + len(left) > _MANY:
+            self._forget_order()
+            return
+        changes = [self._speeds.join(device) for device in came]
+        changes += [self._speeds.leave(device) for device in left]
+        if None in changes:
+            self._forget_order()
+            return
+        for devices in changes:
+            self._note_changed(*(devices or ()))
 
     def observe(self, device: int, seconds: float, compute: float) -> None:
         """Learn the speed of a real device from a task; simulated ones keep theirs."""
         if self.profiles is not None:
             return
         self.seconds[device] = smoothed(self.seconds[device], seconds / compute)
-        self._forget_order()
+        self._note_speed(device)
 
     def update_from_report(self, device: int, report: DeviceReport, trip: Trip) -> None:
         """Learn what a real device reports with a reply."""
@@ -150,7 +181,11 @@ class Fleet:
         known = self.capacities.setdefault(device, Capacity())
         known.update_from_report(report, trip)
         self.too_small.discard(device)
-        self._forget_order()
+        if known.declared or device in self._declared:
+            (self._declared.add if known.declared else self._declared.discard)(device)
+            self._forget_order()
+        self._note_changed(device)
+        self._note_speed(device)
 
     def most_bytes(self, device: int) -> float:
         """Return the size of the largest submodel that a device can train."""
@@ -192,64 +227,67 @@ class Fleet:
     def clear_failures(self, device: int) -> None:
         """Forget the failures of a device, and end its quarantine."""
         self.failures_in_a_row.pop(device, None)
-        self.quarantined_until.pop(device, None)
+        if self.quarantined_until.pop(device, None) is not None:
+            self._note_changed(device)
 
-    @property
-    def ranks(self) -> NDArray[np.int64]:
-        """The rank of every device; 0 is the fastest, and absent ones have the last."""
-        if self._ranks is None:
-            away = np.ones(len(self), dtype=bool)
-            away[list(self._present)] = False
-            order = np.lexsort((self.slowness, away))
-            places = np.empty(len(order), dtype=np.int64)
-            places[order] = np.arange(len(order))
-            ranks = places * self.num_ranks // max(len(self._present), 1)
-            self._ranks = np.minimum(ranks, self.num_ranks - 1)
-        return self._ranks
+    def quarantine(self, device: int, until: float) -> None:
+        """Give a device no task before `until`, on the loop's clock."""
+        self.quarantined_until[device] = until
+        self._note_changed(device)
 
-    @property
-    def slowness(self) -> NDArray[np.float64]:
-        """What ranks go by: seconds of a task with the full model, by device.
+    def await_answer(self, device: int, until: float) -> None:
+        """Give a device no task before it has answered, or until `until`."""
+        self.probed_until[device] = until
+        self._note_changed(device)
 
-        Local steps and transfers, if a device reports them; else all from dispatch to
-        reply; infinity if nothing is known. A declared speed replaces what is measured:
-        it counts as many seconds as declared devices that were measured take for it, in
-        the median.
+    def answered(self, device: int) -> None:
+        """Note that a device has said what it can do."""
+        self.probed_until.pop(device, None)
+        self._note_changed(device)
+
+    def rule_out(self, device: int) -> None:
+        """Give a device no task until it reports more memory: none is small enough."""
+        self.too_small.add(device)
+        self._note_changed(device)
+
+    def idle_devices(
+        self,
+        taken: Collection[int],
+        time: float,
+        *,
+        lost: Sequence[int] = (),
+        by_rank: bool = True,
+    ) -> IdleDevices:
+        """Return what `idle` does, by rank, without a look at every device.
+
+        Those that are `lost` are left out, too. If not `by_rank`, all have rank 0.
         """
-        if self._slowness is None:
-            slowness = np.array(self.seconds)
-            declared: dict[int, float] = {}
-            for device, known in self.capacities.items():
-                if known.train_seconds < math.inf:
-                    slowness[device] = known.task_seconds(self.model_bytes)
-                if known.declared:
-                    declared[device] = known.declared
-            if declared:
-                devices, speeds = list(declared), np.array(list(declared.values()))
-                work = slowness[devices] * speeds
-                work = work[np.isfinite(work)]
-                slowness[devices] = (np.median(work) if len(work) else 1.0) / speeds
-            self._slowness = slowness
-        return self._slowness
+        if self._declared or (self._come_and_go and self._calendar is None):
+            # The speed of one changes that of others; or nothing says who has come.
+            idle = self.idle(taken, time)
+            idle = np.setdiff1d(idle, lost) if len(lost) else idle
+            ranks = self.ranks if by_rank else np.zeros(len(self), dtype=np.int64)
+            return ListedDevices(idle, ranks, self.num_ranks if by_rank else 1)
+        key = by_rank, bool(lost)
+        if key not in self._idle:
+            self._idle[key] = Filing(
+                self.num_ranks if by_rank else 1,
+                self._released_at,
+                self.rank if by_rank else lambda device: 0,
+                lambda: self._filed_ranks(by_rank=by_rank),
+            )
+        filed = self._idle[key].at(time, taken, lost)
+        if self._calendar is not None:
+            self._calendar.move_to(time)
+            filed.there = self._calendar.there
+        return filed
 
-    def _forget_order(self) -> None:
-        self._ranks = self._slowness = None
-
-    def capability(self, device: int) -> float:
-        """Return a device's speed over that of the fastest; 1 while it is unknown.
-
-        Real devices report their speed: one that claims to be more than ten times as
-        fast as the median counts as ten times as fast, or it would make nothing of all
-        others.
-        """
-        slowness = self.slowness
-        seconds, fastest = slowness[device], slowness.min()
-        if seconds in (0, np.inf):  # 0: too fast for the timer
-            return 1.0
-        if self.profiles is None:
-            usual = np.median(slowness[np.isfinite(slowness)])
-            fastest = max(fastest, usual / _MOST_TIMES_FASTER)
-        return 1.0 if seconds <= fastest else float(fastest / seconds)
+    def _filed_ranks(self, *, by_rank: bool) -> tuple[NDArray[np.int64], set[int]]:
+        ranks = np.full(len(self), -1, dtype=np.int64)
+        present = list(self._present)
+        ranks[present] = self.ranks[present] if by_rank else 0
+        restricted = self.too_small | {*self.quarantined_until, *self.probed_until}
+        return ranks, restricted & self._present
 
     def idle(self, busy: Collection[int], time: float) -> NDArray[np.int64]:
         """Return the devices that can have a task at `time`, ascending.
@@ -276,12 +314,16 @@ class Fleet:
         return min((self._free_from(device, time) for device in free), default=math.inf)
 
     def _free_from(self, device: int, time: float) -> float:
-        """Return when a device can have a task, from `time` on."""
-        if device in self.too_small:
+        """Return when a device that is present can have a task, from `time` on."""
+        time = self._released_at(device, time)
+        if self.profiles is None or time == math.inf:
+            return time
+        availability = self.profiles[device].availability
+        return time if availability is None else availability.earliest(time)
+
+    def _released_at(self, device: int, time: float) -> float:
+        """Return when nothing keeps a device from having a task but its profile."""
+        if device in self.too_small or device not in self._present:
             return math.inf
         quarantined = self.quarantined_until.get(device, time)
-        time = max(time, quarantined, self.probed_until.get(device, time))
-        availability = None
-        if self.profiles is not None:
-            availability = self.profiles[device].availability
-        return time if availability is None else availability.earliest(time)
+        return max(time, quarantined, self.probed_until.get(device, time))

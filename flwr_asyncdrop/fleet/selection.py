@@ -3,12 +3,12 @@
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from flwr_asyncdrop.fleet.idle import IdleDevices, Ints
 
 
 class Selection(ABC):
@@ -33,7 +33,37 @@ class Selection(ABC):
         """
 
 
-class Stratified(Selection):
+class QuickSelection(Selection):
+    """A selection that need not look at every idle device.
+
+    `choose_idle` chooses what `choose` chooses, with the same draws. A subclass that
+    changes one of them alone is asked with `choose`.
+
+    Attributes
+    ----------
+    is_quick : bool
+        Whether `choose_idle` may be asked.
+    by_rank : bool
+        Whether it wants idle devices by their ranks; else all have rank 0.
+    """
+
+    is_quick: ClassVar[bool] = True
+    by_rank: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        own = {"choose", "choose_idle"} & vars(cls).keys()
+        if own:
+            cls.is_quick = len(own) == 2
+
+    @abstractmethod
+    def choose_idle(
+        self, idle: IdleDevices, busy_ranks: Iterable[int], generator: Generator
+    ) -> int | None:
+        """Choose a device; None if none is idle."""
+
+
+class Stratified(QuickSelection):
     """One device of each rank at any moment, as the paper's script has it.
 
     The rank with the fewest tasks in flight is next, the fastest first; within the
@@ -49,12 +79,31 @@ class Stratified(Selection):
         rank = min(np.unique(idle_ranks).tolist(), key=lambda r: (in_flight[r], r))
         return int(generator.choice(idle[idle_ranks == rank]))
 
+    def choose_idle(
+        self, idle: IdleDevices, busy_ranks: Iterable[int], generator: Generator
+    ) -> int | None:
+        """Choose an idle device of the rank that is training least."""
+        in_flight = Counter(busy_ranks)
+        for rank in sorted(range(idle.num_ranks), key=lambda r: (in_flight[r], r)):
+            if count := idle.count(rank):
+                return idle.pick(rank, int(generator.choice(count)))
+        return None
 
-class Uniform(Selection):
+
+class Uniform(QuickSelection):
     """Every idle device is equally likely."""
+
+    by_rank = False
 
     def choose(
         self, idle: Ints, ranks: Ints, busy_ranks: Iterable[int], generator: Generator
     ) -> int:
         """Choose any idle device."""
         return int(generator.choice(idle))
+
+    def choose_idle(
+        self, idle: IdleDevices, busy_ranks: Iterable[int], generator: Generator
+    ) -> int | None:
+        """Choose any idle device."""
+        count = idle.count(0)
+        return idle.pick(0, int(generator.choice(count))) if count else None

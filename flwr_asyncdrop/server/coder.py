@@ -1,8 +1,8 @@
 """Codes what leaves for the devices."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import ArrayRecord
@@ -11,8 +11,9 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.fleet.codecs import CodecChoice, Link
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.seeding import derive_seed
+from flwr_asyncdrop.server.fingerprint import Fingerprint, fingerprint
 from flwr_asyncdrop.server.order import Part
-from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.wire.codec import Codec
 
@@ -37,7 +38,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class _Full:
-    """The code of the full model."""
+    """The full model as it leaves."""
 
     arrays: State  # which change in place
     key: tuple[int, str]  # their version, and the scheme
@@ -48,20 +49,25 @@ class Coder:
     """Codes parts of the model; the full model once a version.
 
     Without a `choice` everything travels as it is. Records beside the model always do.
+    Messages with the full model of one version share its bytes.
     """
 
     def __init__(self, choice: CodecChoice | None) -> None:
         self._choice = choice
         self._full: _Full | None = None
+        self._snapshot: tuple[int, State, State] | None = None
+        self._fingerprint: tuple[int, State, Fingerprint] | None = None
+        self._again: dict[object, tuple[State, ArrayRecord]] = {}
         self._said: dict[int, str] = {}
 
     def send(self, state: RunState, part: Part, device: int, fleet: Fleet) -> Sent:
         """Return what leaves for a device."""
         arrays = part.weights
+        self._again.clear()
         extra = [wire.to_record(tensors) for tensors in part.extra.values()]
         beside = sum(map(wire.array_bytes, extra))
         if self._choice is None:
-            record = wire.to_record(arrays)
+            record = self._plain(state, arrays)
             size = wire.array_bytes(record) + beside
             return Sent([record, *extra], wire.Coding(), size, size)
         dtypes = {name: tensor.dtype for name, tensor in arrays.items()}
@@ -80,9 +86,42 @@ class Coder:
         return Sent([record, *extra], coding, bytes_down, bytes_up)
 
     def send_again(self, part: Part, coding: wire.Coding) -> Sequence[ArrayRecord]:
-        """Return the records that have left with a part, once more."""
-        extra = map(wire.to_record, part.extra.values())
-        return [wire.encode_weights(part.weights, coding), *extra]
+        """Return the records that have left with a part, once more.
+
+        Those of parts with the same tensors share their bytes.
+        """
+        weights, extra = part.weights, map(wire.to_record, part.extra.values())
+        same = tuple(map(id, weights.values()))
+        key = same, coding.down, coding.down_seed
+        if key not in self._again:
+            self._again[key] = weights, wire.encode_weights(weights, coding)
+        return [ArrayRecord(dict(self._again[key][1])), *extra]
+
+    def kept(self, state: RunState, part: Part) -> Part:
+        """Return a part, which is sent now, with arrays that stay as they are.
+
+        The model changes in place: orders of a version share one copy of it, which is
+        that of their messages where these have the numbers as they are.
+        """
+        if part.arrays is not state.arrays:
+            return part
+        known = self._snapshot
+        if known is None or known[0] != state.version or known[1] is not state.arrays:
+            copy = None
+            if self._choice is None:
+                copy = wire.views_of(self._plain(state, state.arrays))
+            known = state.version, state.arrays, copy or copy_of(state.arrays)
+            self._snapshot = known
+        return replace(part, arrays=known[2])
+
+    def fingerprint(self, state: RunState, arrays: State) -> Fingerprint:
+        """Return the fingerprint of what is sent; of the full model once a version."""
+        if arrays is not state.arrays:
+            return fingerprint(arrays)
+        known = self._fingerprint
+        if known is None or known[0] != state.version or known[1] is not arrays:
+            known = self._fingerprint = state.version, arrays, fingerprint(arrays)
+        return known[2]
 
     def _coding(self, state: RunState, chosen: Codec) -> wire.Coding:
         return wire.Coding(
@@ -94,16 +133,34 @@ class Coder:
             chosen.feedback,
         )
 
+    def _plain(self, state: RunState, arrays: State) -> ArrayRecord:
+        return self._once(state, arrays, "", lambda: wire.to_record(arrays))
+
     def _coded(
         self, state: RunState, arrays: State, coding: wire.Coding
     ) -> ArrayRecord:
-        if arrays is not state.arrays:
+        def encode() -> ArrayRecord:
             return wire.encode_weights(arrays, coding)
-        key, full = (state.version, coding.down), self._full
+
+        return self._once(state, arrays, coding.down, encode)
+
+    def _once(
+        self,
+        state: RunState,
+        arrays: State,
+        scheme: str,
+        encode: Callable[[], ArrayRecord],
+    ) -> ArrayRecord:
+        """Encode arrays; the full model once a version."""
+        if arrays is not state.arrays:
+            return encode()
+        key, full = (state.version, scheme), self._full
         if full is None or full.arrays is not arrays or full.key != key:
-            full = _Full(arrays, key, wire.encode_weights(arrays, coding))
-            self._full = full
-        return full.record
+            # The one before goes first: two are not needed at once.
+            self._full = None
+            full = self._full = _Full(arrays, key, encode())
+        # A record of its own: a ClientApp in this process may change its message.
+        return ArrayRecord(dict(full.record))
 
     def _say(
         self, device: int, coding: wire.Coding, link: Link, sizes: tuple[int, int]

@@ -3,8 +3,8 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -17,14 +17,13 @@ from flwr_asyncdrop.fleet.codecs import CodecChoice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.fleet.selection import Selection
+from flwr_asyncdrop.fleet.selection import QuickSelection, Selection
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.coder import Coder
-from flwr_asyncdrop.server.fingerprint import fingerprint
 from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
 from flwr_asyncdrop.server.order import Order, Part, Timing
-from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
+from flwr_asyncdrop.server.state import RunState, shapes_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.wire import DeviceReport
@@ -79,7 +78,6 @@ class Dispatcher:
         )
         self._extra = extra
         self._replied: dict[int, tuple[float, int]] = {}
-        self._snapshot: tuple[int, State, State] | None = None
         self._coder = Coder(rules.codec)
 
     def next_task(self, state: RunState, server_round: int) -> Task | None:
@@ -87,9 +85,9 @@ class Dispatcher:
         queues = Counter(order.device for order in state.orders)
         for length in range(self.rules.queue_ahead + 1):
             taken = {device for device, tasks in queues.items() if tasks > length}
-            idle = self.fleet.idle(taken, state.time)
-            if (task := self.task_among(state, server_round, idle)) is not None:
-                return task
+            while (device := self._next_device(state, taken)) is not None:
+                if task := self._task_if_it_fits(state, device, server_round):
+                    return task
         return None
 
     def task_among(
@@ -98,26 +96,55 @@ class Dispatcher:
         """Return the next task of one of these devices, or None if none can have it."""
         while len(idle):
             device = self._choose(state, idle)
-            try:
-                return self._task(state, device, server_round)
-            except CapacityError as error:
-                logger.warning("device %d gets no tasks: %s", device, error)
-                self.fleet.too_small.add(device)
-                idle = idle[idle != device]
+            if task := self._task_if_it_fits(state, device, server_round):
+                return task
+            idle = idle[idle != device]
+        return None
+
+    def _task_if_it_fits(
+        self, state: RunState, device: int, server_round: int
+    ) -> Task | None:
+        try:
+            return self._task(state, device, server_round)
+        except CapacityError as error:
+            logger.warning("device %d gets no tasks: %s", device, error)
+            self.fleet.rule_out(device)
+            return None
+
+    def _next_device(self, state: RunState, taken: Collection[int]) -> int | None:
+        """Return what `_choose` returns among the idle devices, if there are any."""
+        fleet, selection = self.fleet, self.rules.selection
+        if not isinstance(selection, QuickSelection) or not selection.is_quick:
+            idle = fleet.idle(taken, state.time)
+            return self._choose(state, idle) if len(idle) else None
+        generator = self._generator(state)
+        # One broken device must not take every task: the others first.
+        for lost in (state.lost_in_a_row, []):
+            among = fleet.idle_devices(
+                taken, state.time, lost=lost, by_rank=selection.by_rank
+            )
+            busy = (order.rank for order in state.in_slots)
+            device = selection.choose_idle(among, busy, generator)
+            if device is not None or not state.lost_in_a_row:
+                return device
         return None
 
     def _choose(self, state: RunState, idle: NDArray[np.int64]) -> int:
-        # One broken device must not take every task: the others first.
+        """Choose one of these devices, at least one; the rule of `_next_device`."""
         fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
         return self.rules.selection.choose(
             fresh if len(fresh) else idle,
             self.fleet.ranks,
             (order.rank for order in state.in_slots),
-            numpy_generator(state.seed, "device", state.dispatched),
+            self._generator(state),
         )
 
+    @staticmethod
+    def _generator(state: RunState) -> np.random.Generator:
+        return numpy_generator(state.seed, "device", state.dispatched)
+
     def _task(self, state: RunState, device: int, server_round: int) -> Task:
-        fleet, rank = self.fleet, int(self.fleet.ranks[device])
+        fleet, rank = self.fleet, self.fleet.rank(device)
         part = self.rules.assignment.part(
             state,
             rank,
@@ -141,11 +168,13 @@ class Dispatcher:
             round=server_round,
             base_version=state.version,
             lr_factor=self.rules.settings.schedule.factor(state.fastest_updates),
-            part=self._kept(state, part),
+            part=self._coder.kept(state, part)
+            if self.rules.keeps_base
+            else part.without_arrays(),
             cost=cost,
             timing=self._timing(state, device, cost),
             coding=sent.coding,
-            sent=fingerprint(part.weights),
+            sent=self._coder.fingerprint(state, part.weights),
         )
         return order, self._message(state, order, sent.records)
 
@@ -246,7 +275,7 @@ class Dispatcher:
         failures = fleet.record_failure(device)
         seconds = self.rules.faults.quarantine(failures, expected)
         if seconds:
-            fleet.quarantined_until[device] = state.time + seconds
+            fleet.quarantine(device, state.time + seconds)
 
     def _timing(self, state: RunState, device: int, cost: TaskCost) -> Timing:
         fleet, faults, left = self.fleet, self.rules.faults, state.time
@@ -269,16 +298,3 @@ class Dispatcher:
             shows = left + (duration if overdue == math.inf else overdue)
             return Timing(left, deadline=shows, gives_up=shows, lost=True)
         return Timing(left, left + duration, left + overdue, left + given_up)
-
-    def _kept(self, state: RunState, part: Part) -> Part:
-        """Return the part with what an order keeps of its arrays."""
-        if not self.rules.keeps_base:
-            return part.without_arrays()
-        if part.arrays is not state.arrays:
-            return part
-        # The model changes in place: one copy of it for all orders of a version.
-        known = self._snapshot
-        if known is None or known[0] != state.version or known[1] is not state.arrays:
-            known = state.version, state.arrays, copy_of(state.arrays)
-            self._snapshot = known
-        return replace(part, arrays=known[2])

@@ -306,7 +306,7 @@ class AsyncLoop:
         self._count(order, "no-worker", "a worker of Flower's simulation had died")
 
     def _end_round(self, number: int) -> None:
-        self._refresh(self._nodes.ids())
+        self._refresh(self._nodes.ids(recent=not self._run.simulated))
         for callback in self._callbacks:
             callback.on_round(self.state, number)
         if self._stopping.evaluates(number):

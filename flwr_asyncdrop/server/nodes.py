@@ -9,6 +9,7 @@ from flwr_asyncdrop.exceptions import GridError, GridLostError, RunError
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
 _POLL = 0.5
+_PAUSE = 20  # times as long as a look
 
 
 class Nodes:
@@ -28,13 +29,28 @@ class Nodes:
         self._timer = timer
         self._sleep = sleep
         self._has_all_nodes = bool(getattr(grid, "has_all_nodes", False))
+        # As the grid named them, and in their order: mostly nothing has changed.
+        self._named: list[int] = []
+        self._ids: tuple[int, ...] = ()
+        self._look_again_at = 0.0
 
-    def ids(self) -> list[int]:
+    def ids(self, *, recent: bool = False) -> tuple[int, ...]:
         """Return the ids of the nodes that are connected now, ascending.
 
-        GridError if the grid fails and has never named any.
+        The same tuple as before if nothing has changed. A grid with ``has_all_nodes``
+        is asked once. With `recent` it may be what was seen up to 20 times as long ago
+        as it took to look, so that looking takes little of the time. GridError if the
+        grid fails and has never named any.
         """
-        return sorted(self._grid.get_node_ids())
+        began = self._timer()
+        known = self._has_all_nodes or (recent and began < self._look_again_at)
+        if not (known and self._ids):
+            named = self._grid.get_node_ids()
+            if named != self._named:
+                self._named, self._ids = named, tuple(sorted(named))
+            took = self._timer() - began
+            self._look_again_at = began + _PAUSE * took
+        return self._ids
 
     def wait_for(self, count: int, patience: float) -> list[int]:
         """Return the ids of at least `count` nodes, ascending, once no more are coming.
@@ -78,7 +94,7 @@ class Nodes:
     def _look(self) -> tuple[list[int], str]:
         """Return the nodes, or none and why."""
         try:
-            return self.ids(), ""
+            return list(self.ids()), ""
         except GridLostError:
             raise
         except GridError as error:

@@ -2,6 +2,8 @@
 
 import logging
 import math
+import time
+from collections.abc import Callable
 
 from flwr.app import Message
 
@@ -16,6 +18,7 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 logger = logging.getLogger("flwr.asyncdrop")
 
 _POLL = 0.5
+_PAUSE = 20  # times as long as a look for answers
 _NOTHING = TaskCost(compute=1.0, bytes_down=0, bytes_up=0)
 
 
@@ -33,17 +36,22 @@ class CapabilityProbe:
         *,
         enabled: bool = True,
         patience: float = 60.0,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mailbox = mailbox
         self._fleet = fleet
         self._enabled = enabled and fleet.profiles is None
         self._patience = patience
+        self._timer = timer
+        self._look_again_at = 0.0
         self._known: set[int] = set()
         self._asked: dict[str, tuple[int, float]] = {}
 
     def ask(self, now: float) -> None:
         """Ask the devices that have joined; `now` is on the loop's clock."""
         if not self._enabled:
+            return
+        if len(self._known) == len(self._fleet):
             return
         for device in sorted(self._fleet.present - self._known):
             if self._mailbox.push_due_in > 0:
@@ -59,13 +67,22 @@ class CapabilityProbe:
             self._known.add(device)
             if message_id is not None:
                 self._asked[message_id] = device, now
-                self._fleet.probed_until[device] = now + self._patience
+                self._fleet.await_answer(device, now + self._patience)
 
     def take_answers(self, now: float) -> None:
-        """Read the answers that are there."""
-        for reply in self._mailbox.poll(self._asked):
+        """Read the answers that are there.
+
+        Not sooner than 20 times as long after the last look as that took: devices that
+        never answer are looked for at every event.
+        """
+        began = self._timer()
+        if not self._asked or began < self._look_again_at:
+            return
+        replies = self._mailbox.poll(self._asked)
+        self._look_again_at = began + _PAUSE * (self._timer() - began)
+        for reply in replies:
             device, asked_at = self._asked.pop(reply.metadata.reply_to_message_id)
-            self._fleet.probed_until.pop(device, None)
+            self._fleet.answered(device)
             self._learn(device, reply, Trip(asked_at, now, _NOTHING))
 
     def next_look(self, now: float) -> float:

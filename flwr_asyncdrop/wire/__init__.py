@@ -39,7 +39,7 @@ from flwr_asyncdrop.wire.frozen import (
 )
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
-from flwr_asyncdrop.wire.npy import array_bytes, from_record, to_record
+from flwr_asyncdrop.wire.npy import array_bytes, from_record, to_record, views_of
 from flwr_asyncdrop.wire.replies import (
     Expected,
     Reply,
@@ -100,5 +100,6 @@ __all__ = [
     "read_sound_array",
     "read_task",
     "to_record",
+    "views_of",
     "without_frozen",
 ]

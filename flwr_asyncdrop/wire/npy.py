@@ -79,6 +79,37 @@ def read_array(array: Array) -> NDArray[Any]:
     return values.astype(dtype.newbyteorder("="), order="C")
 
 
+class _Bytes:
+    """Bytes as NumPy memory that says it can be written, which PyTorch asks for."""
+
+    def __init__(self, array: Array, layout: Layout) -> None:
+        self._data = array.data
+        start = np.frombuffer(array.data, np.uint8).ctypes.data
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": layout.dtype.str,
+            "shape": layout.shape,
+            "data": (start + layout.start, False),
+        }
+
+
+def views_of(record: ArrayRecord) -> State | None:
+    """Return the tensors of a record on its own bytes, which nobody may change.
+
+    None if they must be copied to be read. The record must be one of `to_record`.
+    """
+    views: State = {}
+    for name, array in record.items():
+        layout = read_layout(array)
+        if layout.fortran or not layout.dtype.isnative:
+            return None
+        if math.prod(layout.shape):
+            views[name] = torch.from_numpy(np.asarray(_Bytes(array, layout)))
+        else:
+            views[name] = torch.from_numpy(read_array(array))
+    return views
+
+
 def array_size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Return the bytes that `write_array` makes of a tensor."""
     numbers = torch.empty(0, dtype=dtype).numpy().dtype

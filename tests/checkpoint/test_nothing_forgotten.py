@@ -98,7 +98,8 @@ def test_every_field_of_the_books_is_saved():
 
 def test_all_that_a_fleet_knows_is_saved_or_derived():
     derived = {"num_ranks", "profiles", "model_bytes", "_come_and_go"}
-    derived |= {"_connected", "_present", "_ranks", "_slowness"}
+    derived |= {"_connected", "_present", "_seen", "_device_of", "_declared"}
+    derived |= {"_ranks", "_slowness", "_speeds", "_idle", "_calendar"}
     # Who is being probed is asked again.
     derived |= {"probed_until"}
     assert set(vars(Fleet(4))) - derived == Fleet(4).state_dict().keys()

@@ -55,7 +55,7 @@ def test_a_simulated_fleet_ignores_nodes_beyond_its_profiles():
 def test_nodes_that_join_a_simulated_fleet_play_the_devices_whose_nodes_have_gone():
     fleet = fleet_of([1, 2, 3], num_ranks=3)
     fleet.record_failure(1)
-    fleet.quarantined_until[1] = 50.0
+    fleet.quarantine(1, 50.0)
     fleet.refresh([100, 7, 9, 8])
     assert fleet.node_ids == [100, 7, 8]
     assert fleet.idle((), 0.0).tolist() == [0, 1, 2]
@@ -75,7 +75,7 @@ def test_ranks_are_those_of_the_devices_that_are_connected():
 class TestQuarantine:
     def test_a_device_in_quarantine_is_not_idle_until_its_release(self):
         fleet = fleet_of([1, 2, 3], num_ranks=3)
-        fleet.quarantined_until[1] = 9.0
+        fleet.quarantine(1, 9.0)
         assert fleet.idle((), 8.9).tolist() == [0, 2]
         assert fleet.idle((), 9.0).tolist() == [0, 1, 2]
         assert fleet.connected().tolist() == [0, 1, 2]
@@ -84,9 +84,7 @@ class TestQuarantine:
 
     def test_one_that_is_away_at_its_release_comes_after_it(self):
         fleet = comers_and_goers()
-        fleet.quarantined_until[0] = (
-            5.0  # it is there from 0 to 4 s and from 10 to 14 s
-        )
+        fleet.quarantine(0, 5.0)  # it is there from 0 to 4 s and from 10 to 14 s
         assert fleet.next_return({1, 2}, 1.0) == 10.0
 
     def test_failures_are_counted_in_a_row(self):
@@ -96,7 +94,7 @@ class TestQuarantine:
             fleet.record_failure(1),
             fleet.record_failure(0),
         ] == [1, 1, 2]
-        fleet.quarantined_until[0] = 9.0
+        fleet.quarantine(0, 9.0)
         fleet.clear_failures(0)
         assert fleet.idle((), 0.0).tolist() == [0, 1]
         assert [fleet.record_failure(0), fleet.record_failure(1)] == [1, 2]
