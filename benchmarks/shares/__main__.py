@@ -140,7 +140,7 @@ def _figures(logs: dict[str, dict[str, RunLog]]) -> list[Figure]:
     for kind, runs in logs.items():
         for algorithm, log in runs.items():
             name = f"{kind}_{algorithm}"
-            figures.append(Figure(f"{name}_updates", len(log.updates)))
+            figures.append(Figure(f"{name}_updates", log.totals.updates))
             figures.append(Figure(f"{name}_accuracy", _accuracy(log)))
             figures.append(Figure(f"{name}_last_accuracy", _accuracy(log, tests=1)))
     for name, tests in (("order_predicted", _TESTS), ("last_order_predicted", 1)):

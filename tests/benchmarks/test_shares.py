@@ -45,8 +45,7 @@ def predicted(tmp_path_factory):
 def test_a_device_of_a_fifth_of_the_share_takes_five_times_as_long(predicted):
     # 2 steps of 0.5 s on the fastest: 20.5 s are 20 tasks there, and 4 on the slowest.
     counts = [
-        sum(line["device"] == device for line in predicted.updates)
-        for device in range(len(SHARES))
+        int((predicted.updates.device == device).sum()) for device in range(len(SHARES))
     ]
     assert counts == [20, 16, 12, 8, 4]
     assert predicted.complete

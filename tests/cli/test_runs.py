@@ -21,7 +21,14 @@ from flwr_asyncdrop.observers.history import SCHEMA
 
 SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
 UPDATE = {"event": "update", "time": 8.0, "device": 1, "rank": 0, "staleness": 0}
-UPDATE |= {"update": 1, "round": 1, "bytes_down": 9, "bytes_up": 9, "metrics": {}}
+UPDATE |= {
+    "update": 1,
+    "round": 1,
+    "bytes_down": 9,
+    "bytes_up": 9,
+    "metrics": {},
+    "dispatched_at": 0.0,
+}
 VARIANTS = [Variant("one", SETTINGS), Variant("other", {**SETTINGS, "lr": 0.2})]
 
 
