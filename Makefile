@@ -51,11 +51,13 @@ grpc-e2e: $(VENV_GRPC)/ready
 
 # Submodels of every model of the zoo, large ones too, and of 2,000 random modules,
 # 100,000 damaged tensors, a disk that fails at every write, a frozen backbone on a real
-# SuperLink, then broken fleets: more than an hour and a half.
+# SuperLink, a Ray cluster whose nodes die, then broken fleets: more than an hour and a
+# half.
 nightly: setup
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo tests/submodel/test_huggingface.py \
 	    tests/checkpoint/test_kill.py tests/checkpoint/test_moments.py \
-	    tests/cli/test_commands.py tests/e2e/test_frozen.py
+	    tests/cli/test_commands.py tests/e2e/test_frozen.py \
+	    tests/simulation/test_ray_cluster.py
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 	$(BIN)/python -m tests.wire.codec.mutations --count 100000
 	$(MAKE) nightly-chaos
