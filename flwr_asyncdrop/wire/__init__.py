@@ -40,6 +40,7 @@ from flwr_asyncdrop.wire.frozen import (
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
 from flwr_asyncdrop.wire.npy import array_bytes, from_record, to_record, views_of
+from flwr_asyncdrop.wire.records import records_of
 from flwr_asyncdrop.wire.replies import (
     Expected,
     Reply,
@@ -99,6 +100,7 @@ __all__ = [
     "read_report",
     "read_sound_array",
     "read_task",
+    "records_of",
     "to_record",
     "views_of",
     "without_frozen",
