@@ -47,7 +47,7 @@ class Buffered(Aggregator):
         waits: bool = False,
     ) -> None:
         at_least(1).check("buffer_size", size)
-        self.size = size
+        self.size = self.updates_per_version = self.collects = size
         self.waits_for = size if waits else 1
         self._weighting = weighting
         self._combine = combine
