@@ -107,10 +107,11 @@ class Coder:
             return part
         known = self._snapshot
         if known is None or known[0] != state.version or known[1] is not state.arrays:
-            copy = None
             if self._choice is None:
                 copy = wire.views_of(self._plain(state, state.arrays))
-            known = state.version, state.arrays, copy or copy_of(state.arrays)
+            else:
+                copy = copy_of(state.arrays)
+            known = state.version, state.arrays, copy
             self._snapshot = known
         return replace(part, arrays=known[2])
 

@@ -1,4 +1,4 @@
-"""Tensors as the bytes of Flower's ``Array``, and back, with one copy each way.
+"""Tensors as the bytes of Flower's ``Array``, and back, with one copy at the most.
 
 The bytes are those of ``numpy.save``, as Flower's own are. Only headers of numbers are
 read, within bounds, and only if there are bytes for them all: foreign bytes can neither
@@ -69,14 +69,38 @@ def read_array(array: Array) -> NDArray[Any]:
 
     ValueError if the bytes are not those of an array of numbers.
     """
-    dtype, shape, fortran, start = read_layout(array)
+    layout = read_layout(array)
+    numbers = _numbers(array, layout)
+    return numbers.astype(layout.dtype.newbyteorder("="), order="C")
+
+
+def view_array(array: Array) -> NDArray[Any]:
+    """Read an array as `read_array`, on its own bytes where they are as it needs them.
+
+    Nobody may change what this returns: others may have the same bytes. Fresh memory
+    for a large model costs more than all that is done with its numbers.
+    """
+    layout = read_layout(array)
+    numbers = _numbers(array, layout)
+    if not (numbers.size and _is_as_needed(numbers, layout)):
+        return numbers.astype(layout.dtype.newbyteorder("="), order="C")
+    return np.asarray(_Bytes(array, layout))
+
+
+def _numbers(array: Array, layout: Layout) -> NDArray[Any]:
+    """Return the numbers on their bytes, which NumPy lets nobody write."""
+    dtype, shape, fortran, start = layout
     count = math.prod(shape)
     if len(array.data) != start + count * dtype.itemsize:
         found = len(array.data) - start
         raise ValueError(f"it has {found} bytes of numbers for {shape} of {dtype}")
-    values = np.frombuffer(array.data, dtype, count, start)
-    values = values.reshape(shape, order="F" if fortran else "C")
-    return values.astype(dtype.newbyteorder("="), order="C")
+    values: NDArray[Any] = np.frombuffer(array.data, dtype, count, start)
+    return values.reshape(shape, order="F" if fortran else "C")
+
+
+def _is_as_needed(numbers: NDArray[Any], layout: Layout) -> bool:
+    flags = numbers.flags
+    return layout.dtype.isnative and flags.aligned and not layout.fortran
 
 
 class _Bytes:
@@ -93,21 +117,9 @@ class _Bytes:
         }
 
 
-def views_of(record: ArrayRecord) -> State | None:
-    """Return the tensors of a record on its own bytes, which nobody may change.
-
-    None if they must be copied to be read. The record must be one of `to_record`.
-    """
-    views: State = {}
-    for name, array in record.items():
-        layout = read_layout(array)
-        if layout.fortran or not layout.dtype.isnative:
-            return None
-        if math.prod(layout.shape):
-            views[name] = torch.from_numpy(np.asarray(_Bytes(array, layout)))
-        else:
-            views[name] = torch.from_numpy(read_array(array))
-    return views
+def views_of(record: ArrayRecord) -> State:
+    """Return the tensors of a record, each as `view_array` has it."""
+    return {name: torch.from_numpy(view_array(array)) for name, array in record.items()}
 
 
 def array_size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
