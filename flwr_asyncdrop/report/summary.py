@@ -10,7 +10,7 @@ from flwr_asyncdrop.report.runlog import Point, RunLog
 _WIDTH = 80
 _MOST_LINES = 4
 _ENDINGS = {
-    "timeout": ": no device was left to train",
+    "timeout": ": no device trained any more",
     "failures": ": in the end every task failed",
 }
 

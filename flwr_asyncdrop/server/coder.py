@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import torch
 from flwr.app import ArrayRecord
@@ -18,6 +19,8 @@ from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
+
+T = TypeVar("T")
 
 _MOST_DEVICES = 100  # of which the log says what they get; histories have all
 
@@ -36,13 +39,21 @@ class Sent:
     bytes_up: int
 
 
-@dataclass(frozen=True)
-class _Full:
-    """The full model as it leaves."""
+class _PerVersion(Generic[T]):
+    """A value that is made of the full model, once a version."""
 
-    arrays: State  # which change in place
-    key: tuple[int, str]  # their version, and the scheme
-    record: ArrayRecord
+    def __init__(self) -> None:
+        self._made: tuple[int, State, T] | None = None
+
+    def get(self, state: RunState, make: Callable[[], T]) -> T:
+        """Return the value of this version."""
+        made = self._made
+        # The arrays change in place; a run that is resumed has others.
+        if made is None or made[0] != state.version or made[1] is not state.arrays:
+            # The one before goes first: two are not needed at once.
+            self._made = made = None
+            made = self._made = state.version, state.arrays, make()
+        return made[2]
 
 
 class Coder:
@@ -54,9 +65,9 @@ class Coder:
 
     def __init__(self, choice: CodecChoice | None) -> None:
         self._choice = choice
-        self._full: _Full | None = None
-        self._snapshot: tuple[int, State, State] | None = None
-        self._fingerprint: tuple[int, State, Fingerprint] | None = None
+        self._records = _PerVersion[dict[str, ArrayRecord]]()  # by scheme
+        self._snapshot = _PerVersion[State]()
+        self._fingerprint = _PerVersion[Fingerprint]()
         self._again: dict[object, tuple[State, ArrayRecord]] = {}
         self._said: dict[int, str] = {}
 
@@ -67,7 +78,7 @@ class Coder:
         extra = [wire.to_record(tensors) for tensors in part.extra.values()]
         beside = sum(map(wire.array_bytes, extra))
         if self._choice is None:
-            record = self._plain(state, arrays)
+            record = self._coded(state, arrays, wire.Coding())
             size = wire.array_bytes(record) + beside
             return Sent([record, *extra], wire.Coding(), size, size)
         dtypes = {name: tensor.dtype for name, tensor in arrays.items()}
@@ -105,24 +116,20 @@ class Coder:
         """
         if part.arrays is not state.arrays:
             return part
-        known = self._snapshot
-        if known is None or known[0] != state.version or known[1] is not state.arrays:
+
+        def copy() -> State:
             if self._choice is None:
-                copy = wire.views_of(self._plain(state, state.arrays))
-            else:
-                copy = copy_of(state.arrays)
-            known = state.version, state.arrays, copy
-            self._snapshot = known
-        return replace(part, arrays=known[2])
+                record = self._coded(state, state.arrays, wire.Coding())
+                return wire.views_of(record)
+            return copy_of(state.arrays)
+
+        return replace(part, arrays=self._snapshot.get(state, copy))
 
     def fingerprint(self, state: RunState, arrays: State) -> Fingerprint:
         """Return the fingerprint of what is sent; of the full model once a version."""
         if arrays is not state.arrays:
             return fingerprint(arrays)
-        known = self._fingerprint
-        if known is None or known[0] != state.version or known[1] is not arrays:
-            known = self._fingerprint = state.version, arrays, fingerprint(arrays)
-        return known[2]
+        return self._fingerprint.get(state, lambda: fingerprint(arrays))
 
     def _coding(self, state: RunState, chosen: Codec) -> wire.Coding:
         return wire.Coding(
@@ -134,34 +141,17 @@ class Coder:
             chosen.feedback,
         )
 
-    def _plain(self, state: RunState, arrays: State) -> ArrayRecord:
-        return self._once(state, arrays, "", lambda: wire.to_record(arrays))
-
     def _coded(
         self, state: RunState, arrays: State, coding: wire.Coding
     ) -> ArrayRecord:
-        def encode() -> ArrayRecord:
-            return wire.encode_weights(arrays, coding)
-
-        return self._once(state, arrays, coding.down, encode)
-
-    def _once(
-        self,
-        state: RunState,
-        arrays: State,
-        scheme: str,
-        encode: Callable[[], ArrayRecord],
-    ) -> ArrayRecord:
-        """Encode arrays; the full model once a version."""
+        """Encode arrays; the full model once a version and scheme."""
         if arrays is not state.arrays:
-            return encode()
-        key, full = (state.version, scheme), self._full
-        if full is None or full.arrays is not arrays or full.key != key:
-            # The one before goes first: two are not needed at once.
-            self._full = None
-            full = self._full = _Full(arrays, key, encode())
+            return wire.encode_weights(arrays, coding)
+        records = self._records.get(state, dict)
+        if coding.down not in records:
+            records[coding.down] = wire.encode_weights(arrays, coding)
         # A record of its own: a ClientApp in this process may change its message.
-        return ArrayRecord(dict(full.record))
+        return ArrayRecord(dict(records[coding.down]))
 
     def _say(
         self, device: int, coding: wire.Coding, link: Link, sizes: tuple[int, int]

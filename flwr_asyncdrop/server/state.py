@@ -35,7 +35,7 @@ class RunState:
     # Their devices wait until their updates change the global model.
     waiting: list[Order] = field(default_factory=list)
     averaged: State | None = None  # average of the versions, if the algorithm keeps one
-    # Why the run ended early: "timeout" (no device came) or "failures" (nothing else).
+    # Why the run ended early: "timeout" (no reply came) or "failures" (nothing else).
     ended: str = ""
     frozen: Frozen = field(default_factory=Frozen)  # what of the model does not
 

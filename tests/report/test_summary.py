@@ -195,7 +195,7 @@ def test_run_that_was_cut_off_is_summed_from_its_lines():
 
 @pytest.mark.parametrize(
     ("ended", "why"),
-    [("timeout", "no device was left"), ("failures", "in the end every")],
+    [("timeout", "no device trained any more"), ("failures", "in the end every")],
 )
 def test_a_run_that_ended_early_says_why(ended, why):
     run = {**RUN, "num_rounds": 2}
