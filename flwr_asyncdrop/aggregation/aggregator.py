@@ -74,7 +74,7 @@ class Aggregator(Stateless, ABC):
     updates_per_version : int
         Updates after which the global model changes, whoever waits.
     collects : int
-        Changes, each of a model's size, that it keeps until then.
+        Times the memory of the model that it keeps until then.
     """
 
     needs_base: ClassVar[bool] = False
