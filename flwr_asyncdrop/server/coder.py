@@ -108,22 +108,20 @@ class Coder:
             self._again[key] = weights, wire.encode_weights(weights, coding)
         return [ArrayRecord(dict(self._again[key][1])), *extra]
 
-    def kept(self, state: RunState, part: Part) -> Part:
+    def kept(self, state: RunState, part: Part, sent: Sent) -> Part:
         """Return a part, which is sent now, with arrays that stay as they are.
 
-        The model changes in place: orders of a version share one copy of it, which is
-        that of their messages where these have the numbers as they are.
+        They are those of its message where this has the numbers as they are. The model
+        changes in place: if not, orders of a version share one copy of it.
         """
-        if part.arrays is not state.arrays:
-            return part
+        plain = self._choice is None
 
         def copy() -> State:
-            if self._choice is None:
-                record = self._coded(state, state.arrays, wire.Coding())
-                return wire.views_of(record)
-            return copy_of(state.arrays)
+            return wire.views_of(sent.records[0]) if plain else copy_of(state.arrays)
 
-        return replace(part, arrays=self._snapshot.get(state, copy))
+        if part.arrays is state.arrays:
+            return replace(part, arrays=self._snapshot.get(state, copy))
+        return replace(part, arrays=copy()) if plain else part
 
     def fingerprint(self, state: RunState, arrays: State) -> Fingerprint:
         """Return the fingerprint of what is sent; of the full model once a version."""
