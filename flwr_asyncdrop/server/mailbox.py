@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
 _SHORTEST_POLL = 0.002
@@ -26,6 +27,9 @@ class Mailbox:
     push, and each look during a wait, which may last as long as the SuperLink is gone.
     What either raises ends the push or the wait.
 
+    With `packs` the arrays of a record travel as one, unless the grid is in this
+    process: its clients need a `CodecMod`.
+
     `duplicates` counts second replies to a message, which are thrown away.
     """
 
@@ -37,12 +41,14 @@ class Mailbox:
         sleep: Callable[[float], None] = time.sleep,
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
+        packs: bool = False,
     ) -> None:
         self._grid = SteadyGrid.of(grid, timer=timer, sleep=sleep, patiently=patiently)
         self._timer = timer
         self._sleep = sleep
         self._check = check
         self._patiently = patiently
+        self._packs = packs and self._grid.may_block
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
 
@@ -51,7 +57,7 @@ class Mailbox:
 
         GridError if that was tried again, and failed.
         """
-        return self._grid.push(message)
+        return self._grid.push(wire.packed_message(message) if self._packs else message)
 
     @property
     def has_ray_workers(self) -> bool:
