@@ -8,6 +8,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.server.dead_workers import DeadWorkers
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
 _SHORTEST_POLL = 0.002
@@ -31,6 +32,7 @@ class Mailbox:
     process: its clients need a `CodecMod`.
 
     `duplicates` counts second replies to a message, which are thrown away.
+    `dead_workers` recognises replies that no device has made.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Mailbox:
         self._packs = packs and self._grid.may_block
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
+        self.dead_workers = DeadWorkers(self._grid.has_ray_workers, self._grid.patience)
 
     def push(self, message: Message) -> str | None:
         """Send a message; return its id, or None if the grid did not take it.
@@ -58,11 +61,6 @@ class Mailbox:
         GridError if that was tried again, and failed.
         """
         return self._grid.push(wire.packed_message(message) if self._packs else message)
-
-    @property
-    def has_ray_workers(self) -> bool:
-        """Whether replies come from Flower's simulation, whose workers may die."""
-        return self._grid.has_ray_workers
 
     @property
     def pushes_fail(self) -> bool:

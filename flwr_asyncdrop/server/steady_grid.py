@@ -70,7 +70,7 @@ class SteadyGrid(Grid):
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._grid = grid
-        self._patience = patience
+        self.patience = patience
         self._insists = insists
         self._timer = timer
         self._sleep = sleep
@@ -223,7 +223,7 @@ class SteadyGrid(Grid):
 
         if not self.may_block:
             return call()
-        left = self._patience - self._outages.duration(_PUSH)
+        left = self.patience - self._outages.duration(_PUSH)
         return TimedCall(call).result(left)
 
     def _look_for_nodes(self) -> list[int]:
@@ -232,7 +232,7 @@ class SteadyGrid(Grid):
         if self._look is not None and self._look.is_under_way:
             raise TimeoutError("the call before has not returned yet")
         self._look = TimedCall(lambda: list(self._grid.get_node_ids()))
-        return self._look.result(min(_NODES_SECONDS, self._patience))
+        return self._look.result(min(_NODES_SECONDS, self.patience))
 
     def _attempt(
         self, name: str, call: Callable[[], _T], *, ends_run: bool = False
