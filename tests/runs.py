@@ -25,6 +25,7 @@ from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.run import Run as ServerRun
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.server.train_settings import TrainSettings
 
@@ -164,7 +165,8 @@ class Run:
 
     def __post_init__(self):
         time = {"timer": self.grid.timer, "sleep": self.grid.sleep}
-        self.mailbox, self.nodes = Mailbox(self.grid, **time), Nodes(self.grid, **time)
+        grid = SteadyGrid.of(self.grid, patience=self.patience, **time)
+        self.mailbox, self.nodes = Mailbox(grid, **time), Nodes(grid, **time)
         self.recorder = Recorder(self.in_flight, 1 + self.queue_ahead)
         if self.seconds:
             self.profiles = tuple(DeviceProfile(s) for s in self.seconds)

@@ -50,6 +50,8 @@ class Deployment:
         takes it along when it dies (Flower's default).
     supernodes : sequence of sequence of str
         Commands that the SuperNodes' arguments are added to, taken in turn.
+    database : str
+        The SuperLink's; a file in `home` unless given.
     **environment : str
         Variables of all processes, on top of this process's.
 
@@ -66,6 +68,7 @@ class Deployment:
         *,
         survives_superlink: bool = False,
         supernodes: Sequence[Sequence[str]] = (("flower-supernode",),),
+        database: str = "",
         **environment: str,
     ) -> None:
         self.home = home
@@ -93,7 +96,7 @@ class Deployment:
         else:
             self._apis = ["--host", _HOST, "--port", str(fleet)]
         self._apis += ["--control-api-address", f"{_HOST}:{control}"]
-        self._apis += ["--database", str(home / "superlink.db")]
+        self._apis += ["--database", database or str(home / "superlink.db")]
         if survives_superlink:
             self._apis += ["--isolation", "process"]
         self._processes: list[subprocess.Popen[bytes]] = []

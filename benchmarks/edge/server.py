@@ -1,8 +1,8 @@
-"""A server that sends one task at a time, to one SuperNode after the other."""
+"""A server that sends tasks which take no time, to one SuperNode or to all at once."""
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Answer:
         The SuperNode's.
     seconds : float
         From pushing the task to having the reply; for a task that was pushed ahead,
-        from the reply before.
+        and where all SuperNodes have tasks at once, from the reply before.
     process, parent : int
         Numbers of the process that did the task, and of its parent.
     draw : float
@@ -59,14 +59,16 @@ def main(grid: Grid, context: Context) -> None:
     settings = context.run_config
     nodes = _wait_for_nodes(grid, int(settings["nodes"]))
     output = Path(str(settings["output"]))
-    for answer in _ask_in_turns(
-        Mailbox(grid),
-        nodes,
-        blocks=int(settings["blocks"]),
-        tasks=int(settings["tasks"]),
-        ahead=int(settings["ahead"]),
-        coding=wire.Coding(str(settings["codec"]), str(settings["codec"])),
-    ):
+    codec, tasks = str(settings["codec"]), int(settings["tasks"])
+    tensors = int(settings["tensors"])
+    mailbox = Mailbox(grid, packs=bool(settings["packs"]))
+    sender = _Sender(mailbox, wire.Coding(codec, codec), tensors)
+    if settings["at-once"]:
+        answers = _ask_all(sender, nodes, tasks)
+    else:
+        blocks, ahead = int(settings["blocks"]), int(settings["ahead"])
+        answers = _ask_in_turns(sender, nodes, blocks, tasks, ahead)
+    for answer in answers:
         with output.open("a") as file:
             file.write(f"{json.dumps(asdict(answer))}\n")
 
@@ -87,61 +89,80 @@ def _wait_for_nodes(grid: Grid, count: int) -> list[int]:
 
 
 def _ask_in_turns(
-    mailbox: Mailbox,
-    nodes: Sequence[int],
-    *,
-    blocks: int,
-    tasks: int,
-    ahead: int,
-    coding: wire.Coding,
+    sender: "_Sender", nodes: Sequence[int], blocks: int, tasks: int, ahead: int
 ) -> Iterator[Answer]:
     for block in range(blocks):
         for node in nodes:
-            yield from _ask(mailbox, node, block, tasks, ahead, coding)
+            yield from _ask(sender, node, block, tasks, ahead)
 
 
 def _ask(
-    mailbox: Mailbox,
-    node: int,
-    block: int,
-    tasks: int,
-    ahead: int,
-    coding: wire.Coding,
+    sender: "_Sender", node: int, block: int, tasks: int, ahead: int
 ) -> Iterator[Answer]:
     """Have a SuperNode do tasks one after the other, with some pushed ahead."""
-    out = [_push(mailbox, node, coding) for _ in range(min(tasks, 1 + ahead))]
+    out = [sender.push(node) for _ in range(min(tasks, 1 + ahead))]
     since = time.perf_counter()
     for number in range(tasks):
-        reply = mailbox.wait([out.pop(0)], _PATIENCE)
+        reply = sender.wait([out.pop(0)])
         now = time.perf_counter()
-        if reply is None or reply.has_error():
-            raise RuntimeError(f"node {node}: {reply and reply.error}")
-        metrics = reply.content["metrics"]
-        yield Answer(
-            block,
-            number,
-            int(metrics["partition"]),
-            now - since,
-            int(metrics["process"]),
-            int(metrics["parent"]),
-            metrics["draw"],
-            metrics["cpu"],
-        )
+        yield _answer(reply, block, number, now - since)
         # Another reply may be there already, and this one's time is over.
         since = time.perf_counter() if not out else now
         if number + len(out) + 1 < tasks:
-            out.append(_push(mailbox, node, coding))
+            out.append(sender.push(node))
 
 
-def _push(mailbox: Mailbox, node: int, coding: wire.Coding) -> str:
-    weights = {"weights": torch.rand(_MEGABYTE_OF_FLOATS)}
-    content = RecordDict(
-        {
-            "arrays": wire.encode_weights(weights, coding),
-            "config": ConfigRecord(coding.entries("arrays")),
-        }
+def _ask_all(sender: "_Sender", nodes: Sequence[int], tasks: int) -> Iterator[Answer]:
+    """Have all SuperNodes do tasks until there are so many answers."""
+    out = {sender.push(node): node for node in nodes}
+    since = time.perf_counter()
+    for number in range(tasks):
+        reply = sender.wait(out)
+        now = time.perf_counter()
+        yield _answer(reply, 0, number, now - since)
+        since = now
+        node = out.pop(reply.metadata.reply_to_message_id)
+        out[sender.push(node)] = node
+
+
+def _answer(reply: Message, block: int, number: int, seconds: float) -> Answer:
+    metrics = reply.content["metrics"]
+    return Answer(
+        block,
+        number,
+        int(metrics["partition"]),
+        seconds,
+        int(metrics["process"]),
+        int(metrics["parent"]),
+        metrics["draw"],
+        metrics["cpu"],
     )
-    message = Message(content, dst_node_id=node, message_type="train")
-    if (message_id := mailbox.push(message)) is None:
-        raise RuntimeError(f"no task could be pushed to node {node}")
-    return message_id
+
+
+@dataclass(frozen=True)
+class _Sender:
+    """Sends a megabyte of weights in so many tensors."""
+
+    mailbox: Mailbox
+    coding: wire.Coding
+    tensors: int
+
+    def push(self, node: int) -> str:
+        count = _MEGABYTE_OF_FLOATS // self.tensors
+        weights = {f"weights.{i}": torch.rand(count) for i in range(self.tensors)}
+        content = RecordDict(
+            {
+                "arrays": wire.encode_weights(weights, self.coding),
+                "config": ConfigRecord(self.coding.entries("arrays")),
+            }
+        )
+        message = Message(content, dst_node_id=node, message_type="train")
+        if (message_id := self.mailbox.push(message)) is None:
+            raise RuntimeError(f"no task could be pushed to node {node}")
+        return message_id
+
+    def wait(self, message_ids: Collection[str]) -> Message:
+        reply = self.mailbox.wait(message_ids, _PATIENCE)
+        if reply is None or reply.has_error():
+            raise RuntimeError(f"a task was lost: {reply and reply.error}")
+        return reply

@@ -1,4 +1,4 @@
-"""A Flower mod that reads coded weights, and codes what training has changed."""
+"""A Flower mod that reads what is coded and packed, and answers in kind."""
 
 from contextlib import suppress
 
@@ -23,18 +23,32 @@ class CodecMod:
     def __call__(
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> Message:
-        """Decode a task, pass it on, and code the reply."""
-        found = wire.read_coding(message)
-        if found is None:
-            return call_next(message, context)
-        key, coding = found
-        record = wire.records_of(message.content, ArrayRecord)[key]
-        sent = wire.decode_weights(record, coding)
-        message.content[key] = wire.to_record(sent)
-        reply = call_next(message, context)
-        if coding.up and not reply.has_error():
-            _code(reply, sent, coding, Residuals(context, message))
+        """Unpack and decode a task, pass it on, and do the same to the reply."""
+        content = wire.unpacked(message.content)
+        if content is message.content:
+            return _with_code(message, context, call_next)
+        message.content = content
+        reply = _with_code(message, context, call_next)
+        if not reply.has_error():
+            reply.content = wire.packed(reply.content)
         return reply
+
+
+def _with_code(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
+    """Decode a task if it is coded, pass it on, and code the reply then."""
+    found = wire.read_coding(message)
+    if found is None:
+        return call_next(message, context)
+    key, coding = found
+    record = wire.records_of(message.content, ArrayRecord)[key]
+    sent = wire.decode_weights(record, coding)
+    message.content[key] = wire.to_record(sent)
+    reply = call_next(message, context)
+    if coding.up and not reply.has_error():
+        _code(reply, sent, coding, Residuals(context, message))
+    return reply
 
 
 def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> None:

@@ -10,6 +10,9 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import in_interval
 from flwr_asyncdrop.wire.codec import PRESETS, Codec, codec
 
+PACKED = "packed"
+"""Tensors as they are, and one array of all of them on the way to real devices."""
+
 _SHARES = in_interval("(0, 1)")
 _LADDER = tuple(PRESETS[name] for name in ("none", "q8", "q4", "q2"))
 
@@ -59,6 +62,11 @@ class CodecChoice(ABC):
         """Whether devices keep what coding has cost them, which no checkpoint has."""
         return self.typical.feedback
 
+    @property
+    def rounds(self) -> bool:
+        """Whether any number may travel as another one."""
+        return True
+
     @abstractmethod
     def choose(self, link: Link, sizes: Sizes) -> Codec:
         """Return the codec of a device's next task.
@@ -83,6 +91,11 @@ class OneCodec(CodecChoice):
     def label(self) -> str:
         """The codec's name."""
         return self.typical.name
+
+    @property
+    def rounds(self) -> bool:
+        """Whether any number may travel as another one."""
+        return (self.typical.down, self.typical.up) != (None, None)
 
     def choose(self, link: Link, sizes: Sizes) -> Codec:
         """Return it."""
@@ -127,11 +140,13 @@ class AutoCodec(CodecChoice):
 def codec_choice(given: str | Codec | CodecChoice | None) -> CodecChoice | None:
     """Return what chooses the codecs; None if everything travels as it is.
 
-    `given` is ``"auto"``, the name of a codec, a codec, or what chooses. ConfigError
-    for anything else.
+    `given` is ``"auto"``, ``"packed"``, the name of a codec, a codec, or what chooses.
+    ConfigError for anything else.
     """
     if isinstance(given, CodecChoice):
         return given
+    if given == PACKED:
+        return OneCodec(PRESETS["none"])
     if given == "auto":
         return AutoCodec()
     if isinstance(given, str):

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import GridError, GridLostError
+from flwr_asyncdrop.flower_internals.identity import unsent_copy
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import RunState
@@ -159,7 +160,7 @@ class _Sent:
     complete: bool = False
     waiting: dict[str, int] = field(default_factory=dict)
     replies: dict[int, Message] = field(default_factory=dict)
-    # Those that may have to be sent again in another form.
+    # Those that may have to be sent again, as they were or in another form.
     messages: dict[int, Message] = field(default_factory=dict)
 
 
@@ -242,8 +243,7 @@ class ClientEvaluator(Evaluator):
         else:
             if name is not None:
                 sent.waiting[name] = place
-                if self._again is not None:
-                    sent.messages[place] = message
+                sent.messages[place] = message
 
     def _wait(self, sent: _Sent) -> None:
         while sent.waiting:
@@ -258,9 +258,13 @@ class ClientEvaluator(Evaluator):
 
     def _keep(self, sent: _Sent, message: Message) -> None:
         place = sent.waiting.pop(message.metadata.reply_to_message_id)
-        if self._again is not None:
-            other = self._again(sent.messages.pop(place), message)
-            if other is not None:
-                self._send(sent, place, other)
-                return
-        sent.replies[place] = message
+        asked = sent.messages.pop(place)
+        other = None
+        if self._mailbox.dead_workers.answered(message):
+            other = unsent_copy(asked)
+        elif self._again is not None:
+            other = self._again(asked, message)
+        if other is None:
+            sent.replies[place] = message
+        else:
+            self._send(sent, place, other)

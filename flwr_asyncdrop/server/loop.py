@@ -17,7 +17,6 @@ from flwr_asyncdrop.exceptions import (
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
-from flwr_asyncdrop.server.dead_workers import DeadWorkers
 from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
 from flwr_asyncdrop.server.frozen_tasks import bring_frozen
@@ -65,7 +64,6 @@ class AsyncLoop:
         self._probe = probe
         self._resumed = resumed
         self._duplicates_before = run.state.duplicates
-        self._dead_workers = DeadWorkers(mailbox.has_ray_workers, stopping.patience)
 
     def run(self) -> None:
         """Run to the end.
@@ -256,7 +254,7 @@ class AsyncLoop:
         state, message_id = self.state, arrival.message_id
         late = message_id in state.late
         # The order is still out if this ends the run: a run that resumes has it.
-        nobody = self._dead_workers.answered(arrival.message)
+        nobody = self._mailbox.dead_workers.answered(arrival.message)
         order = (state.late if late else state.in_flight).pop(message_id)
         if arrival.message is None:
             self._no_reply(order)

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.server.dead_workers import DeadWorkers
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
 _SHORTEST_POLL = 0.002
@@ -26,7 +28,11 @@ class Mailbox:
     push, and each look during a wait, which may last as long as the SuperLink is gone.
     What either raises ends the push or the wait.
 
+    With `packs` the arrays of a record travel as one, unless the grid is in this
+    process: its clients need a `CodecMod`.
+
     `duplicates` counts second replies to a message, which are thrown away.
+    `dead_workers` recognises replies that no device has made.
     """
 
     def __init__(
@@ -37,26 +43,24 @@ class Mailbox:
         sleep: Callable[[float], None] = time.sleep,
         check: Callable[[], None] | None = None,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
+        packs: bool = False,
     ) -> None:
         self._grid = SteadyGrid.of(grid, timer=timer, sleep=sleep, patiently=patiently)
         self._timer = timer
         self._sleep = sleep
         self._check = check
         self._patiently = patiently
+        self._packs = packs and self._grid.may_block
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
+        self.dead_workers = DeadWorkers(self._grid.has_ray_workers, self._grid.patience)
 
     def push(self, message: Message) -> str | None:
         """Send a message; return its id, or None if the grid did not take it.
 
         GridError if that was tried again, and failed.
         """
-        return self._grid.push(message)
-
-    @property
-    def has_ray_workers(self) -> bool:
-        """Whether replies come from Flower's simulation, whose workers may die."""
-        return self._grid.has_ray_workers
+        return self._grid.push(wire.packed_message(message) if self._packs else message)
 
     @property
     def pushes_fail(self) -> bool:

@@ -70,17 +70,17 @@ class SteadyGrid(Grid):
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._grid = grid
-        self._patience = patience
+        self.patience = patience
         self._insists = insists
         self._timer = timer
         self._sleep = sleep
         self._patiently = patiently
         self._outages = Outages(patience, timer)
         pull = OneByOne(pull_function(grid) or (lambda ids: grid.pull_messages(ids)))
-        self._may_block = not answers_at_once(grid)
-        if self._may_block:
+        self.may_block = not answers_at_once(grid)
+        if self.may_block:
             end_without_daemons()
-        self._pulls = ThreadedPulls(pull) if self._may_block else direct_pulls(pull)
+        self._pulls = ThreadedPulls(pull) if self.may_block else direct_pulls(pull)
         self._has_pulled = False
         self.has_ray_workers = has_ray_workers(grid)
         self._node_ids: list[int] | None = None
@@ -226,18 +226,18 @@ class SteadyGrid(Grid):
         def call() -> list[str | None]:
             return list(self._grid.push_messages([message]))
 
-        if not self._may_block:
+        if not self.may_block:
             return call()
-        left = self._patience - self._outages.duration(_PUSH)
+        left = self.patience - self._outages.duration(_PUSH)
         return TimedCall(call).result(left)
 
     def _look_for_nodes(self) -> list[int]:
-        if not self._may_block:
+        if not self.may_block:
             return list(self._grid.get_node_ids())
         if self._look is not None and self._look.is_under_way:
             raise TimeoutError("the call before has not returned yet")
         self._look = TimedCall(lambda: list(self._grid.get_node_ids()))
-        return self._look.result(min(_NODES_SECONDS, self._patience))
+        return self._look.result(min(_NODES_SECONDS, self.patience))
 
     def _attempt(
         self, name: str, call: Callable[[], _T], *, ends_run: bool = False

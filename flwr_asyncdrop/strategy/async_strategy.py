@@ -235,7 +235,12 @@ class AsyncStrategy(Arguments):
             patiently=signals.at_once,
         )
         nodes = Nodes(grid, sleep=signals.sleep)
-        mailbox = Mailbox(grid, check=signals.check, patiently=signals.at_once)
+        mailbox = Mailbox(
+            grid,
+            check=signals.check,
+            patiently=signals.at_once,
+            packs=self.codec is not None,
+        )
         # A simulated fleet keeps its size.
         keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
         node_ids = nodes.wait_for(max(self.sampling.needed, keeps), timeout)

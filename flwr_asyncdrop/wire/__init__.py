@@ -40,6 +40,13 @@ from flwr_asyncdrop.wire.frozen import (
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
 from flwr_asyncdrop.wire.npy import array_bytes, from_record, to_record, views_of
+from flwr_asyncdrop.wire.packing import (
+    is_packed,
+    packed,
+    packed_message,
+    unpack,
+    unpacked,
+)
 from flwr_asyncdrop.wire.records import records_of
 from flwr_asyncdrop.wire.replies import (
     Expected,
@@ -85,12 +92,15 @@ __all__ = [
     "from_record",
     "frozen_entries",
     "is_coded",
+    "is_packed",
     "is_probe",
     "kept_entries",
     "lacks_frozen",
     "left_out",
     "make_probe",
     "make_task",
+    "packed",
+    "packed_message",
     "read_coding",
     "read_config",
     "read_evaluation",
@@ -102,6 +112,8 @@ __all__ = [
     "read_task",
     "records_of",
     "to_record",
+    "unpack",
+    "unpacked",
     "views_of",
     "without_frozen",
 ]

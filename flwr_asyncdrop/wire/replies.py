@@ -17,6 +17,7 @@ from flwr_asyncdrop.wire.devices import DeviceReport, read_report
 from flwr_asyncdrop.wire.frozen import asks_for_frozen
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
 from flwr_asyncdrop.wire.npy import array_bytes
+from flwr_asyncdrop.wire.packing import is_packed, unpack
 from flwr_asyncdrop.wire.records import records_of
 from flwr_asyncdrop.wire.tasks import RecordKeys
 
@@ -133,6 +134,7 @@ def _array_records(content: RecordDict, expected: Expected) -> list[ArrayRecord]
             "the trained state_dict",
         )
     (arrays,) = records.values()
+    arrays = _unpacked(arrays, expected.shapes)
     _check_names(arrays, expected.shapes)
     found = [arrays]
     for name, record in extra.items():
@@ -142,9 +144,23 @@ def _array_records(content: RecordDict, expected: Expected) -> list[ArrayRecord]
                 f"the reply lacks the record {name!r} that came with the task: return "
                 "what the algorithm's local objective gives",
             )
+        record = _unpacked(record, expected.extra[name])
         _check_names(record, expected.extra[name])
         found.append(record)
     return found
+
+
+def _unpacked(record: ArrayRecord, names: Collection[str]) -> ArrayRecord:
+    if not is_packed(record):
+        return record
+    try:
+        return unpack(record, len(names))
+    except ValueError as error:
+        raise ReplyError(
+            "codec",
+            f"the arrays that came back as one cannot be told apart: {error}; let "
+            "CodecMod() pack the reply",
+        ) from error
 
 
 def _check_names(arrays: ArrayRecord, names: Collection[str]) -> None:

@@ -53,7 +53,7 @@ def one_of_two_workers_dead(handle):
 def test_a_simulated_run_is_the_one_without_it(
     algorithm, tmp_path, caplog, monkeypatch
 ):
-    whole = run(tmp_path / "whole", algorithm, fraction_evaluate=0.0)
+    whole = run(tmp_path / "whole", algorithm)
     caplog.clear()
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     broken = run(
@@ -61,7 +61,6 @@ def test_a_simulated_run_is_the_one_without_it(
         algorithm,
         handler=one_of_two_workers_dead(client),
         around=as_if_on_ray,
-        fraction_evaluate=0.0,
     )
     assert broken == whole
     kinds = {line.get("kind") for line in broken["history"]}

@@ -1,9 +1,10 @@
 import threading
 import time
+from itertools import count
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.callbacks import Callback
@@ -14,6 +15,7 @@ from tests.grids import HandlerGrid
 from tests.runs import Run, plus_one
 
 PATIENCE = 20.0
+DIED = "<class 'ray.exceptions.ActorDiedError'>:<'The actor died unexpectedly'>"
 
 
 @pytest.fixture
@@ -282,3 +284,20 @@ class TestClientEvaluator:
         assert [number for number, _ in aggregated] == [1, 2, 3]
         assert run.recorder.due == [("clients", number) for number in (1, 2, 3)]
         assert run.state.updates == 6
+
+    def test_an_evaluation_that_a_dead_worker_answered_is_sent_again(self):
+        numbers = count()
+
+        def handle(message):
+            if next(numbers) in (1, 3):
+                return Message(Error(code=0, reason=DIED), reply_to=message)
+            return measure(message)
+
+        grid = HandlerGrid(handle)
+        grid.has_ray_workers = True
+        evaluator, aggregated = clients(grid)
+        evaluator.submit(state(4.0), 1)
+        assert list(evaluator.collect(finish=True))
+        assert aggregated == [(1, [1, 2, 3])]
+        assert [m.metadata.dst_node_id for m in grid.pushed] == [1, 2, 3, 2, 2]
+        assert weight(grid.pushed[-1].content["arrays"]) == 4.0

@@ -1,6 +1,8 @@
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.mailbox import Mailbox
 from tests.grids import HandlerGrid, echo
 
@@ -95,3 +97,17 @@ def test_a_grid_that_can_block_is_not_polled_in_a_sleep():
     sent = box.push(message())
     assert box.wait([sent], timeout=5) is not None
     assert grid.waited > 0
+
+
+@pytest.mark.parametrize("is_far", [False, True])
+def test_the_arrays_of_a_message_travel_as_one_to_what_is_far(is_far):
+    grid = HandlerGrid(echo)
+    grid.answers_at_once = not is_far
+    box = Mailbox(grid, timer=grid.timer, sleep=grid.sleep, packs=True)
+    arrays = wire.to_record({"a": torch.ones(2), "b": torch.zeros(3)})
+    task = Message(RecordDict({"arrays": arrays}), 3, "train", ttl=60)
+    assert box.push(task) is not None
+    (sent,) = grid.pushed
+    assert wire.is_packed(sent.content["arrays"]) == is_far
+    assert (sent.metadata.ttl, sent.metadata.dst_node_id) == (60, 3)
+    assert len(task.content["arrays"]) == 2

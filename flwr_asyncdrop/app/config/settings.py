@@ -15,6 +15,7 @@ from flwr_asyncdrop.app.config.ranges import (
 )
 from flwr_asyncdrop.app.data import DATASET_NAMES
 from flwr_asyncdrop.app.models import MODEL_NAMES
+from flwr_asyncdrop.fleet.codecs import PACKED
 from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy, LatePolicy
 from flwr_asyncdrop.parameters import (
     A_PATH,
@@ -63,8 +64,8 @@ class Settings:
     )
     codec: str = parameter(
         "none",
-        "compression both ways: none | q8 | q4 | q2 | topk-q4 | auto (by bandwidth)",
-        one_of(*PRESETS, "auto"),
+        "compression: none | packed | q8 | q4 | q2 | topk-q4 | auto (by bandwidth)",
+        one_of(*PRESETS, PACKED, "auto"),
     )
     seed: int = parameter(0, "random seed", at_least(0))
 
