@@ -106,7 +106,7 @@ class Coder:
         key = same, coding.down, coding.down_seed
         if key not in self._again:
             self._again[key] = weights, wire.encode_weights(weights, coding)
-        return [ArrayRecord(dict(self._again[key][1])), *extra]
+        return [wire.copy_of_record(self._again[key][1]), *extra]
 
     def kept(self, state: RunState, part: Part, sent: Sent) -> Part:
         """Return a part, which is sent now, with arrays that stay as they are.
@@ -149,7 +149,7 @@ class Coder:
         if coding.down not in records:
             records[coding.down] = wire.encode_weights(arrays, coding)
         # A record of its own: a ClientApp in this process may change its message.
-        return ArrayRecord(dict(records[coding.down]))
+        return wire.copy_of_record(records[coding.down])
 
     def _say(
         self, device: int, coding: wire.Coding, link: Link, sizes: tuple[int, int]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.readable import shown
-from flwr_asyncdrop.wire.npy import Layout, read_layout, view_array
+from flwr_asyncdrop.wire.npy import Layout, numpy_dtype, read_layout, view_array
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -27,7 +27,7 @@ def read_sound_array(
     ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or ``"variance"``.
     The tensor may lie on the array's own bytes: it is only read.
     """
-    wanted = torch.empty(0, dtype=dtype).numpy().dtype
+    wanted = numpy_dtype(dtype)
     try:
         # What it claims to be, before any memory is spent on it.
         _check_layout(name, read_layout(array), shape, wanted)

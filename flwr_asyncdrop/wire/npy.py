@@ -6,7 +6,8 @@ bring a pickle nor make the server allocate more than they carry.
 """
 
 import math
-from functools import lru_cache
+from copy import copy
+from functools import cache, lru_cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ def write_array(tensor: Tensor) -> Array:
     if not values.flags.c_contiguous:
         return Array(values)
     data = b"".join((_header(values.dtype, values.shape), values.data))
-    return Array(str(values.dtype), values.shape, _STYPE, data)
+    return Array(_name(values.dtype), values.shape, _STYPE, data)
 
 
 def read_layout(array: Array) -> Layout:
@@ -84,7 +85,7 @@ def view_array(array: Array) -> NDArray[Any]:
     numbers = _numbers(array, layout)
     if not (numbers.size and _is_as_needed(numbers, layout)):
         return numbers.astype(layout.dtype.newbyteorder("="), order="C")
-    return np.asarray(_Bytes(array, layout))
+    return np.asarray(_Writable(numbers))
 
 
 def _numbers(array: Array, layout: Layout) -> NDArray[Any]:
@@ -103,18 +104,13 @@ def _is_as_needed(numbers: NDArray[Any], layout: Layout) -> bool:
     return layout.dtype.isnative and flags.aligned and not layout.fortran
 
 
-class _Bytes:
-    """Bytes as NumPy memory that says it can be written, which PyTorch asks for."""
+class _Writable:
+    """Numbers that say that they can be written, which PyTorch asks for."""
 
-    def __init__(self, array: Array, layout: Layout) -> None:
-        self._data = array.data
-        start = np.frombuffer(array.data, np.uint8).ctypes.data
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": layout.dtype.str,
-            "shape": layout.shape,
-            "data": (start + layout.start, False),
-        }
+    def __init__(self, numbers: NDArray[Any]) -> None:
+        self._numbers = numbers
+        about = numbers.__array_interface__
+        self.__array_interface__ = {**about, "data": (about["data"][0], False)}
 
 
 def views_of(record: ArrayRecord) -> State:
@@ -124,8 +120,19 @@ def views_of(record: ArrayRecord) -> State:
 
 def array_size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Return the bytes that `write_array` makes of a tensor."""
-    numbers = torch.empty(0, dtype=dtype).numpy().dtype
+    numbers = numpy_dtype(dtype)
     return len(_header(numbers, shape)) + math.prod(shape) * numbers.itemsize
+
+
+def copy_of_record(record: ArrayRecord) -> ArrayRecord:
+    """Return a record of its own on the same bytes.
+
+    ``ArrayRecord(dict(record))`` is the same, and takes four times as long.
+    """
+    copied = ArrayRecord()
+    for name, array in record.items():
+        copied[name] = copy(array)
+    return copied
 
 
 def to_record(state: State) -> ArrayRecord:
@@ -153,6 +160,17 @@ def from_record(record: ArrayRecord) -> State:
 def array_bytes(record: ArrayRecord) -> int:
     """Return the size of the arrays on the wire, in bytes."""
     return sum(len(array.data) for array in record.values())
+
+
+@cache
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return NumPy's name of a dtype; TypeError if it has none."""
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
 
 
 @lru_cache(_KNOWN_HEADERS)

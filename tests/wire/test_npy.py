@@ -9,11 +9,17 @@ import hypothesis.extra.numpy as arrays
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.wire.npy import read_array, view_array, write_array
+from flwr_asyncdrop.wire.npy import (
+    copy_of_record,
+    read_array,
+    to_record,
+    view_array,
+    write_array,
+)
 
 DTYPES = (np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_)
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
@@ -88,6 +94,21 @@ def test_what_cannot_be_read_where_it_is_is_copied(array):
 def test_a_view_has_the_bytes_to_itself():
     view = view_array(write_array(torch.arange(1000.0)))  # nobody else has the array
     np.testing.assert_array_equal(view, np.arange(1000.0))
+
+
+def test_a_copy_of_a_record_is_its_own_on_the_same_bytes():
+    record = to_record({"b": torch.ones(3), "a": torch.zeros(2, 2)})
+    copied = copy_of_record(record)
+    assert copied == ArrayRecord(dict(record))
+    assert list(copied) == ["b", "a"]
+    assert all(copied[name].data is record[name].data for name in record)
+    assert copied.object_id == record.object_id
+    copied["b"].data = b"changed"
+    copied["c"] = write_array(torch.ones(1))
+    del copied["a"]
+    assert list(record) == ["b", "a"]
+    assert read_array(record["b"]).tolist() == [1, 1, 1]
+    assert copied.object_id != record.object_id
 
 
 def test_what_is_not_contiguous_is_written_too():
