@@ -41,7 +41,7 @@ def said(monkeypatch, caplog):
             "fraction_evaluate": 0.0,
             **options,
         }
-        strategy(**options).start(grid, arrays, num_rounds=2)
+        strategy(**options).start(grid, arrays, num_rounds=1)
         return [m for m in caplog.messages if m.startswith("memory may run out")]
 
     return start
@@ -61,10 +61,16 @@ def test_what_would_fit_says_nothing(said):
 
 
 def test_buffered_updates_share_versions(said):
-    # Two groups of 16 and what is left of one: 3 versions. 16 changes, 2 at work.
-    assert said(Memory(free=21_000_000), FedBuff, buffer_size=16) == []
-    (line,) = said(Memory(free=20_900_000), FedBuff, buffer_size=16)
+    # Two groups of 16 and what is left of one: 3 versions. A sum, and 2 at work.
+    assert said(Memory(free=6_000_000), FedBuff, buffer_size=16) == []
+    (line,) = said(Memory(free=5_900_000), FedBuff, buffer_size=16)
     assert "about 3 versions" in line
+
+
+def test_changes_that_are_kept_one_by_one_count(said):
+    options = {"buffer_size": 16, "combine": "median"}
+    assert said(Memory(free=21_000_000), FedBuff, **options) == []
+    assert len(said(Memory(free=20_900_000), FedBuff, **options)) == 1
 
 
 def test_nothing_is_said_where_nobody_knows_what_is_free(said):
