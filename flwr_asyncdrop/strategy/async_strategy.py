@@ -78,7 +78,8 @@ class AsyncStrategy(Arguments):
     codec : str, Codec or CodecChoice, optional
         How arrays are compressed on the way to the devices and back: ``"q8"``,
         ``"q4"``, ``"q2"``, ``"topk-q4"``, or ``"auto"`` for as many bits as a device's
-        bandwidth allows. Their ClientApp needs a `CodecMod`. As they are by default.
+        bandwidth allows. With any of these, and with ``"packed"`` alone, they travel to
+        real devices as one. The ClientApp needs a `CodecMod`. As they are by default.
     fleet : callable, optional
         Builds the profiles of a simulated fleet from the number of nodes, e.g.
         `speed_levels`. The run then has a virtual clock and depends on the seed alone.

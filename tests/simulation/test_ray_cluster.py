@@ -17,6 +17,7 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.runs import RunSpec
+from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
@@ -144,3 +145,24 @@ def test_a_node_that_differs_is_refused_by_name(count, caplog, monkeypatch):
             assert runner.num_actors >= 1
     name = socket.gethostname()
     assert f"{name} differs: mark other there and  here; the node" in caplog.text
+
+
+@pytest.mark.parametrize("actors", [nightly(2)])
+def test_a_run_whose_head_is_killed_ends_with_the_cause_and_goes_on(tmp_path, actors):
+    class KillHead(Callback):
+        def on_update(self, state, merged):
+            if state.updates == 6:
+                for process in cluster.nodes[0].family:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+
+    # Longer than a head may be silent.
+    often = {"checkpoint-every": 1, "codec": "q4", "num-rounds": 30, "local-steps": 800}
+    expected = run_on(Backend(), tmp_path / "local", **often, overwrite=True)
+    out = tmp_path / "ray"
+    with RayNodes(2, {"PYTHONPATH": ""}) as cluster:
+        backend = Backend(address=cluster.address, actors=actors)
+        with pytest.raises(RunError, match=r"head of the Ray cluster .* is gone"):
+            run_on(backend, out, [KillHead()], **often)
+    found = run_on(Backend(), out, **often, resume=str(out))
+    assert found[:2] == expected[:2]

@@ -14,6 +14,7 @@ from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
 from flwr_asyncdrop.simulation.ray.actor import CallActor, Place
 from flwr_asyncdrop.simulation.ray.cluster import most_actors
+from flwr_asyncdrop.simulation.ray.head import Head
 from flwr_asyncdrop.simulation.ray.node_facts import Fingerprint, NodeFacts
 
 _log = logging.getLogger("flwr.asyncdrop")
@@ -76,6 +77,7 @@ class Fleet:
         self.starting: dict[Any, Actor] = {}
         self.lost = 0
         self._ray = ray
+        self._head = Head.of(ray)
         self._options = options
         self._timer = timer
         self._here = here
@@ -91,7 +93,10 @@ class Fleet:
         return bool(self._refused)
 
     def top_up(self) -> None:
-        """Start what is missing, if it is time."""
+        """Start what is missing, if it is time; RunError if the head is gone."""
+        self._head.look()
+        if self._head.is_silent:
+            return
         missing = self._options.count - len(self.ready) - len(self.starting)
         if missing and self._timer() >= self._next_start:
             for _ in range(missing):
@@ -120,6 +125,7 @@ class Fleet:
             return
         self.ready.remove(actor)
         self.lost += 1
+        self._head.look(at_once=True)
         self._cause = f"an actor on {actor.place.host} was lost ({one_line(error)})"
         _log.warning("Ray: %s; it is replaced, and what it had runs again", self._cause)
         self._end(actor)
@@ -205,6 +211,8 @@ class Fleet:
         self._end(actor)
 
     def _end(self, actor: Actor) -> None:
+        if self._head.is_silent:
+            return
         with suppress(Exception):  # the cluster may be gone
             self._ray.kill(actor.handle)
 
