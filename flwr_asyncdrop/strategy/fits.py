@@ -2,6 +2,7 @@
 
 import logging
 import math
+from copy import deepcopy
 from dataclasses import dataclass
 
 from flwr_asyncdrop.exceptions import ConfigError
@@ -94,8 +95,10 @@ def demand_of(run: Run, num_updates: int) -> Demand:
     others = _AT_WORK + min(aggregator.collects, num_updates)
     if rules.assignment.masks is not None:
         ranks = run.fleet.num_ranks
+        # A policy may change with every task that it is asked for.
+        assignment = rules.assignment.with_masks(deepcopy(rules.assignment.masks))
         # The slowest gets the smallest.
-        cost = rules.assignment.first_cost(run.state, ranks - 1, ranks)
+        cost = assignment.first_cost(run.state, ranks - 1, ranks)
         return Demand(
             slots,
             slots,

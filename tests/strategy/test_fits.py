@@ -1,6 +1,7 @@
 """A run whose versions in flight may not fit into memory says so before it starts."""
 
 import logging
+from typing import ClassVar
 
 import pytest
 import torch
@@ -8,9 +9,18 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from benchmarks.scale import InstantGrid
-from flwr_asyncdrop import AsyncDrop, AsyncFedAvg, FedBuff, speed_levels
+from flwr_asyncdrop import (
+    AsyncDrop,
+    AsyncFedAvg,
+    AsyncStrategy,
+    FedBuff,
+    speed_levels,
+)
+from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.machine_memory import Memory
+from flwr_asyncdrop.masks import MaskPolicy
+from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.strategy.fits import Demand, most_versions
 
@@ -134,6 +144,28 @@ class TestSubmodels:
         memory = Memory(free=1_000_000, total=2_000_000)
         (line,) = said(memory, **self.options(drop_rate=0.5))
         assert "32 devices in flight keep a submodel of 104 kB each, about" in line
+
+    def test_a_policy_that_changes_with_every_task_is_not_asked_for_it(self, said):
+        class InTurn(MaskPolicy):
+            def __init__(self):
+                self.count = 0
+
+            def choose(self, context):
+                self.count += 1
+                first = self.count
+                return tuple(torch.arange(first, g.size) for g in context.groups)
+
+        class Kept(Callback):
+            sizes: ClassVar[list[int]] = []
+
+            def on_dispatch(self, state, order):
+                self.sizes += [len(kept) for kept in order.part.kept.values()]
+
+        options = self.options(
+            strategy=AsyncStrategy, aggregator=Mixing(), masks=InTurn()
+        )
+        assert said(Memory(free=1), callbacks=[Kept()], **options)
+        assert Kept.sizes[:3] == [3999, 3998, 3997]
 
     def test_devices_that_drop_out_may_leave_room(self, said):
         def losing(count):
