@@ -19,6 +19,7 @@ from flwr_asyncdrop.cli.events import (
     Failed,
     RunProgress,
     Said,
+    Skipped,
     Started,
 )
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
@@ -92,7 +93,7 @@ class RunPool:
     def do(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Event]]:
         """Do all runs; yield what happens to which as it happens.
 
-        The last event of a run is `Ended` or `Failed`.
+        The last event of a run is `Ended`, `Failed` or `Skipped`.
         """
         for run in runs:
             self._threads.submit(self._do, run)
@@ -100,7 +101,7 @@ class RunPool:
         while remaining:
             run, event = self._events.get()
             yield run, event
-            remaining -= isinstance(event, Ended | Failed)
+            remaining -= isinstance(event, Ended | Failed | Skipped)
 
     def _check(self, process: BaseProcess, watch: Watch) -> None:
         """Kill a process that is stopped, which nobody would hear of otherwise."""
@@ -111,12 +112,12 @@ class RunPool:
 
     def _do(self, run: RunSpec) -> None:
         try:
-            end = self._follow(run)
+            end: Event = self._follow(run)
         except Exception as error:
             end = Failed(f"{type(error).__name__}: {error}")
         self._events.put((run, end))
 
-    def _follow(self, run: RunSpec) -> Ended | Failed:
+    def _follow(self, run: RunSpec) -> Ended | Failed | Skipped:
         near, far = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=self._work, args=(run, self._backend, far), name="asyncdrop run"
@@ -129,25 +130,26 @@ class RunPool:
         # The channel ends with the process only if nobody else holds its far end.
         far.close()
         self._events.put((run, Started()))
-        last, failed = RunProgress(), None
+        last: RunProgress = RunProgress()
+        undone: Failed | Skipped | None = None
         watch = Watch(self._limits)
         with near:
             try:
                 while True:
                     while not near.poll(self._limits.interval):
                         self._check(process, watch)
-                    if isinstance(said := near.recv(), Failed):
+                    if isinstance(said := near.recv(), Failed | Skipped):
                         break
                     self._events.put((run, said))
                     last = said if isinstance(said, RunProgress) else last
-                failed = said
+                undone = said
             except EOFError:
                 pass
             except _StuckError as stuck:
-                failed = Failed(str(stuck))
+                undone = Failed(str(stuck))
         process.join()
-        if failed is not None:
-            return failed
+        if undone is not None:
+            return undone
         code = process.exitcode
         return Failed(_how_it_died(code, run.folder / LOG)) if code else Ended(last)
 
