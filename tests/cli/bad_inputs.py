@@ -105,6 +105,8 @@ def cases() -> dict[str, Case]:
         "workers-negative": ((*RUN, "--workers=-1"), "must be in [0, "),
         "ray-address": ((*RAY, "--address=host"), "must be auto, or HOST:PORT"),
         "ray-client": ((*RAY, "--address=ray://host:1"), "must be auto, or HOST:PORT"),
+        "doctor-ray": (("doctor", "--ray=host"), "must be auto, or HOST:PORT"),
+        "doctor-ray-empty": (("doctor", "--ray="), "must be auto, or HOST:PORT"),
         "ray-actors": ((*RAY, "--actors=0"), "must be in [1, 10000]"),
         "ray-gpus": ((*RAY, "--gpus-per-actor=nan"), "'nan' must be in [0, 1024]"),
         "ray-workers": ((*RAY, "--workers=2"), "give --actors instead"),
