@@ -203,12 +203,12 @@ def compare(
     refuse_at_once(missing)
     num_complete = len(runs) - len(missing)
     failed = skipped = 0
-    size, backend = backend.shared(*share_out(jobs, len(missing)))
+    backends = backend.shared(*share_out(jobs, len(missing)))
     with make_display(console, len(runs), num_complete) as display:
         if num_complete:
             display.say(f"{num_complete} of {len(runs)} runs are complete already")
         try:
-            with RunPool(size, backend) as pool:
+            with RunPool(backends) as pool:
                 for run, event in pool.do(missing):
                     display.show(run, event)
                     failed += isinstance(event, Failed)

@@ -167,7 +167,7 @@ def test_a_run_that_somebody_else_does_is_skipped_and_named(tmp_path):
     (run,) = runs_of(tmp_path, VARIANTS[:1], [0])
     with FolderLock(run.folder):
         before = sorted(run.folder.iterdir())
-        with RunPool(1, Backend(), impatient) as pool:
+        with RunPool([Backend()], impatient) as pool:
             events = [event for _, event in pool.do([run])]
         assert sorted(run.folder.iterdir()) == before
     assert events[0] == Started()
