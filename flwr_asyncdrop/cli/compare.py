@@ -144,7 +144,8 @@ def _run_shard(
 ) -> int:
     """Do what is missing of one shard; the table comes with the last of all runs."""
     own, out = arguments.shard, arguments.out
-    agree(out, describe(runs, arguments.seeds, own.count))
+    description = describe(runs, arguments.seeds, own.count)
+    agree(out, description)
     dealt = deal(runs, len(arguments.seeds), own.count)
     try:
         with FolderLock(out, own.lock):
@@ -154,6 +155,8 @@ def _run_shard(
         raise FolderError(
             f"shard {own} of {out} is done by {busy.holder}: let it end"
         ) from None
+    # Again: a network file system may have hidden that another one wrote it, too.
+    agree(out, description)
     found = standing(dealt, own, undone, out)
     for line in found.lines:
         _print(line, console)

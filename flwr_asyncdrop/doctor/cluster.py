@@ -63,7 +63,11 @@ def _check_room(address: str, found: Survey) -> Finding:
 def _check_node(node: NodeReport, *, is_last: bool) -> Finding:
     name = f"node {node.host}"
     if node.trouble:
-        fix = "install and copy there what is here, or run without the node"
+        fix = (
+            "see Ray's logs there, or run without the node"
+            if node.facts is None
+            else "install and copy there what is here, or run without the node"
+        )
         say = problem if is_last else warning
         return say(name, f"{node.trouble}; it is not used", fix)
     facts: Mapping[str, str] = node.facts.facts if node.facts else {}

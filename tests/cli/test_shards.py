@@ -13,6 +13,7 @@ from itertools import product
 
 import pytest
 
+from benchmarks.ray_nodes import RayNodes
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.cli import compare as compare_module
 from flwr_asyncdrop.cli import worker
@@ -26,6 +27,7 @@ from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
+from tests.nightly import NIGHTLY
 
 SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
 VARIANTS = [Variant("one", SETTINGS), Variant("other", {**SETTINGS, "lr": 0.2})]
@@ -207,6 +209,20 @@ def test_a_shard_with_runs_that_were_skipped_has_not_succeeded(
     assert "max. accuracy" not in shown
 
 
+def test_a_description_that_was_replaced_meanwhile_is_noticed(
+    tmp_path, monkeypatch, capsys
+):
+    class Replaces(BusyPool):
+        def do(self, runs):
+            other = describe(runs_of(tmp_path), SEEDS, 2)
+            (tmp_path / DESCRIPTION).write_bytes(other)
+            return super().do(runs)
+
+    monkeypatch.setattr(compare_module, "RunPool", Replaces)
+    assert main([*COMPARE, f"--out={tmp_path}", "--shard=1/2"]) == 2
+    assert "of another comparison (devices 10, now 6" in capsys.readouterr().err
+
+
 def test_a_shard_is_one_process(tmp_path, capsys):
     command = [*COMPARE, f"--out={tmp_path}", "--shard=1/2"]
     with ThreadPoolExecutor(1) as other, FolderLock(tmp_path, Shard(1, 2).lock):
@@ -259,6 +275,22 @@ def test_shards_come_to_what_one_command_does_though_one_is_killed(tmp_path, cap
         out = tmp_path / "alone" / algo / "seed-0"
         assert main(["simulate", f"--algo={algo}", *TINY, f"--out={out}"]) == 0
     assert histories(apart) == histories(tmp_path / "alone")
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+def test_a_shard_on_a_ray_cluster_is_that_of_one_machine(tmp_path, capsys):
+    pytest.importorskip("ray")
+    with RayNodes(1, {"PYTHONPATH": ""}) as nodes:
+        on_ray = ["--backend=ray", f"--address={nodes.address}"]
+        command = [*COMPARE, *on_ray, f"--out={tmp_path / 'ray'}"]
+        assert main([*command, "--shard=2/2"]) == 0
+    shown = capsys.readouterr().out
+    assert "shard 2/2: 1 of its 1 run complete" in shown
+    assert "shard 1/2 lacks 1 of 1 run: async-fedavg seed 0" in shown
+    out = tmp_path / "alone" / "fedbuff" / "seed-0"
+    assert main(["simulate", "--algo=fedbuff", *TINY, f"--out={out}"]) == 0
+    assert histories(tmp_path / "ray") == histories(tmp_path / "alone")
 
 
 def histories(out):
