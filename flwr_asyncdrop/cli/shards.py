@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import lcm
@@ -137,31 +137,47 @@ def standing(
     and what is wrong with one is raised.
     """
     total = len(dealt[own.number - 1])
-    missing, others = undone, []
-    for number, runs in enumerate(dealt, start=1):
-        if number == own.number:
-            continue
-        if lacking := [run for run in runs if read_mark(run.folder) is None]:
-            missing += len(lacking)
-            names = ", ".join(run.name for run in lacking[:_MOST_SHOWN])
-            more = len(lacking) - _MOST_SHOWN
-            others.append(
-                f"shard {number}/{own.count} lacks {len(lacking)} of {_runs(len(runs))}"
-                f": {names}{f' and {more} more' if more > 0 else ''}"
-            )
-    if not missing:
-        missing = sum(not is_complete(run) for runs in dealt for run in runs)
-    if (more := len(others) - _MOST_SHOWN) > 0:
-        others[_MOST_SHOWN:] = [f"{more} more shards lack runs"]
+    others = {
+        Shard(number, own.count): runs
+        for number, runs in enumerate(dealt, start=1)
+        if number != own.number
+    }
+    lacking = _without(others, lambda run: read_mark(run.folder) is not None)
+    if not undone and not lacking:
+        lacking = _without(others, is_complete)
+    missing = undone + sum(map(len, lacking.values()))
+    lines = [
+        f"shard {each} lacks {len(runs)} of {_runs(len(others[each]))}: {_names(runs)}"
+        for each, runs in lacking.items()
+    ]
+    if (more := len(lines) - _MOST_SHOWN) > 0:
+        lines[_MOST_SHOWN:] = [f"{more} more shards lack runs"]
     all_of_them = _runs(sum(map(len, dealt)))
     lines = [
         f"shard {own}: {total - undone} of its {_runs(total)} complete",
-        *others,
+        *lines,
         f"the comparison lacks {missing} of {all_of_them} in {out}"
         if missing
         else f"the comparison is complete: {all_of_them} in {out}",
     ]
     return Standing(tuple(lines), not missing)
+
+
+def _without(
+    shards: Mapping[Shard, Sequence[RunSpec]], is_there: Callable[[RunSpec], bool]
+) -> dict[Shard, list[RunSpec]]:
+    """Return the runs that are not there, of the shards that lack any."""
+    found = {
+        each: [run for run in runs if not is_there(run)]
+        for each, runs in shards.items()
+    }
+    return {each: runs for each, runs in found.items() if runs}
+
+
+def _names(runs: Sequence[RunSpec]) -> str:
+    names = ", ".join(run.name for run in runs[:_MOST_SHOWN])
+    more = len(runs) - _MOST_SHOWN
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def _runs(count: int) -> str:
