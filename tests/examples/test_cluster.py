@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import jsonschema
+import psutil
 import pytest
 import yaml
 
@@ -163,10 +164,12 @@ def test_a_real_ray_in_an_allocation_gives_the_same_history(nodes, tmp_path):
     try:
         done = slurm.batch(ON_RAY, *run, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
-        left = subprocess.run(
-            ["pgrep", "-f", folder], capture_output=True, text=True, check=False
-        )
-        assert left.stdout == ""
+        left = [
+            each.info["cmdline"]
+            for each in psutil.process_iter(["cmdline"])
+            if any(folder in word for word in each.info["cmdline"] or ())
+        ]
+        assert left == []
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     alone = ["simulate", "--algo=fedavg", *SMALL, f"--out={tmp_path / 'alone'}"]
