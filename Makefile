@@ -56,8 +56,10 @@ grpc-e2e: $(VENV_GRPC)/ready
 nightly: setup
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo tests/submodel/test_huggingface.py \
 	    tests/checkpoint/test_kill.py tests/checkpoint/test_moments.py \
-	    tests/cli/test_commands.py tests/e2e/test_frozen.py \
-	    tests/e2e/test_ray_machine_killed.py tests/simulation/test_ray_cluster.py
+	    tests/cli/test_commands.py tests/cli/test_sharded_comparison.py \
+	    tests/doctor/test_cluster.py \
+	    tests/e2e/test_frozen.py tests/e2e/test_ray_machine_killed.py \
+	    tests/examples/test_cluster.py tests/simulation/test_ray_cluster.py
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 	$(BIN)/python -m tests.wire.codec.mutations --count 100000
 	$(MAKE) nightly-chaos

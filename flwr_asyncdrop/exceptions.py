@@ -7,6 +7,7 @@
     ├── CheckpointError        a checkpoint cannot be used
     │   └── DamagedError           its files are not what was written
     ├── FolderError            a run's folder is in use, or cannot be written
+    │   └── FolderInUseError       by somebody else
     ├── DataError              a data set is missing or damaged
     ├── MissingExtraError      a package is missing that an extra brings
     ├── SubmodelError
@@ -22,6 +23,7 @@
     └── Interrupted            a signal stopped the run, which is saved
 """
 
+from pathlib import Path
 from signal import Signals
 
 
@@ -46,6 +48,16 @@ class DamagedError(CheckpointError):
 
 class FolderError(AsyncDropError):
     """A run's folder is in use by somebody else, or its files cannot be written."""
+
+
+class FolderInUseError(FolderError):
+    """A folder is in use by somebody else: `holder` says in words by whom."""
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        super().__init__(
+            f"{folder} is in use by {holder}: let it end, or choose another folder"
+        )
+        self.holder = holder
 
 
 class DataError(AsyncDropError):

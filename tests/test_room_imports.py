@@ -98,7 +98,14 @@ ROOMS: Mapping[str, set[str]] = {
     },
     "client_app": {"app", "exceptions"},
     "server_app": {"app", "exceptions", "flower_internals"},
-    "doctor": {*GROUND, "app", "client", "flower_internals"},
+    "doctor": {
+        *GROUND,
+        "app",
+        "client",
+        "client_app",
+        "flower_internals",
+        "simulation",
+    },
     "cli": {
         *GROUND,
         "algorithms",

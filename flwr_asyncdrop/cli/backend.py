@@ -12,12 +12,12 @@ from flwr_asyncdrop.cli.flags import MOST_WORKERS, between
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
+from flwr_asyncdrop.simulation.gpus import MOST_GPUS, VISIBLE, visible_gpus
 from flwr_asyncdrop.simulation.ray.cluster import AUTO, problem_of_address, room_of
 from flwr_asyncdrop.simulation.ray.runner import MOST_ACTORS
 
 _CLIENT_APP = "flwr_asyncdrop.client_app:app"
 _LOCAL, _RAY = "local", "ray"
-_MOST_GPUS = 1024
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class Backend:
         The share of a GPU that each gets.
     share : int
         Runs side by side, which share what fits.
+    gpus : tuple[str, ...]
+        GPUs of this machine, of which each worker sees one, in turn. In a comparison a
+        run's own process sees the first.
     """
 
     workers: int = 0
@@ -43,6 +46,7 @@ class Backend:
     actors: int = 0
     gpus_per_actor: float = 0.0
     share: int = 1
+    gpus: tuple[str, ...] = ()
 
     def open(self, run: RunSpec) -> LocalGrid:
         """Return the grid of a run, to be closed."""
@@ -54,6 +58,7 @@ class Backend:
                 workers=self.workers,
                 run_config=run.settings,
                 threads_per_worker=config.threads,
+                gpus=self.gpus if self.workers else (),
             )
         # The actors have working folders of their own.
         where = {"data-dir": str(config.data_path)} if config.data_path else {}
@@ -69,14 +74,20 @@ class Backend:
         )
         return LocalGrid(num_nodes=run.devices, run_config=settings, runner=runner)
 
-    def shared(self, size: int, workers: int) -> tuple[int, Self]:
-        """Return how many of `size` runs can be side by side, and what each gets.
+    def shared(self, size: int, workers: int) -> list[Self]:
+        """Return what each of the runs side by side gets, of `size` at the most.
 
         `workers` are each run's, on this machine. ConfigError if the cluster has no
         room for any.
         """
-        if not self.address or not size:
-            return size, replace(self, workers=0 if self.address else workers)
+        if not self.address:
+            each = max(workers, 1)
+            return [
+                replace(self, workers=workers, gpus=_from(self.gpus, place * each))
+                for place in range(size)
+            ]
+        if not size:
+            return []
         fitting = room_of(self.address, 1.0, self.gpus_per_actor)
         if not fitting:
             raise ConfigError(
@@ -84,12 +95,14 @@ class Backend:
                 f"CPU and {self.gpus_per_actor:g} GPU: add a node, or give a smaller "
                 "--gpus-per-actor"
             )
-        return min(size, fitting), replace(self, share=min(size, fitting))
+        count = min(size, fitting)
+        return [replace(self, share=count)] * count
 
     def flags(self) -> str:
         """Return the flags that ask for it, each after a space."""
         if not self.address:
-            return f" --workers {self.workers}" if self.workers else ""
+            workers = f" --workers {self.workers}" if self.workers else ""
+            return workers + (f" --gpus {len(self.gpus)}" if self.gpus else "")
         given = {
             "address": self.address if self.address != AUTO else "",
             "actors": self.actors,
@@ -131,6 +144,14 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
         metavar="FLOAT",
         help="with ray: GPUs for each actor, e.g. 0.25 (default: 0)",
     )
+    parser.add_argument(
+        "--gpus",
+        type=_num_gpus,
+        default=None,
+        metavar="INT",
+        help="spread the processes over so many GPUs of this machine, or all; each "
+        "sees one (default: all see all, and use the first)",
+    )
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
@@ -154,6 +175,11 @@ def backend_of(arguments: argparse.Namespace) -> Backend:
                 "--workers are processes of this machine: with --backend ray give "
                 "--actors instead"
             )
+        if arguments.gpus is not None:
+            raise ConfigError(
+                "--gpus are those of this machine: with --backend ray give "
+                "--gpus-per-actor instead"
+            )
         return Backend(
             address=arguments.address or AUTO,
             actors=arguments.actors or 0,
@@ -163,7 +189,32 @@ def backend_of(arguments: argparse.Namespace) -> Backend:
         if getattr(arguments, name) is not None:
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} is about a Ray cluster: add --backend ray")
-    return Backend(workers=workers or 0)
+    gpus: tuple[str, ...] = ()
+    if arguments.gpus is not None:
+        if hasattr(arguments, "workers") and not workers:
+            raise ConfigError(
+                "--gpus spreads worker processes over GPUs: add --workers"
+            )
+        gpus = visible_gpus(arguments.gpus)
+    return Backend(workers=workers or 0, gpus=gpus)
+
+
+def _from(gpus: tuple[str, ...], first: int) -> tuple[str, ...]:
+    """Return GPUs in turn, from one on."""
+    place = first % len(gpus) if gpus else 0
+    return gpus[place:] + gpus[:place]
+
+
+def _num_gpus(text: str) -> int:
+    """Read a number of GPUs; 0 for all."""
+    if text == "all":
+        return 0
+    try:
+        return between(1, MOST_GPUS)(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be a number of GPUs, or all; {VISIBLE} says which ones"
+        ) from None
 
 
 def _address(text: str) -> str:
@@ -177,6 +228,6 @@ def _gpus(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0.0 <= number <= _MOST_GPUS:
-        raise argparse.ArgumentTypeError(f"{text!r} must be in [0, {_MOST_GPUS}]")
+    if not 0.0 <= number <= MOST_GPUS:
+        raise argparse.ArgumentTypeError(f"{text!r} must be in [0, {MOST_GPUS}]")
     return number

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
@@ -10,7 +11,7 @@ from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import Backend, add_backend, backend_of
 from flwr_asyncdrop.cli.display import make_console, make_display
-from flwr_asyncdrop.cli.events import Failed
+from flwr_asyncdrop.cli.events import Failed, Skipped
 from flwr_asyncdrop.cli.flags import (
     MOST_WORKERS,
     add_flags,
@@ -27,7 +28,9 @@ from flwr_asyncdrop.cli.pool import RunPool, cores, share_out
 from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
+from flwr_asyncdrop.cli.shards import agree, deal, describe, shard, standing
 from flwr_asyncdrop.cli.variants import build_variants
+from flwr_asyncdrop.exceptions import FolderError, FolderInUseError
 from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import comparison_table
 from flwr_asyncdrop.storage.lock import FolderLock
@@ -102,6 +105,13 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         metavar="DIR",
         help="folder of the comparison: a run goes to DIR/ALGORITHM/seed-N",
     )
+    parser.add_argument(
+        "--shard",
+        type=shard,
+        metavar="I/N",
+        help="do part I of N of the runs, e.g. 1/4 on the first of four machines, with "
+        "the same other arguments on each (default: all runs)",
+    )
     add_backend(parser)
     add_flags(parser, algos=algos, without=_WITHOUT)
 
@@ -117,13 +127,57 @@ def run(arguments: argparse.Namespace) -> int:
     out = make_output_folder(arguments.out, "out")
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
     console = make_console()
+    if arguments.shard is not None:
+        return _run_shard(arguments, runs, backend, console)
     with FolderLock(out):
-        num_failed = compare(runs, arguments.jobs, backend, console)
-    if num_failed < len(runs):
-        console.print(comparison_table([out]))
-        line = f"figures and a page with everything: asyncdrop report {out}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    return _FAILED if num_failed else 0
+        undone = compare(runs, arguments.jobs, backend, console)
+    if undone < len(runs):
+        _print_table(out, console)
+    return _FAILED if undone else 0
+
+
+def _run_shard(
+    arguments: argparse.Namespace,
+    runs: Sequence[RunSpec],
+    backend: Backend,
+    console: Console,
+) -> int:
+    """Do what is missing of one shard; the table comes with the last of all runs."""
+    own, out = arguments.shard, arguments.out
+    description = describe(runs, arguments.seeds, own.count)
+    agree(out, description)
+    dealt = deal(runs, len(arguments.seeds), own.count)
+    try:
+        with FolderLock(out, own.lock):
+            share = dealt[own.number - 1]
+            undone = compare(share, arguments.jobs, backend, console)
+    except FolderInUseError as busy:
+        raise FolderError(
+            f"shard {own} of {out} is done by {busy.holder}: let it end"
+        ) from None
+    # Again: a network file system may have hidden that another one wrote it, too.
+    agree(out, description)
+    found = standing(dealt, own, undone, out)
+    for line in found.lines:
+        _print(line, console)
+    if found.is_complete:
+        _print_table(out, console)
+    else:
+        _print(f"report on the whole, when it is there: {_report(out)}", console)
+    return _FAILED if undone else 0
+
+
+def _print_table(out: Path, console: Console) -> None:
+    console.print(comparison_table([out]))
+    _print(f"figures and a page with everything: {_report(out)}", console)
+
+
+def _report(out: Path) -> str:
+    return f"asyncdrop report {out}"
+
+
+def _print(line: str, console: Console) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _what(
@@ -143,27 +197,32 @@ def _what(
 def compare(
     runs: Sequence[RunSpec], jobs: int, backend: Backend, console: Console
 ) -> int:
-    """Do the runs that are missing on so many cores; return how many failed.
+    """Do the runs that are missing on so many cores; return how many are still so.
 
-    On a Ray cluster that is how many runs are side by side.
+    They have failed, or somebody else does them. On a Ray cluster the cores are how
+    many runs are side by side.
     """
     missing = [run for run in runs if not is_complete(run)]
     refuse_at_once(missing)
     num_complete = len(runs) - len(missing)
-    failed = 0
-    size, backend = backend.shared(*share_out(jobs, len(missing)))
+    failed = skipped = 0
+    backends = backend.shared(*share_out(jobs, len(missing)))
     with make_display(console, len(runs), num_complete) as display:
         if num_complete:
             display.say(f"{num_complete} of {len(runs)} runs are complete already")
         try:
-            with RunPool(size, backend) as pool:
+            with RunPool(backends) as pool:
                 for run, event in pool.do(missing):
                     display.show(run, event)
                     failed += isinstance(event, Failed)
+                    skipped += isinstance(event, Skipped)
         except KeyboardInterrupt:
             display.say("interrupted: the same command resumes with what is missing")
             raise
     if failed:
         count = f"{failed} of {len(runs)} runs failed"
         display.say(f"{count}: the same command tries again")
-    return failed
+    if skipped:
+        count = f"{skipped} of {len(runs)} runs skipped"
+        display.say(f"{count}: the same command does what their processes leave")
+    return failed + skipped

@@ -22,6 +22,7 @@ from flwr_asyncdrop.cli.events import (
     Event,
     Failed,
     RunProgress,
+    Skipped,
     Started,
     Waiting,
 )
@@ -66,7 +67,7 @@ class LineDisplay:
                 self.on_progress(run, event)
             case Waiting():
                 self.say(f"waiting  {run.name}: {event.reason}")
-            case Ended() | Failed():
+            case Ended() | Failed() | Skipped():
                 self._num_ended += 1
                 self.on_end(run)
                 self._say_end(run, event)
@@ -85,12 +86,15 @@ class LineDisplay:
     def on_end(self, run: RunSpec) -> None:
         """Tidy up before the line that says how a run has ended."""
 
-    def _say_end(self, run: RunSpec, how: Ended | Failed) -> None:
+    def _say_end(self, run: RunSpec, how: Ended | Failed | Skipped) -> None:
         count = f"[{self._num_ended}/{self._num_runs}]"
         if isinstance(how, Ended):
             seconds = self._timer() - self._started[run.name]
             so_far = _so_far(run, how.progress)
             self.say(f"complete {run.name} {count}: {so_far} in {seconds:,.0f} s")
+            return
+        if isinstance(how, Skipped):
+            self.say(f"skipped  {run.name} {count}: in use by {how.holder}")
             return
         self.say(f"FAILED   {run.name} {count}: {how.reason}")
         if (log := run.folder / LOG).exists():

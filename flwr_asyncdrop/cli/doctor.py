@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
     """Describe the command."""
     parser.description = (
         "Look at versions, GPU, data sets, disk, memory, ports and "
-        "Flower's variables. The exit status is 1 if there is a problem."
+        "Flower's variables, and on demand at a Ray cluster. The exit status is 1 if "
+        "there is a problem."
     )
     parser.add_argument(
         "--data-dir",
@@ -35,11 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
         metavar="DIR",
         help="where the files of runs are to go (default: ./runs)",
     )
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="auto",
+        type=_address,
+        metavar="HOST:PORT",
+        help="look at a Ray cluster too: at its head's address, or without one at the "
+        "cluster that this machine is a node of",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was found."""
-    findings = list(examine(arguments.out, arguments.data_dir))
+    findings = list(examine(arguments.out, arguments.data_dir, arguments.ray))
     try:
         from flwr_asyncdrop.cli.display import make_console
     except ModuleNotFoundError:  # rich, or what the runs need
@@ -86,3 +96,14 @@ def _folder(text: str) -> Path:
     except ModuleNotFoundError:
         return Path(text).expanduser().absolute()
     return folder(text)
+
+
+def _address(text: str) -> str:
+    """Read an address as the other commands do, if what they need is there."""
+    try:
+        from flwr_asyncdrop.simulation.ray.cluster import problem_of_address
+    except ModuleNotFoundError:
+        return text
+    if problem := problem_of_address(text):
+        raise argparse.ArgumentTypeError(problem)
+    return text

@@ -54,10 +54,17 @@ class Failed:
     reason: str
 
 
-Said = RunProgress | Waiting | Failed
+@dataclass(frozen=True)
+class Skipped:
+    """Somebody else has the run: `holder` says in words who."""
+
+    holder: str
+
+
+Said = RunProgress | Waiting | Failed | Skipped
 """What a process says of the run that it does."""
 
-Event = Started | RunProgress | Waiting | Ended | Failed
+Event = Started | RunProgress | Waiting | Ended | Failed | Skipped
 
 
 class Reporter(Callback):

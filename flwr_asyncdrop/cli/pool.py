@@ -19,6 +19,7 @@ from flwr_asyncdrop.cli.events import (
     Failed,
     RunProgress,
     Said,
+    Skipped,
     Started,
 )
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
@@ -50,26 +51,28 @@ def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
 
 
 class RunPool:
-    """A process for each run, `size` of them side by side; a context manager.
+    """A process for each run; a context manager.
 
-    `work`, a function of a module, does a run. If its process dies, or is stopped for
-    longer than `limits` says, the run failed.
+    As many are side by side as there are `backends`, of which each run has one. `work`,
+    a function of a module, does a run. If its process dies, or is stopped for longer
+    than `limits` says, the run failed.
     """
 
     def __init__(
         self,
-        size: int,
-        backend: Backend,
+        backends: Sequence[Backend],
         work: Work = worker.work,
         limits: LivenessLimits = LivenessLimits(),  # noqa: B008  # frozen
     ) -> None:
-        self._backend = backend
+        self._idle: SimpleQueue[Backend] = SimpleQueue()
+        for backend in backends:
+            self._idle.put(backend)
         self._work = work
         self._limits = limits
         # A process is a fork of one that has the imports done, which cost seconds.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([worker.__name__])
-        self._threads = ThreadPoolExecutor(max(size, 1))
+        self._threads = ThreadPoolExecutor(max(len(backends), 1))
         self._events: SimpleQueue[tuple[RunSpec, Event]] = SimpleQueue()
         self._processes: list[BaseProcess] = []
         self._lock = Lock()
@@ -92,7 +95,7 @@ class RunPool:
     def do(self, runs: Sequence[RunSpec]) -> Iterator[tuple[RunSpec, Event]]:
         """Do all runs; yield what happens to which as it happens.
 
-        The last event of a run is `Ended` or `Failed`.
+        The last event of a run is `Ended`, `Failed` or `Skipped`.
         """
         for run in runs:
             self._threads.submit(self._do, run)
@@ -100,7 +103,7 @@ class RunPool:
         while remaining:
             run, event = self._events.get()
             yield run, event
-            remaining -= isinstance(event, Ended | Failed)
+            remaining -= isinstance(event, Ended | Failed | Skipped)
 
     def _check(self, process: BaseProcess, watch: Watch) -> None:
         """Kill a process that is stopped, which nobody would hear of otherwise."""
@@ -110,16 +113,18 @@ class RunPool:
             raise _StuckError(f"its process {number} {trouble}, and was killed")
 
     def _do(self, run: RunSpec) -> None:
+        backend = self._idle.get()
         try:
-            end = self._follow(run)
+            end: Event = self._follow(run, backend)
         except Exception as error:
             end = Failed(f"{type(error).__name__}: {error}")
+        self._idle.put(backend)
         self._events.put((run, end))
 
-    def _follow(self, run: RunSpec) -> Ended | Failed:
+    def _follow(self, run: RunSpec, backend: Backend) -> Ended | Failed | Skipped:
         near, far = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=self._work, args=(run, self._backend, far), name="asyncdrop run"
+            target=self._work, args=(run, backend, far), name="asyncdrop run"
         )
         with self._lock:
             if self._closed:
@@ -129,25 +134,26 @@ class RunPool:
         # The channel ends with the process only if nobody else holds its far end.
         far.close()
         self._events.put((run, Started()))
-        last, failed = RunProgress(), None
+        last: RunProgress = RunProgress()
+        undone: Failed | Skipped | None = None
         watch = Watch(self._limits)
         with near:
             try:
                 while True:
                     while not near.poll(self._limits.interval):
                         self._check(process, watch)
-                    if isinstance(said := near.recv(), Failed):
+                    if isinstance(said := near.recv(), Failed | Skipped):
                         break
                     self._events.put((run, said))
                     last = said if isinstance(said, RunProgress) else last
-                failed = said
+                undone = said
             except EOFError:
                 pass
             except _StuckError as stuck:
-                failed = Failed(str(stuck))
+                undone = Failed(str(stuck))
         process.join()
-        if failed is not None:
-            return failed
+        if undone is not None:
+            return undone
         code = process.exitcode
         return Failed(_how_it_died(code, run.folder / LOG)) if code else Ended(last)
 

@@ -16,7 +16,7 @@ from flwr_asyncdrop.fleet.codecs import codec_choice
 from flwr_asyncdrop.report.runlog import RunLog
 
 LOG = "run.log"
-_MOST_RUNS = 10_000
+MOST_RUNS = 10_000
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def all_runs(
 ) -> list[RunSpec]:
     """Return every variant with every seed, the first seed's first."""
     variants = list(variants)
-    if (total := len(variants) * len(seeds)) > _MOST_RUNS:
-        raise ConfigError(f"{total:,} runs are more than {_MOST_RUNS:,}: compare less")
+    if (total := len(variants) * len(seeds)) > MOST_RUNS:
+        raise ConfigError(f"{total:,} runs are more than {MOST_RUNS:,}: compare less")
     runs = []
     for seed in seeds:
         for variant in variants:
@@ -136,8 +136,8 @@ def _check_same(state: str, recorded: Mapping[str, Any], run: RunSpec) -> None:
 
 def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
     # A key that is younger than the history had its default.
-    before = _effective({**RunConfig().settings, **recorded}, run.config)
-    now = _effective({"devices": run.devices, **run.config.settings}, run.config)
+    before = effective({**RunConfig().settings, **recorded}, run.config)
+    now = effective({"devices": run.devices, **run.config.settings}, run.config)
     # Of a trace, the history has only the file's name.
     if Path(str(before["trace"])).name == Path(str(now["trace"])).name:
         before["trace"] = now["trace"]
@@ -148,7 +148,7 @@ def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
     ]
 
 
-def _effective(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
+def effective(settings: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
     """Return settings with the algorithm's own value for what is left out."""
     found, algorithm = dict(settings), type(config.algorithm).label()
     for name, key in key_table(config.algo).items():

@@ -14,7 +14,14 @@ from pathlib import Path
 from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.backend import Backend
-from flwr_asyncdrop.cli.events import Failed, Reporter, RunProgress, Said, Waiting
+from flwr_asyncdrop.cli.events import (
+    Failed,
+    Reporter,
+    RunProgress,
+    Said,
+    Skipped,
+    Waiting,
+)
 from flwr_asyncdrop.cli.runs import (
     LOG,
     RunSpec,
@@ -23,7 +30,8 @@ from flwr_asyncdrop.cli.runs import (
     progress_of,
     resumed,
 )
-from flwr_asyncdrop.exceptions import AsyncDropError
+from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError
+from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
@@ -54,6 +62,7 @@ def execute(
 
 def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> None:
     """Do a run in a process of its own, which exits with 0 if all is well."""
+    see_only(backend.gpus[0] if backend.gpus else "")
     # Ctrl-C goes to the whole process group; the comparison decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_the_comparison()
@@ -67,6 +76,9 @@ def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> N
                 raise
     except BrokenPipeError:
         sys.exit(_FAILED)  # the comparison is gone
+    except FolderInUseError as busy:
+        channel.send(Skipped(busy.holder))
+        sys.exit(_FAILED)
     except Exception as error:
         known = isinstance(error, AsyncDropError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"

@@ -8,18 +8,24 @@ from pathlib import Path
 from flwr_asyncdrop.doctor.finding import Finding, problem
 
 
-def examine(out: Path, data_dir: Path | None = None) -> Iterator[Finding]:
+def examine(
+    out: Path, data_dir: Path | None = None, ray: str | None = None
+) -> Iterator[Finding]:
     """Check everything that a run needs, and change nothing.
 
-    The files of runs are to go to `out`; `data_dir` has the data sets' folders. A check
-    whose own packages are missing says so.
+    The files of runs are to go to `out`; `data_dir` has the data sets' folders; `ray`
+    is the address of a cluster to look at. A check whose own packages are missing says
+    so.
     """
-    for name, check in (
+    checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("packages", _software),
         ("data", partial(_data, data_dir)),
         ("machine", partial(_machine, out)),
         ("flower", _flower),
-    ):
+    ]
+    if ray:
+        checks.append(("Ray cluster", partial(_cluster, ray, data_dir)))
+    for name, check in checks:
         yield from _unless_missing(name, check)
 
 
@@ -63,6 +69,12 @@ def _machine(out: Path) -> Iterator[Finding]:
     yield from machine.check_output(out)
     yield machine.check_memory()
     yield machine.check_shared()
+
+
+def _cluster(address: str, data_dir: Path | None) -> Iterator[Finding]:
+    from flwr_asyncdrop.doctor.cluster import check_cluster
+
+    yield from check_cluster(address, data_dir)
 
 
 def _flower() -> Iterator[Finding]:

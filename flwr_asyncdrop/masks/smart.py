@@ -50,8 +50,13 @@ def dropped_window(size: int, drop: int, rank: int, num_ranks: int) -> slice:
     """Return which places of the order by descending score a rank drops.
 
     The ``q = drop`` places ``[i * (n // S), +q)`` of ``n``, for rank ``i`` of ``S``; a
-    window that would reach past the end is the last ``q``. The paper has ``q = int(n *
-    rate)``.
+    window that would reach past the end is the last ``q``. So it is in the authors'
+    script; the paper has ``q = int(n * rate)``. With fewer units than ranks all windows
+    would be the first one: there they begin at ``i * (n - q) // (S - 1)``, from the
+    largest scores to the smallest.
     """
-    start = min(rank * (size // num_ranks), size - drop)
+    if size < num_ranks:
+        start = rank * (size - drop) // (num_ranks - 1)
+    else:
+        start = min(rank * (size // num_ranks), size - drop)
     return slice(start, start + drop)

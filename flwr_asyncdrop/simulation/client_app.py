@@ -33,10 +33,10 @@ def load_client_app(source: ClientAppSource) -> ClientApp:
     return app
 
 
-def check_can_be_sent(source: ClientAppSource) -> None:
-    """Raise ConfigError for a function that another process cannot be given."""
+def pickled(source: ClientAppSource) -> bytes:
+    """Pickle a source; ConfigError for a function that no process can be given."""
     try:
-        pickle.dumps(source)
+        return pickle.dumps(source)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise ConfigError(
             f"The ClientApp {source!r} cannot be sent to a worker: {error}; "

@@ -4,7 +4,7 @@ import copy
 import logging
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from threading import RLock
 from typing import ClassVar, Self
@@ -21,6 +21,7 @@ from flwr_asyncdrop.flower_internals.identity import (
     stamp,
 )
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
+from flwr_asyncdrop.simulation.gpus import chosen_gpus
 from flwr_asyncdrop.simulation.runner import ClientCall, InlineRunner, Runner
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
@@ -75,6 +76,10 @@ class LocalGrid(Grid):
         Threads that PyTorch uses in each worker; at least 1.
     runner : Runner | None
         What runs the ClientApp in place of worker processes; closed with the grid.
+    gpus : int | Sequence[str]
+        Over how many of the GPUs that this process sees the workers are spread, or
+        which ones, named as in CUDA_VISIBLE_DEVICES. Each worker sees one of them, in
+        turn: 8 workers and ``gpus=2`` are four on each. By default all see all.
 
     Raises
     ------
@@ -100,10 +105,16 @@ class LocalGrid(Grid):
         run_config: Mapping[str, UserConfigValue] | None = None,
         threads_per_worker: int = 1,
         runner: Runner | None = None,
+        gpus: int | Sequence[str] = 0,
     ) -> None:
         _check_between("num_nodes", num_nodes, 1, MOST_NODES)
         _check_between("workers", workers, 0, MOST_WORKERS)
         _check_between("threads_per_worker", threads_per_worker, 1, MOST_THREADS)
+        if gpus and (runner is not None or not workers):
+            raise ConfigError(
+                f"gpus={gpus!r} spreads worker processes over GPUs: set workers"
+            )
+        gpus = chosen_gpus(gpus)
         assume_identity(_RUN_ID)
         self._run = Run.create_empty(_RUN_ID)
         self._contexts: dict[int, Context] = {}
@@ -128,7 +139,7 @@ class LocalGrid(Grid):
                     "LocalGrid needs a client_app, or a runner that has one."
                 )
             runner = (
-                WorkerPool(client_app, workers, threads_per_worker)
+                WorkerPool(client_app, workers, threads_per_worker, gpus=gpus)
                 if workers
                 else InlineRunner(client_app)
             )

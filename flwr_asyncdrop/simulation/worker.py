@@ -1,6 +1,7 @@
 """The worker process of the local grid."""
 
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -10,6 +11,7 @@ from multiprocessing import connection, parent_process
 import torch
 
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
+from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.runner import ClientCall
 from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, send_failure
 
@@ -17,19 +19,24 @@ from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, send_failur
 def serve(
     channel: socket.socket,
     slots: Sequence[Slot],
-    client_app: ClientAppSource,
+    client_app: bytes,
     threads: int,
+    gpu: str,
 ) -> None:
     """Answer the calls in the slots that the channel's notices name.
 
-    It ends when the grid closes the channel, or when the grid's process ends.
+    `client_app` is a pickled source, and `gpu` the only one that is seen, if any. It
+    ends when the grid closes the channel, or when the grid's process ends.
     """
+    see_only(gpu)
     # Ctrl-C goes to the whole process group; the grid's process decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
-        app = load_client_app(client_app)
+        # Not before: a module may ask for GPUs as it is imported.
+        source: ClientAppSource = pickle.loads(client_app)  # noqa: S301  # the grid's
+        app = load_client_app(source)
     except Exception as error:
         send_failure(channel, str(error))
         return

@@ -9,14 +9,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.simulation.client_app import ClientAppSource, check_can_be_sent
+from flwr_asyncdrop.simulation.client_app import ClientAppSource, pickled
 from flwr_asyncdrop.simulation.fork_server import end_process, start_process
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
@@ -49,6 +49,7 @@ class _Worker:
     channel: socket.socket
     far_end: socket.socket
     watch: Watch
+    gpu: str
     is_ready: bool = False
     held: dict[int, ClientCall] = field(default_factory=dict)
     """The calls that it has, by slot."""
@@ -94,7 +95,8 @@ class WorkerPool(Runner):
 
     A worker that is stopped, or computes nothing though it has a call, is replaced as
     well, and what it had is run again, once: the answer is the same. `limits` says
-    when.
+    when. Of `gpus`, which are names in CUDA_VISIBLE_DEVICES, each worker sees one, in
+    turn; its successor sees the same.
     """
 
     def __init__(
@@ -103,14 +105,14 @@ class WorkerPool(Runner):
         size: int,
         threads: int,
         limits: LivenessLimits = LivenessLimits(),  # noqa: B008  # it is immutable
+        gpus: Sequence[str] = (),
     ) -> None:
         if "forkserver" not in multiprocessing.get_all_start_methods():
             raise ConfigError(
                 "LocalGrid cannot start worker processes on this system, which has no "
                 "fork server; use workers=0."
             )
-        check_can_be_sent(client_app)
-        self._client_app = client_app
+        self._client_app = pickled(client_app)
         # A factory's module may be the script itself.
         self._needs_main = (
             not isinstance(client_app, str) or client_app.partition(":")[0] == _MAIN
@@ -134,8 +136,8 @@ class WorkerPool(Runner):
         # processes that only `close` ends.
         atexit.register(self.close)
         try:
-            for _ in range(size):
-                self._start()
+            for number in range(size):
+                self._start(gpus[number % len(gpus)] if gpus else "")
             while not all(worker.is_ready for worker in self._workers):
                 self.collect(None)
         except BaseException:
@@ -205,16 +207,16 @@ class WorkerPool(Runner):
             slot.close()
         self._selector.close()
 
-    def _start(self) -> _Worker:
+    def _start(self, gpu: str) -> _Worker:
         channel, far_end = socket.socketpair()
         process = self._context.Process(
             target=serve,
-            args=(far_end, self._slots, self._client_app, self._threads),
+            args=(far_end, self._slots, self._client_app, self._threads, gpu),
             name="LocalGrid worker",
         )
         with nullcontext() if self._needs_main else no_main_module():
             start_process(process, self._limits)
-        worker = _Worker(process, channel, far_end, Watch(self._limits))
+        worker = _Worker(process, channel, far_end, Watch(self._limits), gpu)
         sight = look(worker.pid)
         worker.started = None if sight is None else sight.started
         self._workers.append(worker)
@@ -266,7 +268,7 @@ class WorkerPool(Runner):
                     "ClientApp; a script that uses LocalGrid needs "
                     '`if __name__ == "__main__":` around its code.'
                 )
-        successor = self._start()
+        successor = self._start(worker.gpu)
         for slot, call in worker.held.items():
             message_id = call.message.metadata.message_id
             if trouble and message_id not in self._again:

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from flwr_asyncdrop.exceptions import FolderError
+from flwr_asyncdrop.exceptions import FolderInUseError
 from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.storage.whole import changing, make_folder
 
@@ -67,8 +67,10 @@ class FolderLock:
 
     Raises
     ------
+    FolderInUseError
+        On entry, if another one holds the folder.
     FolderError
-        On entry, if another one holds the folder, or nothing can be written there.
+        On entry, if nothing can be written there.
     """
 
     def __init__(self, folder: Path, name: str = _LOCK, patience: float = 0.0) -> None:
@@ -93,10 +95,7 @@ class FolderLock:
                 self._keys.append(self._take())
             except _BusyError as busy:
                 if time.monotonic() >= deadline:
-                    raise FolderError(
-                        f"{self.folder} is in use by {busy}: let it end, or choose "
-                        "another folder"
-                    ) from None
+                    raise FolderInUseError(self.folder, str(busy)) from None
                 time.sleep(_POLL_SECONDS)
             else:
                 return

@@ -80,6 +80,15 @@ def test_a_missing_package_is_a_line(packages, tmp_path):
         assert packages in done.stdout
 
 
+def test_a_cluster_without_ray_is_a_line_that_names_the_extra(tmp_path):
+    done = without("ray", "doctor", "--ray", f"--out={tmp_path}")
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 1
+    shown = " ".join(done.stdout.split())
+    extra = "-> pip install 'flwr-asyncdrop[simulation]'"
+    assert f"problem Ray cluster ray is not installed {extra}" in shown
+
+
 def test_other_commands_name_what_is_missing_in_one_line(tmp_path):
     done = without("torch", "simulate", f"--out={tmp_path / 'run'}")
     assert done.returncode in (1, 2)

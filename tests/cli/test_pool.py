@@ -56,7 +56,7 @@ def done(pool, runs):
 
 
 def test_one_run_after_the_other_each_in_a_process_of_its_own(tmp_path):
-    with RunPool(1, backend=3, work=obedient) as pool:
+    with RunPool([3], work=obedient) as pool:
         events = done(pool, runs(tmp_path, "first", "second"))
     assert [(name, type(event)) for name, event in events] == [
         (name, kind)
@@ -70,7 +70,7 @@ def test_one_run_after_the_other_each_in_a_process_of_its_own(tmp_path):
 
 
 def test_runs_are_side_by_side(tmp_path):
-    with RunPool(2, backend=0, work=obedient) as pool:
+    with RunPool([0, 0], work=obedient) as pool:
         events = pool.do(runs(tmp_path, "stay", "first"))
         ended = next(run for run, event in events if isinstance(event, Ended))
     assert ended.name == "first"
@@ -90,20 +90,20 @@ def test_runs_are_side_by_side(tmp_path):
 def test_a_run_that_fails_or_kills_its_process_does_not_stop_the_others(
     tmp_path, name, reason
 ):
-    with RunPool(1, backend=0, work=obedient) as pool:
+    with RunPool([0], work=obedient) as pool:
         ends = dict(done(pool, runs(tmp_path, name, "last")))
     assert ends[name] == Failed(reason)
     assert isinstance(ends["last"], Ended)
 
 
 def test_a_run_that_no_process_can_have_fails(tmp_path):
-    with RunPool(1, backend=0, work=lambda: None) as pool:
+    with RunPool([0], work=lambda: None) as pool:
         ((_, event),) = done(pool, runs(tmp_path, "first"))
     assert "ickl" in event.reason
 
 
 def test_closing_ends_the_processes_and_starts_no_more(tmp_path):
-    pool = RunPool(1, backend=0, work=obedient)
+    pool = RunPool([0], work=obedient)
     events = pool.do(runs(tmp_path, "stay", "next"))
     assert [next(events)[1] for _ in range(2)] == [
         Started(),
@@ -117,7 +117,7 @@ def test_closing_ends_the_processes_and_starts_no_more(tmp_path):
 
 def test_a_process_that_is_stopped_costs_its_run_and_is_named(tmp_path):
     limits = LivenessLimits(stopped=0.3, interval=0.1)
-    with RunPool(1, backend=0, work=obedient, limits=limits) as pool:
+    with RunPool([0], work=obedient, limits=limits) as pool:
         *_, (_, stopped), (_, started), _, _, (_, ended) = done(
             pool, runs(tmp_path, "stopped", "next")
         )

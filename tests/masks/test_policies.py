@@ -4,11 +4,12 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import DropRate, FullMask, RandomMask, SmartPartition
+from flwr_asyncdrop.masks.smart import dropped_window
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.masks.choosing import choose
 
@@ -155,9 +156,18 @@ class TestSmartPartition:
         assert dropped(SmartPartition(0.25), scores, rank, 9) == sorted(units)
 
     def test_more_ranks_than_units(self):
-        # n // S = 0: every window starts at the largest score.
-        for rank in range(5):
-            assert dropped(SmartPartition(0.5), [1.0, 2.0, 3.0], rank, 5) == [2]
+        # n = 3, q = 1 for five ranks: windows at i * 2 // 4, from the largest on.
+        units = [dropped(SmartPartition(0.5), [1.0, 2.0, 3.0], i, 5) for i in range(5)]
+        assert units == [[2], [2], [1], [1], [0]]
+
+    @given(st.integers(1, 12), st.integers(2, 12), st.integers(0, 11))
+    def test_the_first_window_has_the_largest_and_the_last_one_the_smallest(
+        self, size, ranks, drop
+    ):
+        assume(drop < size and ranks > size)
+        starts = [dropped_window(size, drop, i, ranks).start for i in range(ranks)]
+        assert (starts[0], starts[-1]) == (0, size - drop)
+        assert all(0 <= b - a <= 1 for a, b in itertools.pairwise(starts))
 
     def test_one_rank_drops_the_largest(self):
         assert dropped(SmartPartition(0.25), self.SCORES, 0, 1) == [1, 4]

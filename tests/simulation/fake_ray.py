@@ -75,9 +75,17 @@ class FakeRay:
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
-            {"NodeID": n.name, "Alive": n.alive, "Resources": {"CPU": float(n.room)}}
+            {
+                "NodeID": n.name,
+                "NodeManagerHostname": n.name,
+                "Alive": n.alive,
+                "Resources": {"CPU": float(n.room)},
+            }
             for n in self.node_list
         ]
+
+    def available_resources(self) -> dict[str, float]:
+        return {"CPU": float(sum(n.room for n in self.node_list if n.alive))}
 
     def get_runtime_context(self) -> Any:
         name = self.current.name if self.current else ""
@@ -121,11 +129,19 @@ class FakeRay:
 
     def _fits(self, handle: Handle) -> Callable[[Node], bool]:
         selector = (handle.options.get("label_selector") or {}).values()
-        refused = [name for text in selector for name in text[4:-1].split(",")]
+        refused, wanted = [], []
+        for text in selector:
+            names = text.removeprefix("!in(").removesuffix(")").split(",")
+            (refused if text.startswith("!") else wanted).extend(names)
+        takes_room = handle.options["num_cpus"] > 0
 
         def fits(node: Node) -> bool:
+            if not node.alive or node.name in refused:
+                return False
+            if wanted and node.name not in wanted:
+                return False
             used = sum(other.node is node for other in self.handles)
-            return node.alive and node.name not in refused and used < node.room
+            return used < node.room or not takes_room
 
         return fits
 

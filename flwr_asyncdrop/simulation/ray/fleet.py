@@ -21,7 +21,8 @@ _log = logging.getLogger("flwr.asyncdrop")
 
 # Seconds from a start that failed to the next one: doubled each time, up to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
-_NODE_ID = "ray.io/node-id"
+NODE_ID = "ray.io/node-id"
+"""Ray's label of a node, for the selectors of actors."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Fleet:
 
     def _start(self) -> None:
         options = self._options
-        where = {_NODE_ID: f"!in({','.join(self._refused)})"} if self._refused else None
+        where = {NODE_ID: f"!in({','.join(self._refused)})"} if self._refused else None
         handle = (
             self._ray.remote(CallActor)
             .options(

@@ -143,3 +143,12 @@ def compute_elsewhere(message: Message, context: Context) -> Message:
     code = f"import time; end = time.time() + {seconds}\nwhile time.time() < end: 0"
     subprocess.run([sys.executable, "-c", code], check=True)
     return Message(RecordDict(), reply_to=message)
+
+
+@app.train("visible")
+def visible(message: Message, context: Context) -> Message:
+    """Take a while, so that every worker has something to do."""
+    time.sleep(float(message.content["task"]["number"]))
+    found = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    facts = ConfigRecord({"pid": os.getpid(), "visible": found})
+    return Message(RecordDict({"facts": facts}), reply_to=message)
