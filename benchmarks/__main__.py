@@ -12,12 +12,15 @@ from benchmarks.codec import codec_figures
 from benchmarks.crowd import crowd_figures
 from benchmarks.engine import engine_figures
 from benchmarks.figures import show
+from benchmarks.inflight import inflight_figures
+from benchmarks.large import large_figures
 from benchmarks.loop import loop_figures
 from benchmarks.merge import merge_figures
 from benchmarks.monitoring import monitoring_figures
 from benchmarks.planning import planning_figures
 from benchmarks.ray_runner import ray_figures
 from benchmarks.reports import report_figures
+from benchmarks.scale import scale_figures
 from benchmarks.simulation import DATA_DIR_HELP, simulation_figures
 from benchmarks.submodel import submodel_figures
 from benchmarks.zoo import zoo_figures
@@ -37,6 +40,9 @@ def main() -> None:
             "planning": planning_figures,
             "zoo": zoo_figures,
             "loop": loop_figures,
+            "large": large_figures,
+            "inflight": inflight_figures,
+            "scale": scale_figures,
             "monitoring": monitoring_figures,
             "reports": report_figures,
             "engine": engine_figures,

@@ -1,8 +1,9 @@
-"""The memory that ten thousand virtual devices take, 256 of them in flight."""
+"""What ten and a hundred thousand virtual devices take, 256 of them in flight."""
 
 import logging
 import subprocess
 import sys
+import time
 
 import torch
 from flwr.app import ConfigRecord
@@ -19,7 +20,7 @@ from flwr_asyncdrop.simulation import LocalGrid
 
 __all__ = ["crowd_figures"]
 
-NODES = 10_000
+SIZES = {"10k": 10_000, "100k": 100_000}
 WORKERS = 2
 SETTINGS: dict[str, str | int] = {
     "model": "mlp",
@@ -32,35 +33,52 @@ _BYTES_PER_GB = 1e9
 
 
 def crowd_figures() -> list[Figure]:
-    """Run two rounds of the main job's data and method in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.crowd"],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return [Figure("sim_10k_rss_gb", float(done.stdout.split()[-1]), 4)]
+    """Run two rounds of the main job's data and method, in processes of their own."""
+    figures = []
+    for name, size in SIZES.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.crowd", str(size)],
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        gigabytes, milliseconds = map(float, done.stdout.split()[-2:])
+        figures += [
+            Figure(f"sim_{name}_rss_gb", gigabytes, 4),
+            Figure(f"sim_{name}_ms_per_update", milliseconds),
+        ]
+    return figures
 
 
 class _Peak(Callback):
-    """Looks at the memory of all processes now and then."""
+    """Looks at the memory of all processes now and then, and at this one's CPU time."""
 
     num_bytes = 0
+    _updates = 0
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Look, and remember the most."""
+        if self._updates == 0:
+            self._first = time.process_time()
+        self._updates += 1
+        self._last = time.process_time()
         if state.updates % _UPDATES_PER_LOOK == 0:
             self.num_bytes = max(self.num_bytes, resident_bytes())
 
+    @property
+    def ms_per_update(self) -> float:
+        """CPU milliseconds of an update, of this process with its grid."""
+        return (self._last - self._first) / (self._updates - 1) * 1e3
+
 
 def main() -> None:
-    """Run, and print gigabytes."""
+    """Run, and print gigabytes and milliseconds."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     config, peak = RunConfig.parse(SETTINGS), _Peak()
     torch.set_num_threads(config.threads)
     with LocalGrid(
         "flwr_asyncdrop.client_app:app",
-        num_nodes=NODES,
+        num_nodes=int(sys.argv[1]),
         workers=WORKERS,
         run_config={**SETTINGS},
     ) as grid:
@@ -70,7 +88,7 @@ def main() -> None:
             num_rounds=config.num_rounds,
             train_config=ConfigRecord({"lr": config.lr}),
         )
-    print(peak.num_bytes / _BYTES_PER_GB)
+    print(peak.num_bytes / _BYTES_PER_GB, peak.ms_per_update)
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def scale_figures() -> list[Figure]:
             for size in SIZES
         }
         figures += [
-            Figure(f"{clock}_{_short(size)}_ms_per_update", value)
+            Figure(f"server_ms_{clock}_{_short(size)}", value)
             for size, value in best.items()
         ]
         ratio = best[SIZES[-1]] / best[SIZES[0]]

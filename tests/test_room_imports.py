@@ -21,6 +21,7 @@ PACKAGE = ROOT.name
 GROUND = {
     "exceptions",
     "extras",
+    "machine_memory",
     "parameters",
     "paths",
     "readable",
@@ -32,6 +33,7 @@ GROUND = {
 ROOMS: Mapping[str, set[str]] = {
     "exceptions": set(),
     "readable": set(),
+    "machine_memory": set(),
     "seeding": {"exceptions"},
     "extras": {"exceptions"},
     "references": {"exceptions"},

@@ -71,10 +71,16 @@ class Aggregator(Stateless, ABC):
     waits_for : int
         Updates after which the global model changes, if devices that have delivered
         wait for that before they get a new task; 1 if nobody waits.
+    updates_per_version : int
+        Updates after which the global model changes, whoever waits.
+    collects : int
+        Times the memory of the model that it keeps until then.
     """
 
     needs_base: ClassVar[bool] = False
     waits_for: int = 1
+    updates_per_version: int = 1
+    collects: int = 0
 
     def extra(self, state: State) -> Mapping[str, State]:
         """Return what every task carries beside the model; nothing by default.

@@ -3,12 +3,13 @@
 from typing import ClassVar
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
-from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
+from flwr_asyncdrop.aggregation.changes import Mean
+from flwr_asyncdrop.aggregation.collected import collected
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.parameters import at_least
-from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
+from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import State, check_fits
 
 
@@ -27,7 +28,8 @@ class Buffered(Aggregator):
     weighting : callable
         ``s``, from an update to its weight.
     combine : callable
-        Makes one change of the K: FedBuff's mean by default, or see `combiner`.
+        Makes one change of the K: FedBuff's mean by default, or see `combiner`. Any but
+        a `Mean` needs the K changes one by one, each as large as the model.
     server_lr, momentum : float
         Of the `ServerStep`.
     waits : bool
@@ -41,41 +43,40 @@ class Buffered(Aggregator):
         size: int,
         *,
         weighting: Weighting = constant,
-        combine: Combiner = mean_change,
+        combine: Combiner = Mean(),  # noqa: B008  # frozen
         server_lr: float = 1.0,
         momentum: float = 0.0,
         waits: bool = False,
     ) -> None:
         at_least(1).check("buffer_size", size)
-        self.size = size
+        self.size = self.updates_per_version = size
         self.waits_for = size if waits else 1
         self._weighting = weighting
-        self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
-        self._changes: list[Change] = []
+        self._collected = collected(size, combine, waits=waits)
+        self.collects = self._collected.models
         self._velocity: State = {}
 
     def merge(self, state: State, update: Update) -> bool:
         """Collect the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
         weight = self._weighting(update) * update.discount
-        self._changes.append(change_of(update, weight))
-        return len(self._changes) >= self.size and self.flush(state)
+        self._collected.add(state, update, weight)
+        return len(self._collected) >= self.size and self.flush(state)
 
     def flush(self, state: State) -> bool:
         """Take the step with the updates that are there."""
-        if not self._changes:
+        if not len(self._collected):
             return False
-        combined = self._combine(state, self._changes)
+        combined = self._collected.take(state)
         self._server_step.take_(state, combined, self._velocity)
-        self._changes.clear()
         return True
 
     def state_dict(self) -> StateDict:
-        """Return the changes that wait for the next step, and the velocity."""
-        return {"changes": to_plain(self._changes), "velocity": dict(self._velocity)}
+        """Return what waits for the next step, and the velocity."""
+        return {**self._collected.state_dict(), "velocity": dict(self._velocity)}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore both."""
-        self._changes = from_plain(list[Change], state["changes"])
+        self._collected.load_state_dict(state)
         self._velocity = dict(state["velocity"])

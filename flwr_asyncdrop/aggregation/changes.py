@@ -78,6 +78,17 @@ def mean_change(
     return mean
 
 
+@dataclass(frozen=True)
+class Mean:
+    """`mean_change` with a normaliser, as a combination of changes."""
+
+    normaliser: Normaliser = "size"
+
+    def __call__(self, state: State, changes: Sequence[Change]) -> State:
+        """Return the mean."""
+        return mean_change(state, changes, self.normaliser)
+
+
 def shares_of(changes: Sequence[Change], normaliser: Normaliser) -> list[float]:
     """Return the ``c_i`` of `mean_change`; without the counts for ``"counts"``."""
     if normaliser == "examples":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from flwr_asyncdrop.aggregation.changes import Change, Normaliser, mean_change
+from flwr_asyncdrop.aggregation.changes import Change, Mean, Normaliser
 from flwr_asyncdrop.aggregation.robust import trimmed_change
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import in_interval
@@ -35,7 +35,7 @@ def combiner(
         )
     in_interval("[0, 0.5)").check("trim", trim)
     if name == "mean":
-        return partial(mean_change, normaliser=normaliser)
+        return Mean(normaliser)
     if count < _FEWEST:
         raise ConfigError(
             f"combine={name!r} cannot tell the outlier among {count} updates: collect "

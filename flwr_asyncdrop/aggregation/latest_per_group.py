@@ -67,8 +67,8 @@ class LatestPerGroup(Aggregator):
     ) -> None:
         at_least(1).check("buffer_size", size)
         at_least(1).check("num_groups", num_groups)
-        self.size = size
-        self._num_groups = num_groups
+        self.size = self.updates_per_version = size
+        self._num_groups = self.collects = num_groups
         self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
         self._latest = _Latest()

@@ -177,14 +177,14 @@ class OutlierGuard:
         They may move as far as the model as a whole does, in proportion to its weights.
         """
         usual = {group: _median(known, group) for group in sizes}
-        for group, size in sizes.items():
-            if size <= self._factor * usual[group]:
-                continue
-            weights = _size_of_weights(state, group)
+        large = [g for g, size in sizes.items() if not size <= self._factor * usual[g]]
+        known_weights = _sizes_of_weights(state) if large else {}
+        for group in large:
+            size, weights = sizes[group], _size_of(known_weights, group)
             if group.startswith(_STATISTIC):
                 most = self._factor * weights
             else:
-                share = usual[ALL] / _size_of_weights(state)
+                share = usual[ALL] / _size_of(known_weights, ALL)
                 most = max(self._factor * share, _SMALL) * weights
             if size > most:
                 raise _refusal(
@@ -194,9 +194,10 @@ class OutlierGuard:
 
     def _check_first(self, state: State, sizes: Sizes, accepted: list[Sizes]) -> None:
         """Refuse a change that is far larger than the weights themselves."""
-        model = _size_of_weights(state)
+        known_weights = _sizes_of_weights(state)
+        model = _size_of(known_weights, ALL)
         for group, size in sizes.items():
-            weights = _size_of_weights(state, group)
+            weights = _size_of(known_weights, group)
             if group.startswith(_STATISTIC):
                 most = _LARGE_STATISTIC * max(weights, 1.0)
             else:
@@ -225,20 +226,21 @@ def _median(known: list[Sizes], group: str) -> float:
 
 
 @torch.no_grad()
-def _size_of_weights(state: State, group: str = ALL) -> float:
-    """Return the root mean square of a group of tensors of the model.
-
-    Where these are all zero it is that of all weights, or 1 if all are zero.
-    """
+def _sizes_of_weights(state: State) -> Sizes:
+    """Return the root mean squares of the model, by group and of all weights."""
     totals: _Totals = {}
     for name, tensor in state.items():
-        wanted = _is_number(tensor) and (
-            is_weight(name, tensor) if group == ALL else group_of(name, tensor) == group
-        )
-        if wanted:
-            _add(totals, group, _length(tensor), tensor)
-    size = _root_mean_squares(totals).get(group, 0.0)
-    return size or (1.0 if group == ALL else _size_of_weights(state))
+        if _is_number(tensor):
+            length = _length(tensor)
+            _add(totals, group_of(name, tensor), length, tensor)
+            if is_weight(name, tensor):
+                _add(totals, ALL, length, tensor)
+    return _root_mean_squares(totals)
+
+
+def _size_of(weights: Sizes, group: str) -> float:
+    """Return that of a group; where it is zero that of all weights, or 1."""
+    return weights.get(group, 0.0) or weights.get(ALL, 0.0) or 1.0
 
 
 def _add(totals: _Totals, group: str, length: float, tensor: Tensor) -> None:

@@ -82,7 +82,7 @@ class ProductBuffered(Aggregator):
     ) -> None:
         at_least(1).check("buffer_size", size)
         NORMALISERS.check("normaliser", normaliser)
-        self.size = size
+        self.size = self.updates_per_version = self.collects = size
         self.waits_for = size if waits else 1
         self._weighting = weighting
         self._normaliser: Normaliser = normaliser

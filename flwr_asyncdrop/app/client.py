@@ -64,7 +64,7 @@ frozen = FrozenMod(lambda context: initial_model(_config(context)))
 def train(message: Message, context: Context) -> Message:
     """Train the submodel that the server sent on this device's samples."""
     work = DeviceWork.open(message, context)
-    records = message.content.array_records
+    records = wire.records_of(message.content, ArrayRecord)
     extra = {n: wire.from_record(r) for n, r in records.items() if n != _KEYS.arrays}
     state = read_client_state(context, work.partition)
     task = work.local_task(
@@ -109,7 +109,7 @@ class DeviceWork:
     def open(cls, message: Message, context: Context) -> Self:
         """Turn a message into what it asks for."""
         config = _config(context)
-        arrays = message.content.array_records[_KEYS.arrays]
+        arrays = wire.records_of(message.content, ArrayRecord)[_KEYS.arrays]
         model = load_submodel(initial_model(config), wire.from_record(arrays))
         return cls.of(config, wire.read_task(message), context, model)
 

@@ -42,7 +42,7 @@ def _with_code(
     if found is None:
         return call_next(message, context)
     key, coding = found
-    record = message.content.array_records[key]
+    record = wire.records_of(message.content, ArrayRecord)[key]
     sent = wire.decode_weights(record, coding)
     message.content[key] = wire.to_record(sent)
     reply = call_next(message, context)
@@ -53,7 +53,7 @@ def _with_code(
 
 def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> None:
     """Code the arrays of a reply; one that the server will refuse stays as it is."""
-    records = reply.content.array_records.items()
+    records = wire.records_of(reply.content, ArrayRecord).items()
     key, record = next(
         ((key, record) for key, record in records if record.keys() == sent.keys()),
         ("", None),

@@ -78,7 +78,7 @@ class FrozenMod:
         return found
 
     def _kept(self, context: Context, wanted: str) -> ArrayRecord | None:
-        record = context.state.array_records.get(_PREFIX + wanted)
+        record = wire.records_of(context.state, ArrayRecord).get(_PREFIX + wanted)
         return None if record is None else _checked(wire.from_record(record), wanted)
 
     def _of_own(
@@ -89,7 +89,7 @@ class FrozenMod:
             return None
         own = self._own(context)
         tensors = own.state_dict() if isinstance(own, nn.Module) else own
-        sent = message.content.array_records[part.record]
+        sent = wire.records_of(message.content, ArrayRecord)[part.record]
         state = {
             name: value
             for name, value in tensors.items()
@@ -111,6 +111,6 @@ def _checked(state: State, sha256: str) -> ArrayRecord | None:
 
 def _keep(context: Context, sha256: str, frozen: ArrayRecord) -> None:
     """Keep the frozen tensors of this version, and of no other, on the device."""
-    for key in [k for k in context.state.array_records if k.startswith(_PREFIX)]:
+    for key in [k for k in context.state if k.startswith(_PREFIX)]:
         del context.state[key]
     context.state[_PREFIX + sha256] = frozen

@@ -101,7 +101,7 @@ def save_personal(
 
 def _sent(message: Message, name: str) -> Tensor:
     """Return a tensor as the server sent it; the model's record comes first."""
-    records = message.content.array_records.values()
+    records = wire.records_of(message.content, ArrayRecord).values()
     record = next(record for record in records if name in record)
     return wire.from_record(ArrayRecord({name: record[name]}))[name]
 
@@ -139,7 +139,7 @@ def _check_stored(name: str, stored: Tensor, full: tuple[int, ...]) -> None:
 def _stored(context: Context, message: Message) -> tuple[State, State]:
     """Return what the device has kept: values at full size, and which of them."""
     values_key, known_key = _keys(message)
-    records = context.state.array_records
+    records = wire.records_of(context.state, ArrayRecord)
     if values_key not in records:
         return {}, {}
     values = wire.from_record(records[values_key])

@@ -1,7 +1,7 @@
 """Error feedback: what coding has cost a device's changes, and adds to later ones."""
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor
 
 from flwr_asyncdrop import wire
@@ -24,7 +24,7 @@ class Residuals:
         self._context = context
         self._key = _KEY + device_of(message)
         self._kept = wire.read_kept(message)
-        record = context.state.array_records.get(self._key)
+        record = wire.records_of(context.state, ArrayRecord).get(self._key)
         self._full: State = {} if record is None else wire.from_record(record)
 
     def added_to(self, changes: State) -> State:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from flwr.app import Context, Message
+from flwr.app import ArrayRecord, Context, Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.submodel import State
@@ -21,7 +21,7 @@ def read_client_state(context: Context, partition: int) -> dict[str, State]:
     prefix = f"{_PREFIX}.{partition}."
     return {
         key.removeprefix(prefix): wire.from_record(record)
-        for key, record in context.state.array_records.items()
+        for key, record in wire.records_of(context.state, ArrayRecord).items()
         if key.startswith(prefix)
     }
 
@@ -31,7 +31,7 @@ def write_client_state(
 ) -> None:
     """Replace a device's state."""
     prefix = f"{_PREFIX}.{partition}."
-    for key in [k for k in context.state.array_records if k.startswith(prefix)]:
+    for key in [k for k in context.state if k.startswith(prefix)]:
         del context.state[key]
     for name, state in states.items():
         context.state[prefix + name] = wire.to_record(state)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from flwr_asyncdrop.client.memory import left_in_container
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.machine_memory import left_in_container
 from flwr_asyncdrop.readable import readable_bytes
 
 _DRIVER = Path("/proc/driver/nvidia/version")

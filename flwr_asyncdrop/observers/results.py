@@ -111,7 +111,7 @@ def aggregate_metrics(
 def _is_finite(record: RecordDict) -> bool:
     return all(
         isfinite(number)
-        for metrics in record.metric_records.values()
+        for metrics in wire.records_of(record, MetricRecord).values()
         for value in metrics.values()
         for number in (value if isinstance(value, list) else [value])
     )

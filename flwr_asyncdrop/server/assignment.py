@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import nn
 
-from flwr_asyncdrop.exceptions import CapacityError, ConfigError
+from flwr_asyncdrop.exceptions import CapacityError, ConfigError, ShapeError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
@@ -212,8 +212,16 @@ def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
 
 
 def _num_bytes(shapes: Mapping[str, tuple[int, ...]], state: RunState) -> int:
-    """Return the size of tensors of these shapes and the state's types."""
+    """Return the size of tensors of these shapes and the state's types.
+
+    ShapeError if the model lacks one.
+    """
     tensors = state.frozen.tensors | state.arrays
+    if missing := sorted(shapes.keys() - tensors.keys()):
+        raise ShapeError(
+            f"the model's arrays lack {missing[0]!r}, which its plan has: start with "
+            "the arrays of the model that was planned"
+        )
     return sum(
         math.prod(shape) * tensors[name].element_size()
         for name, shape in shapes.items()

@@ -106,24 +106,22 @@ class Coder:
         key = same, coding.down, coding.down_seed
         if key not in self._again:
             self._again[key] = weights, wire.encode_weights(weights, coding)
-        return [ArrayRecord(dict(self._again[key][1])), *extra]
+        return [wire.copy_of_record(self._again[key][1]), *extra]
 
-    def kept(self, state: RunState, part: Part) -> Part:
+    def kept(self, state: RunState, part: Part, sent: Sent) -> Part:
         """Return a part, which is sent now, with arrays that stay as they are.
 
-        The model changes in place: orders of a version share one copy of it, which is
-        that of their messages where these have the numbers as they are.
+        They are those of its message where this has the numbers as they are. The model
+        changes in place: if not, orders of a version share one copy of it.
         """
-        if part.arrays is not state.arrays:
-            return part
+        plain = self._choice is None
 
         def copy() -> State:
-            if self._choice is None:
-                record = self._coded(state, state.arrays, wire.Coding())
-                return wire.views_of(record) or copy_of(state.arrays)
-            return copy_of(state.arrays)
+            return wire.views_of(sent.records[0]) if plain else copy_of(state.arrays)
 
-        return replace(part, arrays=self._snapshot.get(state, copy))
+        if part.arrays is state.arrays:
+            return replace(part, arrays=self._snapshot.get(state, copy))
+        return replace(part, arrays=copy()) if plain else part
 
     def fingerprint(self, state: RunState, arrays: State) -> Fingerprint:
         """Return the fingerprint of what is sent; of the full model once a version."""
@@ -151,7 +149,7 @@ class Coder:
         if coding.down not in records:
             records[coding.down] = wire.encode_weights(arrays, coding)
         # A record of its own: a ClientApp in this process may change its message.
-        return ArrayRecord(dict(records[coding.down]))
+        return wire.copy_of_record(records[coding.down])
 
     def _say(
         self, device: int, coding: wire.Coding, link: Link, sizes: tuple[int, int]

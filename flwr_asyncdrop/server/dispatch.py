@@ -168,7 +168,7 @@ class Dispatcher:
             round=server_round,
             base_version=state.version,
             lr_factor=self.rules.settings.schedule.factor(state.fastest_updates),
-            part=self._coder.kept(state, part)
+            part=self._coder.kept(state, part, sent)
             if self.rules.keeps_base
             else part.without_arrays(),
             cost=cost,

@@ -172,7 +172,7 @@ def _check_mod(frozen: Frozen, reply: Message) -> None:
                 "name: True to the strategy",
             )
         return
-    for arrays in reply.content.array_records.values():
+    for arrays in wire.records_of(reply.content, ArrayRecord).values():
         found = next((name for name in arrays if name in frozen.tensors), None)
         if found is not None:
             raise ReplyError(

@@ -10,6 +10,7 @@ from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
 _POLL = 0.5
 _PAUSE = 20  # times as long as a look
+_LONGEST_PAUSE = 10.0  # a look may have waited for a grid that was gone
 
 
 class Nodes:
@@ -39,8 +40,8 @@ class Nodes:
 
         The same tuple as before if nothing has changed. A grid with ``has_all_nodes``
         is asked once. With `recent` it may be what was seen up to 20 times as long ago
-        as it took to look, so that looking takes little of the time. GridError if the
-        grid fails and has never named any.
+        as it took to look, and at most 10 s ago, so that looking takes little of the
+        time. GridError if the grid fails and has never named any.
         """
         began = self._timer()
         known = self._has_all_nodes or (recent and began < self._look_again_at)
@@ -48,8 +49,9 @@ class Nodes:
             named = self._grid.get_node_ids()
             if named != self._named:
                 self._named, self._ids = named, tuple(sorted(named))
-            took = self._timer() - began
-            self._look_again_at = began + _PAUSE * took
+            ended = self._timer()
+            pause = min(_PAUSE * (ended - began), _LONGEST_PAUSE)
+            self._look_again_at = ended + pause
         return self._ids
 
     def wait_for(self, count: int, patience: float) -> list[int]:

@@ -93,6 +93,11 @@ class SteadyGrid(Grid):
         return grid if isinstance(grid, cls) else cls(grid, **options)
 
     @property
+    def answers_at_once(self) -> bool:
+        """Whether no call waits for anything far away, as if the nodes were here."""
+        return not self._may_block
+
+    @property
     def pushes_fail(self) -> bool:
         """Whether the last push has failed."""
         return self._outages.is_failing(_PUSH)

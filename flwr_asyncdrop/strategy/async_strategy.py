@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from flwr_asyncdrop.machine_memory import Memory
 from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.observers.results import ResultCollector
 from flwr_asyncdrop.observers.rounds import RoundLog
@@ -19,6 +20,7 @@ from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.strategy.construction import Arguments
+from flwr_asyncdrop.strategy.fits import check_memory
 from flwr_asyncdrop.strategy.legacy import check_no_legacy
 from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
@@ -260,6 +262,12 @@ class AsyncStrategy(Arguments):
             timeout,
             self.evaluate_every,
             self.max_seconds,
+        )
+        check_memory(
+            run,
+            stopping.num_updates,
+            holds_messages=grid.answers_at_once,
+            memory=Memory.here(),
         )
         _log_amount(stopping)
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)

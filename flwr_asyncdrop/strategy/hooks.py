@@ -201,8 +201,11 @@ class RoundHooks(Callback):
         The collector has the same records of metrics: their values may change.
         """
         content, key = reply.content, self._weighting_key
-        arrays = [_parts_of(record) for record in content.array_records.values()]
-        metrics = content.metric_records.values()
+        arrays = [
+            _parts_of(record)
+            for record in wire.records_of(content, ArrayRecord).values()
+        ]
+        metrics = wire.records_of(content, MetricRecord).values()
         return [*arrays, *((id(record), record.get(key)) for record in metrics)]
 
     def _refuse_arrays(self) -> NoReturn:

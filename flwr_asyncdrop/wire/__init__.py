@@ -39,7 +39,13 @@ from flwr_asyncdrop.wire.frozen import (
 )
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
-from flwr_asyncdrop.wire.npy import array_bytes, from_record, to_record, views_of
+from flwr_asyncdrop.wire.npy import (
+    array_bytes,
+    copy_of_record,
+    from_record,
+    to_record,
+    views_of,
+)
 from flwr_asyncdrop.wire.packing import (
     is_packed,
     packed,
@@ -47,6 +53,7 @@ from flwr_asyncdrop.wire.packing import (
     unpack,
     unpacked,
 )
+from flwr_asyncdrop.wire.records import records_of
 from flwr_asyncdrop.wire.replies import (
     Expected,
     Reply,
@@ -83,6 +90,7 @@ __all__ = [
     "bring",
     "coded_bytes",
     "completed",
+    "copy_of_record",
     "decode_change",
     "decode_weights",
     "encode_changes",
@@ -109,6 +117,7 @@ __all__ = [
     "read_report",
     "read_sound_array",
     "read_task",
+    "records_of",
     "to_record",
     "unpack",
     "unpacked",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.readable import shown
-from flwr_asyncdrop.wire.npy import Layout, read_array, read_layout
+from flwr_asyncdrop.wire.npy import Layout, numpy_dtype, read_layout, view_array
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -25,12 +25,13 @@ def read_sound_array(
     and so far from the largest number of their dtype that no difference, square or sum
     overflows; a running variance must not be negative. Else ReplyError, of kind
     ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or ``"variance"``.
+    The tensor may lie on the array's own bytes: it is only read.
     """
-    wanted = torch.empty(0, dtype=dtype).numpy().dtype
+    wanted = numpy_dtype(dtype)
     try:
         # What it claims to be, before any memory is spent on it.
         _check_layout(name, read_layout(array), shape, wanted)
-        values = read_array(array).astype(wanted, copy=False)
+        values = view_array(array).astype(wanted, copy=False)
     except ValueError as error:
         raise ReplyError(
             "unreadable",
@@ -67,9 +68,8 @@ def check_values(name: str, values: NDArray[Any]) -> None:
     # Squares of it are finite. Half precision would be left with too little: it may
     # use all that it has.
     limit = max(math.sqrt(float(np.finfo(numbers.dtype).max)), _HALF_MAX)
-    # A NaN goes through min and max, and fails both comparisons.
-    with np.errstate(invalid="ignore"):
-        lowest, highest = float(numbers.min()), float(numbers.max())
+    # A NaN is the least and the largest, and fails both comparisons.
+    lowest, highest = map(float, torch.aminmax(torch.from_numpy(numbers)))
     if not (lowest >= -limit and highest <= limit):
         raise ReplyError(
             "non-finite",

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,6 +26,7 @@ from flwr_asyncdrop.submodel.types import STATISTICS, State
 from flwr_asyncdrop.wire.arrays import check_values, read_sound_array
 from flwr_asyncdrop.wire.codec import Scheme, scheme
 from flwr_asyncdrop.wire.npy import CODED, array_size, read_array, write_array
+from flwr_asyncdrop.wire.records import records_of
 
 _SMALLEST = 256  # numbers; a code of fewer would hardly be smaller
 _RECORD = "asyncdrop-codec-record"
@@ -84,7 +85,7 @@ def read_coding(message: Message) -> tuple[str, Coding] | None:
 
     None if they travel as they are.
     """
-    for config in message.content.config_records.values():
+    for config in records_of(message.content, ConfigRecord).values():
         if _RECORD in config:
             values: dict[str, Any] = {n: config[key] for n, key in _FIELDS.items()}
             return str(config[_RECORD]), Coding(**values)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
+from flwr_asyncdrop.wire.records import records_of
+
 _DEVICE = "asyncdrop-device"
 _PROBE = "asyncdrop-greeting"
 _LARGEST = 1e15
@@ -40,7 +42,7 @@ def add_report(reply: Message, report: DeviceReport) -> None:
 
 def read_report(message: Message) -> DeviceReport | None:
     """Read a report on the server; None if there is none, or a value makes no sense."""
-    records = {} if message.has_error() else message.content.config_records
+    records = {} if message.has_error() else records_of(message.content, ConfigRecord)
     if (record := records.get(_DEVICE)) is None:
         return None
     values = {name: record.get(key, 0.0) for name, key in _KEYS.items()}
@@ -68,5 +70,5 @@ def make_probe(node_id: int, ttl: float) -> Message:
 
 def is_probe(message: Message) -> bool:
     """Return, on the device, whether a message asks what it can do."""
-    records = message.content.config_records.values()
+    records = records_of(message.content, ConfigRecord).values()
     return any(record.get(_PROBE) is True for record in records)

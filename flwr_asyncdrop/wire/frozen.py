@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Frozen, extract, silenced
 from flwr_asyncdrop.wire.kept import FROZEN_SHA256 as _HASH
 from flwr_asyncdrop.wire.kept import read_kept
 from flwr_asyncdrop.wire.npy import from_record, to_record
+from flwr_asyncdrop.wire.records import records_of
 
 _OF = "asyncdrop-frozen-of"  # the key of the record that they complete
 _MASKED = "asyncdrop-frozen-masked"  # dropped units are zeroed instead of cut out
@@ -87,14 +88,14 @@ def bring(message: Message, frozen: ArrayRecord) -> Message:
 
 def read_frozen(message: Message) -> FrozenPart | None:
     """Return, on the client, what a message leaves out; None if it is complete."""
-    for config in message.content.config_records.values():
+    for config in records_of(message.content, ConfigRecord).values():
         if _HASH in config:
             return FrozenPart(
                 str(config[_HASH]),
                 str(config[_OF]),
                 config[_MASKED] is True,
                 cast(list[int], config[_PLACES]),  # as the server has written it
-                message.content.array_records.get(FROZEN_RECORD),
+                records_of(message.content, ArrayRecord).get(FROZEN_RECORD),
             )
     return None
 
@@ -115,15 +116,15 @@ def completed(
         cut = {**frozen, **to_record(take(from_record(narrowed), indices))}
     content = message.content
     records: dict[str, ArrayRecord | ConfigRecord] = {}
-    for key, arrays in content.array_records.items():
+    for key, arrays in records_of(content, ArrayRecord).items():
         if key == part.record:
             records[key] = _record_of(_in_place(arrays, cut, part.places))
         elif key != FROZEN_RECORD:
             records[key] = arrays
-    for key, config in content.config_records.items():
+    for key, config in records_of(content, ConfigRecord).items():
         rest = {name: value for name, value in config.items() if name not in _KEYS}
         records[key] = ConfigRecord(rest)
-    return RecordDict({**content.metric_records, **records}), cut
+    return RecordDict({**records_of(content, MetricRecord), **records}), cut
 
 
 def without_frozen(content: RecordDict, frozen: Mapping[str, Array]) -> RecordDict:
@@ -132,7 +133,7 @@ def without_frozen(content: RecordDict, frozen: Mapping[str, Array]) -> RecordDi
     ConfigError if one of them has changed: it would be lost.
     """
     records: dict[str, ArrayRecord] = {}
-    for key, arrays in content.array_records.items():
+    for key, arrays in records_of(content, ArrayRecord).items():
         for name in frozen.keys() & arrays.keys():
             _check_same(name, arrays[name], frozen[name])
         left = {name: array for name, array in arrays.items() if name not in frozen}
@@ -150,12 +151,12 @@ def lacks_frozen(reply: Message, sha256: str) -> bool:
     """Tell, on the server, whether a reply says that it lacks the frozen tensors."""
     if not sha256 or not asks_for_frozen(reply):
         return False
-    return reply.content.config_records[_LACKED].get(_HASH) == sha256
+    return records_of(reply.content, ConfigRecord)[_LACKED].get(_HASH) == sha256
 
 
 def asks_for_frozen(reply: Message) -> bool:
     """Tell whether a reply does nothing but ask for frozen tensors, of any hash."""
-    return not reply.has_error() and _LACKED in reply.content.config_records
+    return not reply.has_error() and _LACKED in records_of(reply.content, ConfigRecord)
 
 
 def _in_place(

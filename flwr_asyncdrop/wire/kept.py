@@ -11,11 +11,12 @@ from typing import cast
 
 import numpy as np
 import torch
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.types import Indices
+from flwr_asyncdrop.wire.records import records_of
 
 FROZEN_SHA256 = "asyncdrop-frozen-sha256"
 """Key of the hash of the tensors that a message leaves out."""
@@ -78,7 +79,7 @@ def read_kept(message: Message, absent: Collection[str] = ()) -> Kept:
     `absent` are the tensors of the model that the message has not. ConfigError if it
     lacks some, and they are not named.
     """
-    for config in message.content.config_records.values():
+    for config in records_of(message.content, ConfigRecord).values():
         if _DIMS not in config:
             continue
         if FROZEN_SHA256 in config and not absent:
@@ -86,7 +87,7 @@ def read_kept(message: Message, absent: Collection[str] = ()) -> Kept:
                 "the message has only what trains of the model: complete it with the "
                 "mod FrozenMod, ClientApp(mods=[FrozenMod()])"
             )
-        here = message.content.array_records[str(config[_RECORD])]
+        here = records_of(message.content, ArrayRecord)[str(config[_RECORD])]
         names = sorted({*here, *absent})
         # As the server has written them.
         sizes = cast(list[int], config[_SIZES])

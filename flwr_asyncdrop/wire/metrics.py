@@ -6,6 +6,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.wire.records import records_of
 
 MAX_EXAMPLES = 1_000_000_000
 """Examples that one task can claim unless the user says otherwise."""
@@ -25,7 +26,7 @@ def read_metrics(
     no characters that cannot be printed. NaN and infinity are metrics like others: a
     device that diverges should be seen.
     """
-    records = dict(content.metric_records)
+    records = records_of(content, MetricRecord)
     _check_size(records)
     found = next((name for name, record in records.items() if key in record), None)
     if found is None:
@@ -52,7 +53,7 @@ def flat_metrics(content: RecordDict) -> dict[str, float | int]:
     """Return the scalar metrics of all metric records, later records winning."""
     return {
         key: value
-        for record in content.metric_records.values()
+        for record in records_of(content, MetricRecord).values()
         for key, value in record.items()
         if isinstance(value, float | int)
     }

@@ -1,4 +1,4 @@
-"""Tensors as the bytes of Flower's ``Array``, and back, with one copy each way.
+"""Tensors as the bytes of Flower's ``Array``, and back, with one copy at the most.
 
 The bytes are those of ``numpy.save``, as Flower's own are. Only headers of numbers are
 read, within bounds, and only if there are bytes for them all: foreign bytes can neither
@@ -6,7 +6,8 @@ bring a pickle nor make the server allocate more than they carry.
 """
 
 import math
-from functools import lru_cache
+from copy import copy
+from functools import cache, lru_cache
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ def write_array(tensor: Tensor) -> Array:
     if not values.flags.c_contiguous:
         return Array(values)
     data = b"".join((_header(values.dtype, values.shape), values.data))
-    return Array(str(values.dtype), values.shape, _STYPE, data)
+    return Array(_name(values.dtype), values.shape, _STYPE, data)
 
 
 def read_layout(array: Array) -> Layout:
@@ -69,51 +70,69 @@ def read_array(array: Array) -> NDArray[Any]:
 
     ValueError if the bytes are not those of an array of numbers.
     """
-    dtype, shape, fortran, start = read_layout(array)
+    layout = read_layout(array)
+    numbers = _numbers(array, layout)
+    return numbers.astype(layout.dtype.newbyteorder("="), order="C")
+
+
+def view_array(array: Array) -> NDArray[Any]:
+    """Read an array as `read_array`, on its own bytes where they are as it needs them.
+
+    Nobody may change what this returns: others may have the same bytes. Fresh memory
+    for a large model costs more than all that is done with its numbers.
+    """
+    layout = read_layout(array)
+    numbers = _numbers(array, layout)
+    if not (numbers.size and _is_as_needed(numbers, layout)):
+        return numbers.astype(layout.dtype.newbyteorder("="), order="C")
+    return np.asarray(_Writable(numbers))
+
+
+def _numbers(array: Array, layout: Layout) -> NDArray[Any]:
+    """Return the numbers on their bytes, which NumPy lets nobody write."""
+    dtype, shape, fortran, start = layout
     count = math.prod(shape)
     if len(array.data) != start + count * dtype.itemsize:
         found = len(array.data) - start
         raise ValueError(f"it has {found} bytes of numbers for {shape} of {dtype}")
-    values = np.frombuffer(array.data, dtype, count, start)
-    values = values.reshape(shape, order="F" if fortran else "C")
-    return values.astype(dtype.newbyteorder("="), order="C")
+    values: NDArray[Any] = np.frombuffer(array.data, dtype, count, start)
+    return values.reshape(shape, order="F" if fortran else "C")
 
 
-class _Bytes:
-    """Bytes as NumPy memory that says it can be written, which PyTorch asks for."""
-
-    def __init__(self, array: Array, layout: Layout) -> None:
-        self._data = array.data
-        start = np.frombuffer(array.data, np.uint8).ctypes.data
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": layout.dtype.str,
-            "shape": layout.shape,
-            "data": (start + layout.start, False),
-        }
+def _is_as_needed(numbers: NDArray[Any], layout: Layout) -> bool:
+    flags = numbers.flags
+    return layout.dtype.isnative and flags.aligned and not layout.fortran
 
 
-def views_of(record: ArrayRecord) -> State | None:
-    """Return the tensors of a record on its own bytes, which nobody may change.
+class _Writable:
+    """Numbers that say that they can be written, which PyTorch asks for."""
 
-    None if they must be copied to be read. The record must be one of `to_record`.
-    """
-    views: State = {}
-    for name, array in record.items():
-        layout = read_layout(array)
-        if layout.fortran or not layout.dtype.isnative:
-            return None
-        if math.prod(layout.shape):
-            views[name] = torch.from_numpy(np.asarray(_Bytes(array, layout)))
-        else:
-            views[name] = torch.from_numpy(read_array(array))
-    return views
+    def __init__(self, numbers: NDArray[Any]) -> None:
+        self._numbers = numbers
+        about = numbers.__array_interface__
+        self.__array_interface__ = {**about, "data": (about["data"][0], False)}
+
+
+def views_of(record: ArrayRecord) -> State:
+    """Return the tensors of a record, each as `view_array` has it."""
+    return {name: torch.from_numpy(view_array(array)) for name, array in record.items()}
 
 
 def array_size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Return the bytes that `write_array` makes of a tensor."""
-    numbers = torch.empty(0, dtype=dtype).numpy().dtype
+    numbers = numpy_dtype(dtype)
     return len(_header(numbers, shape)) + math.prod(shape) * numbers.itemsize
+
+
+def copy_of_record(record: ArrayRecord) -> ArrayRecord:
+    """Return a record of its own on the same bytes.
+
+    ``ArrayRecord(dict(record))`` is the same, and takes four times as long.
+    """
+    copied = ArrayRecord()
+    for name, array in record.items():
+        copied[name] = copy(array)
+    return copied
 
 
 def to_record(state: State) -> ArrayRecord:
@@ -141,6 +160,17 @@ def from_record(record: ArrayRecord) -> State:
 def array_bytes(record: ArrayRecord) -> int:
     """Return the size of the arrays on the wire, in bytes."""
     return sum(len(array.data) for array in record.values())
+
+
+@cache
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return NumPy's name of a dtype; TypeError if it has none."""
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+@cache
+def _name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
 
 
 @lru_cache(_KNOWN_HEADERS)

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from flwr_asyncdrop.wire.npy import CODED
+from flwr_asyncdrop.wire.records import records_of
 
 PACKED = CODED + "packed"
 """The ``stype`` of an array that holds the others."""
@@ -41,7 +42,7 @@ def packed(content: RecordDict) -> RecordDict:
     """Return a content in which no array record has more than one array."""
     records = {
         key: ArrayRecord({_KEY: _pack(record)})
-        for key, record in content.array_records.items()
+        for key, record in records_of(content, ArrayRecord).items()
         if len(record) > 1
     }
     return RecordDict({**content, **records}) if records else content
@@ -54,7 +55,7 @@ def unpacked(content: RecordDict) -> RecordDict:
     """
     records = {
         key: unpack(record)
-        for key, record in content.array_records.items()
+        for key, record in records_of(content, ArrayRecord).items()
         if is_packed(record)
     }
     return RecordDict({**content, **records}) if records else content

@@ -18,6 +18,7 @@ from flwr_asyncdrop.wire.frozen import asks_for_frozen
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
 from flwr_asyncdrop.wire.npy import array_bytes
 from flwr_asyncdrop.wire.packing import is_packed, unpack
+from flwr_asyncdrop.wire.records import records_of
 from flwr_asyncdrop.wire.tasks import RecordKeys
 
 # Those of the model, those beside it, metrics and configs.
@@ -124,7 +125,7 @@ def _content(message: Message) -> RecordDict:
 
 def _array_records(content: RecordDict, expected: Expected) -> list[ArrayRecord]:
     """Return the model's record, and then those beside it, in the order sent."""
-    records = dict(content.array_records)
+    records = records_of(content, ArrayRecord)
     extra = {name: records.pop(name, None) for name in expected.extra}
     if len(records) != 1:
         raise ReplyError(

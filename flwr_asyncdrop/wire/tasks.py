@@ -13,6 +13,7 @@ from flwr.app import (
 )
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.wire.records import records_of
 
 SEED = "asyncdrop-seed"
 PARTITION_ID = "partition-id"
@@ -94,7 +95,7 @@ def make_task(
 
 def read_config(message: Message) -> dict[str, object]:
     """Return, on the client, the entries of all config records of a message."""
-    records = message.content.config_records.values()
+    records = records_of(message.content, ConfigRecord).values()
     return {key: value for record in records for key, value in record.items()}
 
 

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from flwr_asyncdrop.aggregation import OutlierGuard, Update
-from flwr_asyncdrop.aggregation.outliers import change_sizes
+from flwr_asyncdrop.aggregation.outliers import (
+    ALL,
+    _size_of,
+    _sizes_of_weights,
+    change_sizes,
+    group_of,
+)
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.submodel import extract
 from tests.states import saved_and_read
@@ -198,6 +204,38 @@ class TestBeforeItIsKnown:
             assert verdict(guard, update(0.0), device) == ""
         assert verdict(guard, update(0.5), 9) == ""
         assert verdict(guard, update(1e10), 9) != ""
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["weights", "zeros"])
+def test_sizes_of_weights_are_those_of_each_group_alone(zeros):
+    """One pass over the model; here it is one pass for each group."""
+    torch.manual_seed(0)
+    state = {
+        "a.weight": torch.randn(4, 3),
+        "a.bias": torch.zeros(4),
+        "bn.weight": torch.randn(4),
+        "bn.bias": torch.randn(4),
+        "bn.running_mean": torch.zeros(4),
+        "bn.running_var": torch.rand(4),
+        "bn.num_batches_tracked": torch.tensor(3),
+    }
+    if zeros:
+        state = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    floats = {name: t for name, t in state.items() if t.is_floating_point()}
+    weights = [t for name, t in floats.items() if "running" not in name]
+
+    def alone(tensors):
+        numbers = torch.cat([tensor.flatten() for tensor in tensors])
+        return float(numbers.square().mean().sqrt())
+
+    sizes = _sizes_of_weights(state)
+    assert _size_of(sizes, ALL) == pytest.approx(alone(weights) or 1.0)
+    groups = {group_of(name, tensor) for name, tensor in floats.items()}
+    assert len(groups) == 5
+    for group in [*groups, "the record 'x'"]:
+        own = [t for name, t in floats.items() if group_of(name, t) == group]
+        size = (alone(own) if own else 0.0) or alone(weights) or 1.0
+        assert _size_of(sizes, group) == pytest.approx(size)
 
 
 def test_what_it_knows_is_saved():

@@ -5,10 +5,10 @@ from tests.grids import HandlerGrid, echo
 
 
 class SlowGrid(HandlerGrid):
-    """A grid whose list of nodes takes a second."""
+    """A grid whose list of nodes takes its time."""
 
     looks = 0
-    seconds = 1.0
+    seconds = 0.2
 
     def get_node_ids(self):
         self.looks += 1
@@ -25,11 +25,23 @@ def test_a_recent_look_will_do_for_twenty_times_as_long_as_it_took():
     nodes = nodes_of(grid)
     assert nodes.ids() == (1, 3)
     grid.node_ids = [2]
-    grid.now = 19.9
+    grid.now = 4.1
     assert nodes.ids(recent=True) == (1, 3)
-    grid.now = 20.0
+    grid.now = 4.3
     assert nodes.ids(recent=True) == (2,)
     assert grid.looks == 2
+
+
+def test_a_look_that_waited_for_the_grid_is_not_recent_for_long():
+    grid = SlowGrid(echo, [3, 1])
+    grid.seconds = 30.0  # of retries, while the SuperLink was gone
+    nodes = nodes_of(grid)
+    assert nodes.ids() == (1, 3)
+    grid.node_ids = [2]
+    grid.now += 9.9
+    assert nodes.ids(recent=True) == (1, 3)
+    grid.now += 0.2
+    assert nodes.ids(recent=True) == (2,)
 
 
 def test_without_recent_it_is_asked_every_time():

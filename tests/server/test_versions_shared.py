@@ -3,9 +3,10 @@
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
+from torch import nn
 
 from benchmarks.scale import InstantGrid
-from flwr_asyncdrop import FedBuff, speed_levels, wire
+from flwr_asyncdrop import AsyncDropPlus, FedBuff, speed_levels, wire
 from flwr_asyncdrop.server.callbacks import Callback
 
 NODES = 32
@@ -53,6 +54,38 @@ def test_messages_and_bases_of_a_version_are_one_copy():
     assert watching.copies == watching.versions
 
 
+class OnMessages(Callback):
+    """Looks whether what an order keeps lies in its message, and not beside it."""
+
+    def __init__(self, grid):
+        self.grid = grid
+        self.shared = []
+
+    def on_dispatch(self, state, order):
+        record = next(reversed(self.grid.waiting.values())).content["arrays"]
+        for name, tensor in order.part.weights.items():
+            data = np.frombuffer(record[name].data, np.uint8)
+            assert tensor.shape == record[name].shape
+            self.shared.append(np.shares_memory(tensor.numpy(), data))
+
+
+def test_what_is_kept_of_a_submodel_lies_in_its_message():
+    grid = InstantGrid(NODES)
+    watching = OnMessages(grid)
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+    strategy = AsyncDropPlus(
+        model=model,
+        example_inputs=torch.zeros(1, 4),
+        in_flight=8,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
+        callbacks=[watching],
+    )
+    strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=2)
+    assert len(watching.shared) == 16 * len(model.state_dict())
+    assert all(watching.shared)
+
+
 def test_a_client_that_changes_its_message_changes_no_other():
     grid = InstantGrid(NODES)
     seen = []
@@ -94,6 +127,11 @@ def test_views_are_the_tensors_of_a_record_on_its_bytes():
     assert views["matrix"].sum() == 15
 
 
-def test_columns_first_are_no_views():
-    columns = {"matrix": torch.arange(6.0).reshape(2, 3).T}
-    assert wire.views_of(wire.to_record(columns)) is None
+def test_columns_first_are_copied():
+    columns = torch.arange(6.0).reshape(2, 3).T
+    record = wire.to_record({"matrix": columns})
+    view = wire.views_of(record)["matrix"]
+    assert torch.equal(view, columns)
+    start = np.frombuffer(record["matrix"].data, np.uint8).ctypes.data
+    length = len(record["matrix"].data)
+    assert not start < view.data_ptr() < start + length

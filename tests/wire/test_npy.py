@@ -1,4 +1,4 @@
-"""One copy each way, and the very bytes of Flower and NumPy."""
+"""One copy at the most, and the very bytes of Flower and NumPy."""
 
 import tracemalloc
 import warnings
@@ -9,11 +9,17 @@ import hypothesis.extra.numpy as arrays
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.wire.npy import read_array, write_array
+from flwr_asyncdrop.wire.npy import (
+    copy_of_record,
+    read_array,
+    to_record,
+    view_array,
+    write_array,
+)
 
 DTYPES = (np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_)
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
@@ -35,6 +41,74 @@ def test_the_bytes_are_flowers_own_and_come_back(dtype, shape):
     again = read_array(array)
     assert (again.dtype, again.shape) == (values.dtype, values.shape)
     np.testing.assert_array_equal(again, values)
+
+
+def lies_on(values, array):
+    return np.shares_memory(values, np.frombuffer(array.data, np.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(deadline=None, max_examples=25)
+@given(shape=SHAPES)
+def test_a_view_is_what_is_read_on_the_bytes_themselves(dtype, shape):
+    values = np.arange(np.prod(shape, dtype=int)).astype(dtype).reshape(shape)
+    array = write_array(torch.from_numpy(values))
+    view = view_array(array)
+    assert (view.dtype, view.shape) == (values.dtype, values.shape)
+    np.testing.assert_array_equal(view, read_array(array))
+    assert lies_on(view, array) == bool(values.size)
+    assert view.flags.c_contiguous
+
+
+def saved(values, spaces=0):
+    """Return an array whose numbers begin so many bytes later than NumPy's."""
+    stream = BytesIO()
+    np.lib.format.write_array(stream, values, version=(1, 0))
+    data = stream.getvalue()
+    size = int.from_bytes(data[8:10], "little")
+    header = data[10 : 10 + size - 1] + b" " * spaces + b"\n"
+    length = len(header).to_bytes(2, "little")
+    data = data[:8] + length + header + data[10 + size :]
+    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        saved(np.arange(6.0).astype(">f8")),
+        saved(np.asfortranarray(np.arange(6.0).reshape(2, 3))),
+        saved(np.arange(6.0), spaces=1),
+        saved(np.zeros((0, 4))),
+    ],
+    ids=["byte order", "columns first", "not aligned", "empty"],
+)
+def test_what_cannot_be_read_where_it_is_is_copied(array):
+    view = view_array(array)
+    assert not lies_on(view, array)
+    assert view.dtype.isnative
+    assert view.flags.c_contiguous
+    assert view.flags.aligned
+    np.testing.assert_array_equal(view, read_array(array))
+
+
+def test_a_view_has_the_bytes_to_itself():
+    view = view_array(write_array(torch.arange(1000.0)))  # nobody else has the array
+    np.testing.assert_array_equal(view, np.arange(1000.0))
+
+
+def test_a_copy_of_a_record_is_its_own_on_the_same_bytes():
+    record = to_record({"b": torch.ones(3), "a": torch.zeros(2, 2)})
+    copied = copy_of_record(record)
+    assert copied == ArrayRecord(dict(record))
+    assert list(copied) == ["b", "a"]
+    assert all(copied[name].data is record[name].data for name in record)
+    assert copied.object_id == record.object_id
+    copied["b"].data = b"changed"
+    copied["c"] = write_array(torch.ones(1))
+    del copied["a"]
+    assert list(record) == ["b", "a"]
+    assert read_array(record["b"]).tolist() == [1, 1, 1]
+    assert copied.object_id != record.object_id
 
 
 def test_what_is_not_contiguous_is_written_too():

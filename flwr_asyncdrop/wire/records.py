@@ -1,0 +1,17 @@
+"""The records of a message, by kind."""
+
+from typing import TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+    """Return the records of a kind by name, in their order.
+
+    For Flower's ``content.array_records`` and its like, which return a view that refers
+    to itself and to the content: the arrays of the message would stay in memory until
+    Python's garbage collector runs.
+    """
+    return {key: value for key, value in content.items() if isinstance(value, kind)}

@@ -1,0 +1,140 @@
+"""Updates that are summed up as they come give the bits of their mean."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.aggregation import Buffered, Update, combiner
+from flwr_asyncdrop.aggregation.changes import Mean, change_of, mean_change
+from flwr_asyncdrop.aggregation.collected import Changes, Summed, collected
+from flwr_asyncdrop.state_dict import to_plain
+from flwr_asyncdrop.submodel import extract
+from tests.states import saved_and_read
+
+UNITS = 6
+
+
+def model(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "layer.weight": torch.randn(UNITS, 4, generator=generator),
+        "layer.bias": torch.randn(UNITS, generator=generator),
+        "half": torch.randn(UNITS, generator=generator).half(),
+        "bn.running_var": torch.rand(UNITS, generator=generator),
+        "bn.num_batches_tracked": torch.randint(9, (), generator=generator),
+    }
+
+
+def update(seed, narrow):
+    """Return an update of all units, or of some."""
+    generator = torch.Generator().manual_seed(seed)
+    indices = {}
+    if narrow:
+        kept = torch.randperm(UNITS, generator=generator)[:3].sort().values
+        names = ("layer.weight", "layer.bias", "half", "bn.running_var")
+        indices = {name: {0: kept} for name in names}
+    arrays, base = (extract(model(seed + n), indices) for n in (1_000, 2_000))
+    return Update(arrays, indices, 0, 1 + seed % 5, base)
+
+
+def mean_of(state, updates, weights, normaliser):
+    """Return the mean as it is written down: over all changes at once."""
+    changes = [change_of(*each) for each in zip(updates, weights, strict=True)]
+    return mean_change(state, changes, normaliser)
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert tensor.dtype == other[name].dtype
+        assert torch.equal(tensor, other[name]), name
+
+
+@pytest.mark.parametrize("normaliser", ["size", "counts"])
+@settings(max_examples=40, deadline=None)
+@given(
+    narrow=st.lists(st.booleans(), min_size=1, max_size=5), seed=st.integers(0, 10**6)
+)
+def test_the_sum_has_the_bits_of_the_mean(normaliser, narrow, seed):
+    state = model(seed)
+    updates = [update(seed + 7 * n, each) for n, each in enumerate(narrow)]
+    weights = [1 / (1 + n) for n in range(len(updates))]
+    summed = Summed(len(updates), normaliser)
+    for _ in range(2):  # it begins anew
+        for each, weight in zip(updates, weights, strict=True):
+            summed.add(state, each, weight)
+        assert len(summed) == len(updates)
+        expected = mean_of(state, updates, weights, normaliser)
+        assert_same(summed.take(state), expected)
+        assert len(summed) == 0
+
+
+def test_only_what_is_known_at_once_is_summed():
+    assert isinstance(collected(4, Mean("size"), waits=False), Summed)
+    assert isinstance(collected(4, Mean("counts"), waits=True), Summed)
+    # A step may come before the fourth, and each counts for more then.
+    assert isinstance(collected(4, Mean("size"), waits=True), Changes)
+    # How many examples there are is known at the end.
+    assert isinstance(collected(4, Mean("examples"), waits=False), Changes)
+    assert isinstance(collected(4, combiner("median", 4), waits=False), Changes)
+
+
+def test_memory_in_models():
+    assert Buffered(64).collects == 1
+    assert Buffered(64, combine=combiner("mean", 64, normaliser="counts")).collects == 2
+    assert Buffered(64, combine=combiner("median", 64)).collects == 64
+    assert Buffered(64, waits=True).collects == 64
+
+
+def test_sums_take_no_more_with_every_update():
+    summed, state = Summed(64, "size"), model(0)
+    for n in range(10):
+        summed.add(state, update(n, narrow=False), 1.0)
+    numbers = sum(tensor.numel() for tensor in saved_tensors(summed.state_dict()))
+    assert numbers == sum(tensor.numel() for tensor in state.values())
+
+
+def saved_tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for each in value.values() for t in saved_tensors(each)]
+    return []
+
+
+@pytest.mark.parametrize("normaliser", ["size", "counts"])
+def test_what_is_saved_stays_as_it_is_and_continues(normaliser):
+    state, updates = model(0), [update(n, narrow=n % 2 == 0) for n in range(4)]
+    summed = Summed(4, normaliser)
+    for each in updates[:2]:
+        summed.add(state, each, 0.5)
+    saved = summed.state_dict()
+    for each in updates[2:]:
+        summed.add(state, each, 0.5)  # changes what was saved of nothing
+    again = Summed(4, normaliser)
+    again.load_state_dict(saved_and_read(saved))
+    assert len(again) == 2
+    for each in updates[2:]:
+        again.add(state, each, 0.5)
+    assert_same(again.take(state), summed.take(state))
+
+
+@pytest.mark.parametrize("normaliser", ["size", "counts"])
+def test_checkpoints_of_before_have_changes(normaliser):
+    state, updates = model(0), [update(n, narrow=n % 2 == 0) for n in range(3)]
+    buffer = Buffered(3, combine=Mean(normaliser))
+    old = {
+        "changes": to_plain([change_of(each, 1.0) for each in updates[:2]]),
+        "velocity": {},
+    }
+    buffer.load_state_dict(saved_and_read(old))
+    straight = Buffered(3, combine=Mean(normaliser))
+    for each in updates[:2]:
+        straight.merge(state, each)
+    # Saved once more before anything came: nothing is lost.
+    buffer.load_state_dict(saved_and_read(buffer.state_dict()))
+    resumed = {name: tensor.clone() for name, tensor in state.items()}
+    assert buffer.merge(resumed, updates[2])
+    assert straight.merge(state, updates[2])
+    assert_same(resumed, state)
