@@ -50,7 +50,7 @@ class Mailbox:
         self._sleep = sleep
         self._check = check
         self._patiently = patiently
-        self._packs = packs and self._grid.may_block
+        self._packs = packs and not self._grid.answers_at_once
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
         self.dead_workers = DeadWorkers(self._grid.has_ray_workers, self._grid.patience)

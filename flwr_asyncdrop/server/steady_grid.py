@@ -77,10 +77,12 @@ class SteadyGrid(Grid):
         self._patiently = patiently
         self._outages = Outages(patience, timer)
         pull = OneByOne(pull_function(grid) or (lambda ids: grid.pull_messages(ids)))
-        self.may_block = not answers_at_once(grid)
-        if self.may_block:
+        self.answers_at_once = answers_at_once(grid)
+        if not self.answers_at_once:
             end_without_daemons()
-        self._pulls = ThreadedPulls(pull) if self.may_block else direct_pulls(pull)
+        self._pulls = (
+            direct_pulls(pull) if self.answers_at_once else ThreadedPulls(pull)
+        )
         self._has_pulled = False
         self.has_ray_workers = has_ray_workers(grid)
         self._node_ids: list[int] | None = None
@@ -91,11 +93,6 @@ class SteadyGrid(Grid):
     def of(cls, grid: Grid, **options: Any) -> Self:
         """Return a grid as it is if it is steady, else made steady."""
         return grid if isinstance(grid, cls) else cls(grid, **options)
-
-    @property
-    def answers_at_once(self) -> bool:
-        """Whether no call waits for anything far away, as if the nodes were here."""
-        return not self._may_block
 
     @property
     def pushes_fail(self) -> bool:
@@ -226,13 +223,13 @@ class SteadyGrid(Grid):
         def call() -> list[str | None]:
             return list(self._grid.push_messages([message]))
 
-        if not self.may_block:
+        if self.answers_at_once:
             return call()
         left = self.patience - self._outages.duration(_PUSH)
         return TimedCall(call).result(left)
 
     def _look_for_nodes(self) -> list[int]:
-        if not self.may_block:
+        if self.answers_at_once:
             return list(self._grid.get_node_ids())
         if self._look is not None and self._look.is_under_way:
             raise TimeoutError("the call before has not returned yet")
