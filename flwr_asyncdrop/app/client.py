@@ -110,7 +110,8 @@ class DeviceWork:
         """Turn a message into what it asks for."""
         config = _config(context)
         arrays = message.content.array_records[_KEYS.arrays]
-        model = load_submodel(initial_model(config), wire.from_record(arrays))
+        state = wire.from_record(arrays)
+        model = load_submodel(initial_model(config), state, scale=config.scale)
         return cls.of(config, wire.read_task(message), context, model)
 
     @classmethod

@@ -259,6 +259,8 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
         ({"algo": "async-fedavg", "scope": "internal"}, ["algo", "scope"]),
         ({"algo": "layerwise-asyncdrop", "round-to": 16}, ["algo", "round-to=16"]),
         ({"algo": "layerwise-asyncdrop", "scope": "internal"}, ["algo", "scope"]),
+        ({"algo": "fedbuff", "scale": False}, ["algo", "scale=False"]),
+        ({"algo": "layerwise-asyncdrop", "scale": False}, ["algo", "scale"]),
         ({"algo": "asyncdrop", "combine": "median"}, ["algo", "combine='median'"]),
         (
             {"algo": "fedbuff", "combine": "median", "trim": 0.1},

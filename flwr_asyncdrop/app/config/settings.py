@@ -62,6 +62,11 @@ class Settings:
         "all | internal (only inside a block, as the paper) | stream (more than all)",
         one_of("all", "internal", "stream"),
     )
+    scale: bool = parameter(
+        True,
+        "multiply the inputs of narrowed layers by full / narrow width; false as the "
+        "paper",
+    )
     codec: str = parameter(
         "none",
         "compression: none | packed | q8 | q4 | q2 | topk-q4 | auto (by bandwidth)",
