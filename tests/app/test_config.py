@@ -218,6 +218,11 @@ def test_data_sets_and_models_from_outside_are_taken_as_they_are():
         ({"lr": float("inf")}, "lr=inf must be in (0, 1000000]"),
         ({"lr-milestones": "0.7,0.2"}, "ascending fractions"),
         ({"lr-milestones": "half"}, "ascending fractions"),
+        ({"lr-milestones": "0.5,1200s"}, "or seconds, e.g. '1200s,1800s'"),
+        ({"lr-milestones": "1800s,1200s"}, "or seconds, e.g."),
+        ({"lr-milestones": "0s"}, "or seconds, e.g."),
+        ({"lr-milestones": "infs"}, "or seconds, e.g."),
+        ({"lr-milestones": "1200"}, "or seconds, e.g."),
         ({"speed-ratio": 0.5}, "speed-ratio=0.5 must be in [1, 1000000]"),
         ({"jitter": 11.0}, "jitter=11.0 must be in [0, 10]"),
         (
@@ -329,3 +334,4 @@ def test_the_settings_are_all_that_was_parsed():
 def test_milestones():
     assert RunConfig().milestones == (0.5, 0.75)
     assert RunConfig(lr_milestones="").milestones == ()
+    assert RunConfig(lr_milestones="1200s, 1.5e3s").milestones == (1200.0, 1500.0)

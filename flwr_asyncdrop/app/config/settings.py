@@ -10,7 +10,7 @@ from flwr_asyncdrop.app.config.ranges import (
     ADDRESS,
     BANDWIDTH,
     DEADLINE,
-    FRACTIONS,
+    MILESTONES,
     one_of_or_reference,
 )
 from flwr_asyncdrop.app.data import DATASET_NAMES
@@ -138,8 +138,9 @@ class Settings:
     )
     lr_milestones: str = parameter(
         "0.5,0.75",
-        "when lr decays, as shares of the fastest device's updates",
-        FRACTIONS,
+        "when lr decays, as shares of the fastest device's updates, or in seconds of "
+        "the run's clock, e.g. '1200s,1800s'",
+        MILESTONES,
     )
     lr_gamma: float = parameter(0.1, "factor of each decay", in_interval("(0, 1]"))
     precision: str = parameter(
