@@ -41,8 +41,9 @@ class Weighted(Algorithm):
     ----------
     weighting : str
         Name of the function that weighs updates, one of ``WEIGHTINGS``.
-    weighting_a, weighting_b : float
-        FedAsync's parameters of that function, at least 0.
+    weighting_a, weighting_b : float or None
+        FedAsync's parameters of that function, at least 0; None for the values of its
+        paper: ``a`` 0.5 (polynomial) or 10 (hinge), ``b`` 4.
     """
 
     weighting: str = parameter(
@@ -50,13 +51,16 @@ class Weighted(Algorithm):
         "how an update is weighed: capability | constant | polynomial | hinge",
         one_of(*WEIGHTINGS),
     )
-    weighting_a: float = parameter(
-        0.5,
-        "FedAsync's a: polynomial (1 + s)^-a, hinge 1 / (a (s - b) + 1)",
+    weighting_a: float | None = parameter(
+        None,
+        "FedAsync's a: polynomial (1 + s)^-a, hinge 1 / (a (s - b) + 1); left out: "
+        "0.5, of a hinge 10",
         at_least(0),
     )
-    weighting_b: float = parameter(
-        4.0, "FedAsync's b: staleness up to which a hinge has no effect", at_least(0)
+    weighting_b: float | None = parameter(
+        None,
+        "FedAsync's b: staleness up to which a hinge has no effect; left out: 4",
+        at_least(0),
     )
 
 
