@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.exceptions import ConfigError
@@ -52,7 +53,9 @@ def weighting(name: str, a: float | None = None, b: float | None = None) -> Weig
         raise ConfigError(
             f"weighting={name!r} is not known: choose one of {', '.join(WEIGHTINGS)}"
         )
-    given = {key: value for key, value in (("a", a), ("b", b)) if value is not None}
-    for key, value in given.items():
-        at_least(0).check(key, value)
+    given: dict[str, Any] = {}
+    for key, value in (("a", a), ("b", b)):
+        if value is not None:
+            at_least(0).check(key, value)
+            given[key] = value
     return partial(WEIGHTINGS[name], **given)
