@@ -136,7 +136,12 @@ class Narrowed(Dropped):
 
 @dataclass(frozen=True)
 class AsyncFjord(AsyncFedAvg, Narrowed):
-    """Alg. 2 with nested widths: the faster the device, the wider its submodel."""
+    """Alg. 2 with ordered dropout: the faster the device, the wider its submodel.
+
+    A rank has one fixed width, as in HeteroFL (Diao et al., 2021). FjORD (Horváth et
+    al., 2021) draws a width for every local step, up to the device's largest, and may
+    distil the widest into the others; this does neither.
+    """
 
     name: ClassVar[str] = "async-fjord"
 
