@@ -166,13 +166,26 @@ class HeteroAsyncDrop(AsyncFedAvg, Narrowed):
     """Alg. 3: Alg. 1 on the coordinates of the smart partition.
 
     The i-th fastest device leaves out the units that have moved i-th most.
+
+    Attributes
+    ----------
+    score_vectors : bool
+        Whether biases and norm weights count in how far a unit has moved. In the
+        authors' script they do not.
     """
 
     name: ClassVar[str] = "hetero-asyncdrop"
 
+    score_vectors: bool = parameter(
+        True,
+        "count biases and norm weights in a unit's score; false as the authors' script",
+    )
+
     def masks(self) -> MaskPolicy:
         """Return `SmartPartition`."""
-        return SmartPartition(self.drop_rate, self.round_to)
+        return SmartPartition(
+            self.drop_rate, self.round_to, score_vectors=self.score_vectors
+        )
 
 
 @dataclass(frozen=True)
