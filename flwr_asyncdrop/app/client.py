@@ -15,6 +15,7 @@ from torch import nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
+from flwr_asyncdrop.app.data.augment import CropAndFlip
 from flwr_asyncdrop.app.evaluation import evaluate as totals_of
 from flwr_asyncdrop.app.experiment import (
     best_device,
@@ -166,10 +167,13 @@ class DeviceWork:
         training = LocalTraining(
             task.steps, config.batch_size, lr, config.momentum, config.optimizer
         )
+        augment = None
+        if config.augment:
+            augment = CropAndFlip(torch_generator(self.seed, "augment"))
         loss = training.train(
             in_precision(self.model, config.precision),
             local,
-            lambda at: self.data.batch("train", self.samples[at], self.device),
+            lambda at: self.data.batch("train", self.samples[at], self.device, augment),
             len(self.samples),
             torch_generator(self.seed, "order"),
         )

@@ -136,6 +136,14 @@ def test_training_depends_on_task_and_data_alone(narrow_state):
     assert arrays(call(narrow_state, partition=3)) != arrays(first)
 
 
+def test_augmented_images_depend_on_the_task_alone(narrow_state):
+    run_config = {**RUN_CONFIG, "augment": True}
+    first = arrays(call(narrow_state, run_config=run_config))
+    torch.rand(3)
+    assert arrays(call(narrow_state, run_config=run_config)) == first
+    assert first != arrays(call(narrow_state))
+
+
 def test_tasks_leave_nothing_behind():
     """The cached initial model and the global generator stay as they are."""
     before, model = torch.get_rng_state(), full_state()

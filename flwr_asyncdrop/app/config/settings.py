@@ -143,6 +143,10 @@ class Settings:
         MILESTONES,
     )
     lr_gamma: float = parameter(0.1, "factor of each decay", in_interval("(0, 1]"))
+    augment: bool = parameter(
+        False,
+        "shift training images by up to 4 pixels and mirror half of them, at random",
+    )
     precision: str = parameter(
         "float32",
         "float32 | bfloat16 (autocast, for GPUs)",
