@@ -45,9 +45,9 @@ WEIGHTINGS = MappingProxyType(
 def weighting(name: str, a: float | None = None, b: float | None = None) -> Weighting:
     """Return one of `WEIGHTINGS` with FedAsync's parameters, which are at least 0.
 
-    None stands for the values of the FedAsync paper (Xie et al., 2019, section 5):
-    ``a = 0.5`` for the polynomial, ``a = 10`` and ``b = 4`` for the hinge. ConfigError
-    if the name is unknown, or a number negative or not finite.
+    None stands for the values of the FedAsync paper (Xie et al., 2019): ``a = 0.5`` for
+    the polynomial, ``a = 10`` and ``b = 4`` for the hinge. ConfigError if the name is
+    unknown, or a number negative or not finite.
     """
     if name not in WEIGHTINGS:
         raise ConfigError(
