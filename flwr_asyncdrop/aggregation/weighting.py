@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.exceptions import ConfigError
@@ -41,12 +42,20 @@ WEIGHTINGS = MappingProxyType(
 """The weightings by name."""
 
 
-def weighting(name: str, a: float = 0.5, b: float = 4.0) -> Weighting:
-    """Return one of `WEIGHTINGS` with FedAsync's parameters, which are at least 0."""
+def weighting(name: str, a: float | None = None, b: float | None = None) -> Weighting:
+    """Return one of `WEIGHTINGS` with FedAsync's parameters, which are at least 0.
+
+    None stands for the values of the FedAsync paper (Xie et al., 2019): ``a = 0.5`` for
+    the polynomial, ``a = 10`` and ``b = 4`` for the hinge. ConfigError if the name is
+    unknown, or a number negative or not finite.
+    """
     if name not in WEIGHTINGS:
         raise ConfigError(
             f"weighting={name!r} is not known: choose one of {', '.join(WEIGHTINGS)}"
         )
-    at_least(0).check("a", a)
-    at_least(0).check("b", b)
-    return partial(WEIGHTINGS[name], a=a, b=b)
+    given: dict[str, Any] = {}
+    for key, value in (("a", a), ("b", b)):
+        if value is not None:
+            at_least(0).check(key, value)
+            given[key] = value
+    return partial(WEIGHTINGS[name], **given)

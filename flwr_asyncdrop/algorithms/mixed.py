@@ -41,8 +41,9 @@ class Weighted(Algorithm):
     ----------
     weighting : str
         Name of the function that weighs updates, one of ``WEIGHTINGS``.
-    weighting_a, weighting_b : float
-        FedAsync's parameters of that function, at least 0.
+    weighting_a, weighting_b : float or None
+        FedAsync's parameters of that function, at least 0; None for the values of its
+        paper: ``a`` 0.5 (polynomial) or 10 (hinge), ``b`` 4.
     """
 
     weighting: str = parameter(
@@ -50,13 +51,16 @@ class Weighted(Algorithm):
         "how an update is weighed: capability | constant | polynomial | hinge",
         one_of(*WEIGHTINGS),
     )
-    weighting_a: float = parameter(
-        0.5,
-        "FedAsync's a: polynomial (1 + s)^-a, hinge 1 / (a (s - b) + 1)",
+    weighting_a: float | None = parameter(
+        None,
+        "FedAsync's a: polynomial (1 + s)^-a, hinge 1 / (a (s - b) + 1); left out: "
+        "0.5, of a hinge 10",
         at_least(0),
     )
-    weighting_b: float = parameter(
-        4.0, "FedAsync's b: staleness up to which a hinge has no effect", at_least(0)
+    weighting_b: float | None = parameter(
+        None,
+        "FedAsync's b: staleness up to which a hinge has no effect; left out: 4",
+        at_least(0),
     )
 
 
@@ -132,7 +136,12 @@ class Narrowed(Dropped):
 
 @dataclass(frozen=True)
 class AsyncFjord(AsyncFedAvg, Narrowed):
-    """Alg. 2 with nested widths: the faster the device, the wider its submodel."""
+    """Alg. 2 with ordered dropout: the faster the device, the wider its submodel.
+
+    A rank has one fixed width, as in HeteroFL (Diao et al., 2021). FjORD (Horváth et
+    al., 2021) draws a width for every local step, up to the device's largest, and may
+    distil the widest into the others; this does neither.
+    """
 
     name: ClassVar[str] = "async-fjord"
 
@@ -157,13 +166,26 @@ class HeteroAsyncDrop(AsyncFedAvg, Narrowed):
     """Alg. 3: Alg. 1 on the coordinates of the smart partition.
 
     The i-th fastest device leaves out the units that have moved i-th most.
+
+    Attributes
+    ----------
+    score_vectors : bool
+        Whether biases and norm weights count in how far a unit has moved. In the
+        authors' script they do not.
     """
 
     name: ClassVar[str] = "hetero-asyncdrop"
 
+    score_vectors: bool = parameter(
+        True,
+        "count biases and norm weights in a unit's score; false as the authors' script",
+    )
+
     def masks(self) -> MaskPolicy:
         """Return `SmartPartition`."""
-        return SmartPartition(self.drop_rate, self.round_to)
+        return SmartPartition(
+            self.drop_rate, self.round_to, score_vectors=self.score_vectors
+        )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from torch import nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
+from flwr_asyncdrop.app.data.augment import CropAndFlip
 from flwr_asyncdrop.app.evaluation import evaluate as totals_of
 from flwr_asyncdrop.app.experiment import (
     best_device,
@@ -110,7 +111,8 @@ class DeviceWork:
         """Turn a message into what it asks for."""
         config = _config(context)
         arrays = wire.records_of(message.content, ArrayRecord)[_KEYS.arrays]
-        model = load_submodel(initial_model(config), wire.from_record(arrays))
+        state = wire.from_record(arrays)
+        model = load_submodel(initial_model(config), state, scale=config.scale)
         return cls.of(config, wire.read_task(message), context, model)
 
     @classmethod
@@ -165,10 +167,13 @@ class DeviceWork:
         training = LocalTraining(
             task.steps, config.batch_size, lr, config.momentum, config.optimizer
         )
+        augment = None
+        if config.augment:
+            augment = CropAndFlip(torch_generator(self.seed, "augment"))
         loss = training.train(
             in_precision(self.model, config.precision),
             local,
-            lambda at: self.data.batch("train", self.samples[at], self.device),
+            lambda at: self.data.batch("train", self.samples[at], self.device, augment),
             len(self.samples),
             torch_generator(self.seed, "order"),
         )

@@ -44,6 +44,12 @@ def load_data(config: RunConfig) -> Dataset:
             f"partition={config.partition!r} deals samples out by their labels, and "
             f"dataset={config.dataset!r} has none: set partition='iid'"
         )
+    if config.augment and len(data.input_shape) != 3:
+        raise ConfigError(
+            "augment=true shifts and mirrors images of shape (C, H, W), and inputs of "
+            f"dataset={config.dataset!r} have the shape {data.input_shape}: leave it "
+            "out"
+        )
     return data
 
 

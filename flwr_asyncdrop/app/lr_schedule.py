@@ -1,4 +1,4 @@
-"""How many of a run's updates the fastest devices will do."""
+"""When the learning rate decays: at which update of the fastest devices, or when."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,13 @@ from flwr_asyncdrop.server.schedule import StepDecay
 def expected_schedule(config: RunConfig, costs: Sequence[TaskCost]) -> StepDecay:
     """Place the milestones on the updates that the fastest rank will do.
 
+    Milestones in seconds stay what they are.
+
     `costs` has a task of each rank. Of real devices nothing is known yet: the simulated
     fleet that the run-config describes stands for them.
     """
+    if config.milestones_in_seconds:
+        return StepDecay(config.milestones, config.lr_gamma, unit="seconds")
     aggregator = config.algorithm.clipped_aggregator(config.in_flight)
     share = fastest_share(
         typical_fleet(config),

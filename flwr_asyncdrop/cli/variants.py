@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 
 from flwr_asyncdrop.algorithms import algorithm
-from flwr_asyncdrop.app.config import RunConfig, Value, has_scope, key_table
+from flwr_asyncdrop.app.config import SCOPED, RunConfig, Value, has_scope, key_table
 from flwr_asyncdrop.cli.presets import Preset, num_rounds
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import details
@@ -88,7 +88,7 @@ def _meaningless(name: str, beside: Iterable[str] = ()) -> frozenset[str]:
         for key in key_table(name, *beside).values()
         if key.own is not None and key.field not in details(kind)
     }
-    return frozenset(ignored if has_scope(kind) else {*ignored, "scope"})
+    return frozenset(ignored if has_scope(kind) else ignored.union(SCOPED))
 
 
 def _shown(value: Value) -> str:

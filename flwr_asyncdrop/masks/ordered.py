@@ -7,10 +7,11 @@ from flwr_asyncdrop.submodel import Keep
 
 
 class OrderedMask(MaskPolicy):
-    """Keep the first ``n - int(n * r_i)`` units of a group: nested submodels (FjORD).
+    """Keep the first ``n - int(n * r_i)`` units of a group: ordered dropout.
 
     The rates ``r_i`` are those of `GradedRate`. Widths are not rounded by chance: a
-    rank has one submodel, within that of every faster rank, by definition.
+    rank has one submodel, within that of every faster rank, by definition. So it is in
+    HeteroFL; FjORD draws a width for every local step, up to the device's largest.
 
     Parameters
     ----------

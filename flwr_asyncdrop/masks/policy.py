@@ -61,7 +61,14 @@ class MaskPolicy(Stateless, ABC):
 
     A policy that changes from task to task saves what changes by ``state_dict`` and
     ``load_state_dict``.
+
+    Attributes
+    ----------
+    score_vectors : bool
+        Whether ``context.scores`` count biases and norm weights; see `unit_scores`.
     """
+
+    score_vectors: bool = True
 
     @abstractmethod
     def choose(self, context: MaskContext) -> Keep:

@@ -21,13 +21,17 @@ _Sums = npt.NDArray[np.float64]
 _BLOCK = 2**17
 
 
-def unit_scores(plan: Plan, state: State, initial: State) -> tuple[Tensor, ...]:
+def unit_scores(
+    plan: Plan, state: State, initial: State, *, vectors: bool = True
+) -> tuple[Tensor, ...]:
     """Sum up per unit how far its parameters are from their initial values.
 
     The score of Algorithm 3, ``v_j = ||W_t^j - W_0^j||_1``: the sum of ``|W - W_0|``
     over every coordinate that the unit indexes in any parameter, such as its filter,
-    its column in the next layer, its bias and its norm weight. A coordinate that a unit
-    indexes along two dims counts once; one that two units index counts for both.
+    its column in the next layer, its bias and its norm weight. Without `vectors`, as in
+    the authors' script, parameters of one dim do not count: biases and norm weights. A
+    coordinate that a unit indexes along two dims counts once; one that two units index
+    counts for both.
 
     Returns per group one score a unit, float64. ShapeError if a parameter of the plan
     is missing or has another shape. NumPy sums, on one thread: the scores decide who
@@ -36,6 +40,8 @@ def unit_scores(plan: Plan, state: State, initial: State) -> tuple[Tensor, ...]:
     scores = np.zeros(plan.num_units)
     for name, dims in plan.axes.items():
         if name not in plan.parameters:
+            continue
+        if not vectors and len(plan.shapes[name]) < 2:
             continue
         now, then = (_array(plan, name, values) for values in (state, initial))
         units = {dim: ids.numpy() for dim, ids in dims.items()}

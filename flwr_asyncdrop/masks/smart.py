@@ -21,6 +21,9 @@ class SmartPartition(MaskPolicy):
         The share of units to drop, in [0, 1).
     round_to : int
         Widths are multiples of it; see `DropRate`.
+    score_vectors : bool
+        Whether a unit's score counts its biases and norm weights. The authors' script
+        counts the rows and columns of weights alone.
 
     Raises
     ------
@@ -28,8 +31,11 @@ class SmartPartition(MaskPolicy):
         If a value is out of range.
     """
 
-    def __init__(self, drop_rate: float, round_to: int = 1) -> None:
+    def __init__(
+        self, drop_rate: float, round_to: int = 1, *, score_vectors: bool = True
+    ) -> None:
         self._drop_rate = DropRate(drop_rate, round_to)
+        self.score_vectors = score_vectors
 
     def choose(self, context: MaskContext) -> Keep:
         """Keep what lies outside the window of the rank."""

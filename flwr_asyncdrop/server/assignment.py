@@ -94,6 +94,7 @@ class Assignment:
             _check_size(state, most_bytes)
             shapes = shapes_of(state.arrays)
             return Part(state.arrays, {}, shapes, extra=extra, extra_names=names)
+        vectors = self.masks.score_vectors
         context = MaskContext(
             plan.groups,
             rank,
@@ -101,7 +102,9 @@ class Assignment:
             torch_generator(state.seed, "mask", state.dispatched),
             device,
             server_round,
-            lambda: unit_scores(_trained(plan, state), state.arrays, state.initial),
+            lambda: unit_scores(
+                _trained(plan, state), state.arrays, state.initial, vectors=vectors
+            ),
         )
         keep = self.masks.choose(context)
         if self._masked:

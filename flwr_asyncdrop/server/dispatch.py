@@ -167,7 +167,9 @@ class Dispatcher:
             num_ranks=fleet.num_ranks,
             round=server_round,
             base_version=state.version,
-            lr_factor=self.rules.settings.schedule.factor(state.fastest_updates),
+            lr_factor=self.rules.settings.schedule.factor(
+                state.fastest_updates, state.time
+            ),
             part=self._coder.kept(state, part, sent)
             if self.rules.keeps_base
             else part.without_arrays(),

@@ -1,8 +1,9 @@
-"""Global learning-rate schedules, advanced by the fastest device alone."""
+"""Global learning-rate schedules: one serves all devices."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
@@ -11,10 +12,11 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 class Schedule(Protocol):
     """How the learning rate changes during a run."""
 
-    def factor(self, fastest_updates: int) -> float:
-        """Return the factor on the initial learning rate, in (0, 1].
+    def factor(self, fastest_updates: int, seconds: float) -> float:
+        """Return the factor on the initial learning rate of a task, in (0, 1].
 
-        `fastest_updates` counts the updates that were merged from the fastest rank.
+        It is asked when the task is sent: `fastest_updates` counts the updates that
+        were merged from the fastest rank, `seconds` have passed on the run's clock.
         """
 
 
@@ -24,30 +26,46 @@ ScheduleBuilder = Callable[[Sequence[TaskCost]], Schedule]
 
 @dataclass(frozen=True)
 class StepDecay:
-    """Divide the learning rate when the fastest device reaches a milestone.
+    """Multiply the learning rate by `gamma` at each milestone.
 
     In Alg. 3 of the paper one schedule serves all devices: the fastest advances it,
-    and everybody trains with the current value.
+    and everybody trains with the current value. Counted in updates, a run whose tasks
+    are shorter decays earlier on the clock; counted in seconds, all runs decay at the
+    same moment.
 
     Attributes
     ----------
-    milestones : tuple of int
-        Updates of the fastest rank after which the rate is multiplied by `gamma`,
-        ascending; none by default, for a constant rate.
+    milestones : tuple of float
+        When the rate is multiplied by `gamma`, in `unit`, ascending; none by default,
+        for a constant rate. A task has the rate of the moment at which it is sent.
     gamma : float
         Factor in ``(0, 1]``.
+    unit : {"updates", "seconds"}
+        What milestones count: merged updates of the fastest rank, or seconds on the
+        run's clock, which are virtual with a simulated fleet and real without.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range, or milestones do not ascend.
     """
 
-    milestones: tuple[int, ...] = ()
+    milestones: tuple[float, ...] = ()
     gamma: float = 0.1
+    unit: Literal["updates", "seconds"] = "updates"
 
     def __post_init__(self) -> None:
         if list(self.milestones) != sorted(self.milestones):
             raise ConfigError(f"milestones={self.milestones!r} must ascend")
+        if not all(map(math.isfinite, self.milestones)):
+            raise ConfigError(f"milestones={self.milestones!r} must be finite")
         if not 0 < self.gamma <= 1:
             raise ConfigError(f"gamma={self.gamma!r} must lie in (0, 1]")
+        if self.unit not in ("updates", "seconds"):
+            raise ConfigError(f"unit={self.unit!r} must be 'updates' or 'seconds'")
 
-    def factor(self, fastest_updates: int) -> float:
+    def factor(self, fastest_updates: int, seconds: float = 0.0) -> float:
         """Return the factor on the initial learning rate."""
-        reached = sum(fastest_updates >= milestone for milestone in self.milestones)
+        now = seconds if self.unit == "seconds" else fastest_updates
+        reached = sum(now >= milestone for milestone in self.milestones)
         return float(self.gamma**reached)

@@ -94,8 +94,8 @@ class AsyncStrategy(Arguments):
     selection : Selection, optional
         Chooses the next device; `Stratified` by default.
     schedule : Schedule or callable
-        Schedule of ``train_config["lr"]``, advanced by the fastest device alone; or a
-        function from the costs of the first tasks to one.
+        Schedule of ``train_config["lr"]``: `StepDecay`, by updates of the fastest
+        device or by seconds; or a function from the costs of the first tasks to one.
     faults : FaultPolicy
         How long tasks may take, what becomes of late replies, and how often a device
         may fail in a row.

@@ -41,9 +41,12 @@ class AsyncFedProx(AsyncStrategy):
 
 
 class AsyncFjord(AsyncStrategy):
-    """FjORD's nested submodels (Horváth et al., 2021), mixed on arrival.
+    """Ordered dropout with a fixed width for each speed rank, mixed on arrival.
 
-    The faster a device, the more of the first units of every layer it trains.
+    The faster a device, the more of the first units of every layer it trains. Fixed
+    widths are HeteroFL's (Diao et al., 2021). FjORD (Horváth et al., 2021) draws a new
+    width for every local step, up to the device's largest, and may distil the widest
+    into the others; this does neither.
     """
 
     algorithm_type = algorithms.AsyncFjord

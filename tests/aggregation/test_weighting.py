@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flwr_asyncdrop.aggregation import WEIGHTINGS, Mixing, Update, weighting
+from flwr_asyncdrop.algorithms import AsyncWeighted, FedBuff
 from flwr_asyncdrop.exceptions import ConfigError
 
 
@@ -33,6 +34,39 @@ def update(staleness, capability=1.0, value=6.0):
 def test_by_hand(name, a, b, staleness, expected):
     weigh = weighting(name, a, b)
     assert weigh(update(staleness)) == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "staleness", "expected"),
+    [
+        # FedAsync's own: (1 + s)^-1/2, and 1 / (10 (s - 4) + 1) from s = 4 on
+        ("polynomial", 3, 1 / 2),
+        ("polynomial", 8, 1 / 3),
+        ("hinge", 4, 1.0),
+        ("hinge", 5, 1 / 11),
+        ("hinge", 6, 1 / 21),
+        ("hinge", 14, 1 / 101),
+    ],
+)
+def test_the_parameters_that_nobody_gives_are_fedasyncs(name, staleness, expected):
+    given = update(staleness)
+    assert weighting(name)(given) == pytest.approx(expected, rel=1e-15)
+    mixing = AsyncWeighted(alpha=0.5, weighting=name).aggregator(8)
+    state = {"w": torch.tensor([2.0])}
+    mixing.merge(state, given)  # from 2 on the way to 6
+    assert state["w"].item() == pytest.approx(2 + 4 * 0.5 * expected)
+
+
+@pytest.mark.parametrize("kind", [AsyncWeighted, FedBuff])
+def test_one_parameter_leaves_the_other_as_it_is(kind):
+    """1 / (2 (s - 4) + 1) and 1 / (10 (s - 3) + 1), at s = 6."""
+    for changes, expected in (
+        ({"weighting_a": 2.0}, 1 / 5),
+        ({"weighting_b": 3.0}, 1 / 31),
+        ({"weighting_a": 0.0}, 1.0),
+    ):
+        made = kind(weighting="hinge", **changes).aggregator(8)
+        assert made._weighting(update(6)) == pytest.approx(expected, rel=1e-15)
 
 
 def test_fedbuffs_is_not_one_over_one_plus_root():

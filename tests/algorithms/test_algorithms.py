@@ -96,6 +96,7 @@ OTHER = {
     "logit_adjustment": 0.5,
     "rate_spread": 0.1,
     "group_memory": False,
+    "score_vectors": False,
 }
 
 

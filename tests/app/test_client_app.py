@@ -12,7 +12,7 @@ from flwr_asyncdrop.client_app import app
 from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError, DataError
 from flwr_asyncdrop.flower_internals.identity import assume_identity
 from flwr_asyncdrop.masks import RandomMask
-from flwr_asyncdrop.submodel import extract, plan_submodels
+from flwr_asyncdrop.submodel import extract, plan_submodels, silenced
 from tests.masks.choosing import choose
 from tests.runs import KEYS
 
@@ -94,6 +94,35 @@ def test_the_reply_has_the_shapes_that_were_sent(size, narrow_state):
     assert metrics["wall-train-seconds"] > 0
 
 
+def test_without_scale_a_submodel_is_a_narrow_model_and_nothing_else(monkeypatch):
+    run_config = {**RUN_CONFIG, "model": "mlp"}
+    generator = torch.Generator().manual_seed(1)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 10))
+    sent = {
+        name: torch.randn(tensor.shape, generator=generator) / 8
+        for name, tensor in plain.state_dict().items()
+    }
+
+    def trained(model, scale):
+        monkeypatch.setattr("flwr_asyncdrop.app.client.initial_model", lambda _: model)
+        return arrays(call(sent, run_config={**run_config, "scale": scale}))
+
+    assert trained(wide, False) == trained(plain, False) == trained(plain, True)
+    assert trained(wide, True) != trained(wide, False)
+
+
+def test_zeroed_units_of_a_full_size_model_are_never_scaled(narrow_state):
+    """What mode='masked' sends: no layer is narrower, so no input is scaled."""
+    inputs = load_data(CONFIG).example_inputs()
+    plan = plan_submodels(initial_model(CONFIG), inputs)
+    generator = torch.Generator().manual_seed(0)
+    keep = choose(RandomMask(0.5), plan.groups, None, 0, 1, generator)
+    sent = silenced(full_state(), plan.indices(keep))
+    replies = [call(sent, run_config={**RUN_CONFIG, "scale": s}) for s in (True, False)]
+    assert arrays(replies[0]) == arrays(replies[1])
+
+
 def test_training_depends_on_task_and_data_alone(narrow_state):
     first = call(narrow_state)
     torch.rand(3)
@@ -105,6 +134,14 @@ def test_training_depends_on_task_and_data_alone(narrow_state):
     )
     assert arrays(call(narrow_state, seed=12)) != arrays(first)
     assert arrays(call(narrow_state, partition=3)) != arrays(first)
+
+
+def test_augmented_images_depend_on_the_task_alone(narrow_state):
+    run_config = {**RUN_CONFIG, "augment": True}
+    first = arrays(call(narrow_state, run_config=run_config))
+    torch.rand(3)
+    assert arrays(call(narrow_state, run_config=run_config)) == first
+    assert first != arrays(call(narrow_state))
 
 
 def test_tasks_leave_nothing_behind():

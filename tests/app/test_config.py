@@ -218,6 +218,11 @@ def test_data_sets_and_models_from_outside_are_taken_as_they_are():
         ({"lr": float("inf")}, "lr=inf must be in (0, 1000000]"),
         ({"lr-milestones": "0.7,0.2"}, "ascending fractions"),
         ({"lr-milestones": "half"}, "ascending fractions"),
+        ({"lr-milestones": "0.5,1200s"}, "or seconds, e.g. '1200s,1800s'"),
+        ({"lr-milestones": "1800s,1200s"}, "or seconds, e.g."),
+        ({"lr-milestones": "0s"}, "or seconds, e.g."),
+        ({"lr-milestones": "infs"}, "or seconds, e.g."),
+        ({"lr-milestones": "1200"}, "or seconds, e.g."),
         ({"speed-ratio": 0.5}, "speed-ratio=0.5 must be in [1, 1000000]"),
         ({"jitter": 11.0}, "jitter=11.0 must be in [0, 10]"),
         (
@@ -259,6 +264,8 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
         ({"algo": "async-fedavg", "scope": "internal"}, ["algo", "scope"]),
         ({"algo": "layerwise-asyncdrop", "round-to": 16}, ["algo", "round-to=16"]),
         ({"algo": "layerwise-asyncdrop", "scope": "internal"}, ["algo", "scope"]),
+        ({"algo": "fedbuff", "scale": False}, ["algo", "scale=False"]),
+        ({"algo": "layerwise-asyncdrop", "scale": False}, ["algo", "scale"]),
         ({"algo": "asyncdrop", "combine": "median"}, ["algo", "combine='median'"]),
         (
             {"algo": "fedbuff", "combine": "median", "trim": 0.1},
@@ -327,3 +334,4 @@ def test_the_settings_are_all_that_was_parsed():
 def test_milestones():
     assert RunConfig().milestones == (0.5, 0.75)
     assert RunConfig(lr_milestones="").milestones == ()
+    assert RunConfig(lr_milestones="1200s, 1.5e3s").milestones == (1200.0, 1500.0)

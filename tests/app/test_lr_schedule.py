@@ -83,6 +83,13 @@ def test_the_milestones_of_the_default_fleet_by_hand():
     assert strategy.schedule(costs) == StepDecay((30, 45), 0.5)
 
 
+@pytest.mark.parametrize("algo", ["async-fedavg", "hetero-asyncdrop", "fedavg"])
+def test_milestones_in_seconds_are_the_same_for_every_algorithm(algo):
+    strategy = build_strategy(RunConfig(algo=algo, lr_milestones="1200s,1800.5s"))
+    expected = StepDecay((1200.0, 1800.5), 0.1, unit="seconds")
+    assert strategy.schedule([COMPUTE] * 8) == expected
+
+
 TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n"
 
 

@@ -13,6 +13,7 @@ from flwr_asyncdrop.checkpoint import newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, RunError
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
 from tests.checkpoint.small_runs import NETS, client, copy_of, lines, run
@@ -71,6 +72,18 @@ class TestVirtualClock:
             folder = copy_of(tmp_path / "whole", str(number))
             resume = folder / checkpoint.relative_to(tmp_path / "whole")
             settings = {"resume": resume, "history_every": 5}
+            assert run(folder, "hetero-asyncdrop", **settings) == whole
+
+    def test_with_a_schedule_in_seconds(self, tmp_path):
+        schedule = StepDecay((1.5, 3.0), 0.5, unit="seconds")
+        whole = run(tmp_path / "whole", "hetero-asyncdrop", schedule=schedule)
+        saved = checkpoints(tmp_path / "whole")
+        factors = [{o.lr_factor for o in state_of(path).orders} for path in saved]
+        assert set().union(*factors) == {1.0, 0.5, 0.25}
+        for number, checkpoint in enumerate(saved):
+            folder = copy_of(tmp_path / "whole", str(number))
+            resume = folder / checkpoint.relative_to(tmp_path / "whole")
+            settings = {"resume": resume, "schedule": schedule}
             assert run(folder, "hetero-asyncdrop", **settings) == whole
 
     @pytest.mark.parametrize("mode", ["sliced", "masked"])

@@ -23,6 +23,7 @@ def test_every_task_is_a_valid_configuration(name, algo):
         ("mlp-fashion-mnist", 41),
         ("resnet34-fashion-mnist", 41),
         ("resnet34-cifar10", 68),
+        ("resnet34-cifar10-paper", 68),
         ("resnet34-cifar100", 68),
         ("lstm-imdb", 22),
     ],
@@ -58,3 +59,22 @@ def test_tasks_have_the_papers_protocol():
         settings = PRESETS[task].settings
         assert (settings["drop-rate"], settings["local-steps"]) == (0.25, 50)
         assert (settings["lr"], settings["batch-size"]) == (0.01, 128)
+
+
+@pytest.mark.parametrize(
+    ("algo", "own"),
+    [
+        ("hetero-asyncdrop", {"scope", "scale", "score-vectors"}),
+        ("asyncdrop", {"scope", "scale"}),
+        ("async-fedavg", set()),
+    ],
+)
+def test_the_papers_resnet_has_the_rules_that_its_algorithms_know(algo, own):
+    rules = {"scope": "internal", "scale": False, "score-vectors": False}
+    everybodys = {"augment": True, "duration": "paper"}
+    ours, papers = (
+        preset_settings(PRESETS[name], {"algo": algo})
+        for name in ("resnet34-cifar10", "resnet34-cifar10-paper")
+    )
+    expected = everybodys | {key: rules[key] for key in own}
+    assert papers == ours | expected

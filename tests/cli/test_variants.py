@@ -27,6 +27,16 @@ def test_every_combination_is_a_variant():
     ]
 
 
+def test_scale_varies_where_layers_become_narrower():
+    vary = {"scale": [True, False]}
+    assert labels(["fedavg", "layerwise-asyncdrop", "asyncdrop"], DIGITS, {}, vary) == [
+        "fedavg",
+        "layerwise-asyncdrop",
+        "asyncdrop,scale=true",
+        "asyncdrop,scale=false",
+    ]
+
+
 def test_an_algorithm_does_not_vary_by_what_it_does_not_use():
     vary = {"drop-rate": [0.25, 0.5], "lr": [0.1]}
     assert labels(["fedbuff", "asyncdrop"], DIGITS, {}, vary) == [

@@ -81,6 +81,8 @@ def test_by_hand():
     }
     [scores] = unit_scores(plan, state, initial)
     assert scores.tolist() == [1 + 2 + 8, 0.5 + 4 + 16]
+    [rows_and_columns] = unit_scores(plan, state, initial, vectors=False)
+    assert rows_and_columns.tolist() == [1 + 2 + 8, 0.5 + 16]
 
 
 def test_row_and_column_of_two_groups_count_for_both():

@@ -115,6 +115,18 @@ def test_the_smart_partition_goes_by_what_has_moved():
     assert first == [[0, 2, 3, 5], [1, 3, 4, 5], [0, 1, 2, 4]]
 
 
+@pytest.mark.parametrize(("vectors", "dropped"), [(True, [0, 1]), (False, [2, 3])])
+def test_biases_count_in_scores_unless_told_otherwise(vectors, dropped):
+    """By the whole unit, 0 and 1 have moved most; by rows and columns, 2 and 3."""
+    state = run_state()
+    state.arrays = {name: t.clone() for name, t in state.initial.items()}
+    state.arrays["0.weight"][2:4] += 1  # 4 a unit
+    state.arrays["0.bias"][:2] += 5
+    assignment = submodels(SmartPartition(1 / 3, score_vectors=vectors))
+    rows = kept(assignment, state)[0]
+    assert sorted({*range(6)} - {*rows}) == dropped
+
+
 def test_flops_are_counted_once_per_width():
     counted = []
 

@@ -81,6 +81,36 @@ def test_the_fastest_rank_alone_advances_the_learning_rate():
     assert {config["epochs"] for config in configs} == {2}
 
 
+@pytest.mark.parametrize(
+    ("milestones", "rates"),
+    [
+        ((2.5,), [0.5, 0.5, 0.5, 0.5, 0.05, 0.05]),
+        ((2.0, 3.0), [0.5, 0.5, 0.5, 0.05, 0.05, 0.005]),
+        ((3.1,), [0.5] * 6),
+    ],
+)
+def test_the_learning_rate_decays_at_a_virtual_second(milestones, rates):
+    # In the run above tasks leave at 0, 0, 1, 2, 2.5 and 3 s.
+    grid = HandlerGrid(plus_one, node_ids=[1, 2])
+    schedule = StepDecay(milestones, 0.1, unit="seconds")
+    Run(grid, seconds=(1.0, 2.5), config={"lr": 0.5}, schedule=schedule).go()
+    sent = [message.content["config"]["lr"] for message in grid.pushed]
+    assert sent == pytest.approx(rates)
+
+
+def test_on_the_wall_clock_it_decays_at_a_real_second():
+    grid = HandlerGrid(plus_one, node_ids=[1, 2], delay=lambda _: 1.0)
+    schedule = StepDecay((1.5,), 0.1, unit="seconds")
+    run = Run(grid, config={"lr": 0.5}, schedule=schedule).go()
+    sent = [message.content["config"]["lr"] for message in grid.pushed]
+    expected = [
+        0.05 if order.timing.dispatched_at >= 1.5 else 0.5
+        for order in run.recorder.orders
+    ]
+    assert sent == pytest.approx(expected)
+    assert {0.05, 0.5} == {round(lr, 3) for lr in sent}
+
+
 def test_one_device_of_each_rank_trains_at_any_moment():
     # Ranks of 2 devices each; whichever arrives, its rank is refilled.
     grid = HandlerGrid(plus_one, node_ids=range(6))

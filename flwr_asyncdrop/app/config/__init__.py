@@ -1,6 +1,6 @@
 """The run-config of ``flwr run``: its keys, and what they may be."""
 
-from flwr_asyncdrop.app.config.contradictions import has_scope
+from flwr_asyncdrop.app.config.contradictions import SCOPED, has_scope
 from flwr_asyncdrop.app.config.key_table import INCIDENTAL, IRRELEVANT, key_table
 from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, Value
 from flwr_asyncdrop.app.config.run_config import RunConfig
@@ -9,6 +9,7 @@ __all__ = [
     "INCIDENTAL",
     "IRRELEVANT",
     "LEFT_OUT",
+    "SCOPED",
     "Key",
     "RunConfig",
     "Value",

@@ -24,6 +24,10 @@ _LEVELS = (
 )
 
 
+SCOPED = ("scope", "scale")
+"""The keys of what is left out of layers."""
+
+
 def has_scope(kind: type[Algorithm]) -> bool:
     """Return whether an algorithm leaves units out of layers, which have a scope."""
     return kind.masks is not Algorithm.masks and kind.units == "channels"
@@ -40,7 +44,7 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
     (
         lambda c: not has_scope(type(c.algorithm)),
         "algo={c.algo!r} leaves no units out of layers",
-        ("scope",),
+        SCOPED,
         "choose algo='hetero-asyncdrop'",
     ),
     (

@@ -12,15 +12,30 @@ def one_of_or_reference(*names: str) -> Range:
     return Range(lambda name: name in names or is_reference(name), text, names)
 
 
-def _are_fractions(text: str) -> bool:
+def read_milestones(text: str) -> tuple[tuple[float, ...], bool]:
+    """Read ``0.5,0.75`` or ``1200s,1800s``; return the numbers, and if in seconds.
+
+    ValueError if a part is no number, or only some are in seconds.
+    """
+    parts = [part.strip() for part in text.split(",") if part]
+    in_seconds = bool(parts) and all(part.endswith("s") for part in parts)
+    unit = "s" if in_seconds else ""
+    return tuple(read_number(part.removesuffix(unit)) for part in parts), in_seconds
+
+
+def _are_milestones(text: str) -> bool:
     try:
-        numbers = [read_number(part) for part in text.split(",") if part]
+        numbers, in_seconds = read_milestones(text)
     except ValueError:
         return False
-    return numbers == sorted(numbers) and all(0 < number < 1 for number in numbers)
+    most = math.inf if in_seconds else 1
+    return list(numbers) == sorted(numbers) and all(0 < at < most for at in numbers)
 
 
-FRACTIONS = Range(_are_fractions, "ascending fractions in (0, 1), e.g. '0.5,0.75'")
+MILESTONES = Range(
+    _are_milestones,
+    "ascending fractions in (0, 1), e.g. '0.5,0.75', or seconds, e.g. '1200s,1800s'",
+)
 
 BANDWIDTH = Range(
     lambda rate: rate == 0 or 1e-6 <= rate <= 1e12,

@@ -10,6 +10,7 @@ from flwr_asyncdrop.algorithms import Algorithm, algorithm
 from flwr_asyncdrop.app.config.contradictions import contradictions
 from flwr_asyncdrop.app.config.key_table import key_table
 from flwr_asyncdrop.app.config.keys import LEFT_OUT
+from flwr_asyncdrop.app.config.ranges import read_milestones
 from flwr_asyncdrop.app.config.settings import Settings
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import details, did_you_mean
@@ -98,8 +99,16 @@ class RunConfig(Settings):
 
     @cached_property
     def milestones(self) -> tuple[float, ...]:
-        """`lr_milestones` as fractions of the fastest device's updates."""
-        return tuple(float(part) for part in self.lr_milestones.split(",") if part)
+        """`lr_milestones` as numbers: fractions, or seconds."""
+        return read_milestones(self.lr_milestones)[0]
+
+    @property
+    def milestones_in_seconds(self) -> bool:
+        """Whether `lr_milestones` are seconds on the run's clock.
+
+        Else they are fractions of the fastest device's updates.
+        """
+        return read_milestones(self.lr_milestones)[1]
 
     @property
     def data_path(self) -> Path | None:

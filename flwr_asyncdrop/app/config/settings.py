@@ -10,7 +10,7 @@ from flwr_asyncdrop.app.config.ranges import (
     ADDRESS,
     BANDWIDTH,
     DEADLINE,
-    FRACTIONS,
+    MILESTONES,
     one_of_or_reference,
 )
 from flwr_asyncdrop.app.data import DATASET_NAMES
@@ -61,6 +61,11 @@ class Settings:
         "all",
         "all | internal (only inside a block, as the paper) | stream (more than all)",
         one_of("all", "internal", "stream"),
+    )
+    scale: bool = parameter(
+        True,
+        "multiply the inputs of narrowed layers by full / narrow width; false as the "
+        "paper",
     )
     codec: str = parameter(
         "none",
@@ -133,10 +138,15 @@ class Settings:
     )
     lr_milestones: str = parameter(
         "0.5,0.75",
-        "when lr decays, as shares of the fastest device's updates",
-        FRACTIONS,
+        "when lr decays, as shares of the fastest device's updates, or in seconds of "
+        "the run's clock, e.g. '1200s,1800s'",
+        MILESTONES,
     )
     lr_gamma: float = parameter(0.1, "factor of each decay", in_interval("(0, 1]"))
+    augment: bool = parameter(
+        False,
+        "shift training images by up to 4 pixels and mirror half of them, at random",
+    )
     precision: str = parameter(
         "float32",
         "float32 | bfloat16 (autocast, for GPUs)",

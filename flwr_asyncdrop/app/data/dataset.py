@@ -84,16 +84,19 @@ class Dataset:
         split: Split,
         indices: Tensor | NDArray[np.int64] | slice,
         device: torch.device | str = "cpu",
+        augment: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return some samples of a split, ready for a model, in the order of `indices`.
 
-        The compact form travels to the device, and is prepared there.
+        The compact form is changed by `augment`, travels to the device, and is prepared
+        there.
         """
         inputs, targets = {
             "train": (self.train_x, self.train_y),
             "test": (self.test_x, self.test_y),
         }[split]
-        taken = _take(inputs, indices).to(device)
+        taken = _take(inputs, indices)
+        taken = (taken if augment is None else augment(taken)).to(device)
         prepared = taken if self.prepare is None else self.prepare(taken)
         return prepared, _take(targets, indices).to(device)
 
