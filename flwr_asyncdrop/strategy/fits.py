@@ -70,6 +70,9 @@ def check_memory(
     """
     if not (holds_messages or run.dispatcher.rules.keeps_base):
         return
+    most = _most(run, num_updates)
+    if all(known is None or most <= known for known in (memory.free, memory.total)):
+        return
     demand = demand_of(run, num_updates)
     if memory.total is not None and demand.least > memory.total:
         raise ConfigError(
@@ -111,6 +114,16 @@ def demand_of(run: Run, num_updates: int) -> Demand:
     each = aggregator.updates_per_version
     copies = most_versions(slots, each, num_updates)
     return Demand(slots, copies, size, each, others)
+
+
+def _most(run: Run, num_updates: int) -> int:
+    """Return what a run takes if every device in flight has a full model of its own.
+
+    Where that fits nothing else is asked for: a mask policy may be somebody's own.
+    """
+    size = sum(tensor.nbytes for tensor in run.state.arrays.values())
+    others = _AT_WORK + run.aggregator.collects
+    return (min(run.slots, num_updates) + others) * size
 
 
 def most_versions(in_flight: int, updates_each: int, num_updates: int) -> int:
