@@ -23,7 +23,7 @@ class CodecMod:
     def __call__(
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> Message:
-        """Unpack and decode a task, pass it on, and do the same to the reply."""
+        """Unpack and decode a task, pass it on, and code and pack the reply."""
         content = wire.unpacked(message.content)
         if content is message.content:
             return _with_code(message, context, call_next)

@@ -31,7 +31,7 @@ def check_cluster(address: str, data_dir: Path | None = None) -> Iterator[Findin
     else:
         yield _check_room(address, found)
         for node in found.nodes:
-            yield _check_node(node, is_last=not found.room)
+            yield _check_node(node, others_fit=bool(found.room))
         yield from _check_processors(found)
 
 
@@ -56,11 +56,11 @@ def _check_room(address: str, found: Survey) -> Finding:
     if found.room:
         return ok(_NAME, text)
     return problem(
-        _NAME, text, "mend a node, or start one with a CPU: ray start --num-cpus N ..."
+        _NAME, text, "fix a node, or start one with a CPU: ray start --num-cpus N ..."
     )
 
 
-def _check_node(node: NodeReport, *, is_last: bool) -> Finding:
+def _check_node(node: NodeReport, *, others_fit: bool) -> Finding:
     name = f"node {node.host}"
     if node.trouble:
         fix = (
@@ -68,7 +68,7 @@ def _check_node(node: NodeReport, *, is_last: bool) -> Finding:
             if node.facts is None
             else "install and copy there what is here, or run without the node"
         )
-        say = problem if is_last else warning
+        say = warning if others_fit else problem
         return say(name, f"{node.trouble}; it is not used", fix)
     facts: Mapping[str, str] = node.facts.facts if node.facts else {}
     versions = ", ".join(f"{each} {facts[each]}" for each in _VERSIONS)

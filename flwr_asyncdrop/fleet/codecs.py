@@ -63,8 +63,8 @@ class CodecChoice(ABC):
         return self.typical.feedback
 
     @property
-    def rounds(self) -> bool:
-        """Whether any number may travel as another one."""
+    def is_lossy(self) -> bool:
+        """Whether a number may come out as another one."""
         return True
 
     @abstractmethod
@@ -93,8 +93,8 @@ class OneCodec(CodecChoice):
         return self.typical.name
 
     @property
-    def rounds(self) -> bool:
-        """Whether any number may travel as another one."""
+    def is_lossy(self) -> bool:
+        """Whether a number may come out as another one."""
         return (self.typical.down, self.typical.up) != (None, None)
 
     def choose(self, link: Link, sizes: Sizes) -> Codec:

@@ -96,7 +96,7 @@ class Run:
                 "only if they do not wait for each other"
             )
         # A coded change means nothing without what it was made from.
-        if aggregator.needs_base or (rules.codec and rules.codec.rounds):
+        if aggregator.needs_base or (rules.codec and rules.codec.is_lossy):
             rules = replace(rules, keeps_base=True)
         slots = in_flight if grows else possible
         model_bytes = sum(tensor.nbytes for tensor in state.arrays.values())

@@ -78,7 +78,7 @@ def check_memory(
         raise ConfigError(
             f"{_described(demand)}: that takes {readable_bytes(demand.least)} at the "
             f"least, and this machine has {readable_bytes(memory.total)}: "
-            f"{_mend(demand, memory.total)}"
+            f"{_advice(demand, memory.total)}"
         )
     if memory.free is not None and demand.expected > memory.free:
         logger.warning(
@@ -87,7 +87,7 @@ def check_memory(
             _described(demand),
             readable_bytes(demand.expected),
             readable_bytes(memory.free),
-            _mend(demand, memory.free),
+            _advice(demand, memory.free),
         )
 
 
@@ -152,7 +152,7 @@ def _described(demand: Demand) -> str:
     )
 
 
-def _mend(demand: Demand, free: int) -> str:
+def _advice(demand: Demand, free: int) -> str:
     fitting = demand.most_in_flight(free)
     if fitting < 1:
         return "not one device in flight fits: use a smaller model"

@@ -16,7 +16,7 @@ from flwr_asyncdrop.submodel import Frozen, extract, silenced
 from flwr_asyncdrop.wire.kept import FROZEN_SHA256 as _HASH
 from flwr_asyncdrop.wire.kept import read_kept
 from flwr_asyncdrop.wire.npy import from_record, to_record
-from flwr_asyncdrop.wire.records import records_of
+from flwr_asyncdrop.wire.records import records_of, with_content
 
 _OF = "asyncdrop-frozen-of"  # the key of the record that they complete
 _MASKED = "asyncdrop-frozen-masked"  # dropped units are zeroed instead of cut out
@@ -76,14 +76,8 @@ def left_out(
 
 def bring(message: Message, frozen: ArrayRecord) -> Message:
     """Return a new message like one that left the frozen tensors out, with them."""
-    metadata = message.metadata
-    return Message(
-        content=RecordDict({**message.content, FROZEN_RECORD: frozen}),
-        dst_node_id=metadata.dst_node_id,
-        message_type=metadata.message_type,
-        ttl=metadata.ttl,
-        group_id=metadata.group_id,
-    )
+    content = RecordDict({**message.content, FROZEN_RECORD: frozen})
+    return with_content(message, content)
 
 
 def read_frozen(message: Message) -> FrozenPart | None:

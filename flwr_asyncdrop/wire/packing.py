@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from flwr_asyncdrop.wire.npy import CODED
-from flwr_asyncdrop.wire.records import records_of
+from flwr_asyncdrop.wire.records import records_of, with_content
 
 PACKED = CODED + "packed"
 """The ``stype`` of an array that holds the others."""
@@ -26,16 +26,7 @@ _TYPES = (str, str, list, str, int)  # name, dtype, shape, stype, bytes
 def packed_message(message: Message) -> Message:
     """Return a message that is not sent yet, with one array in each of its records."""
     content = packed(message.content)
-    if content is message.content:
-        return message
-    metadata = message.metadata
-    return Message(
-        content=content,
-        dst_node_id=metadata.dst_node_id,
-        message_type=metadata.message_type,
-        ttl=metadata.ttl,
-        group_id=metadata.group_id,
-    )
+    return message if content is message.content else with_content(message, content)
 
 
 def packed(content: RecordDict) -> RecordDict:
@@ -63,11 +54,7 @@ def unpacked(content: RecordDict) -> RecordDict:
 
 def is_packed(record: Mapping[str, Array]) -> bool:
     """Return whether the arrays of a record are in one."""
-    return (
-        len(record) == 1
-        and record.get(_KEY) is not None
-        and (record[_KEY].stype == PACKED)
-    )
+    return len(record) == 1 and _KEY in record and record[_KEY].stype == PACKED
 
 
 def unpack(record: ArrayRecord, most: int | None = None) -> ArrayRecord:

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
@@ -15,3 +15,15 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     Python's garbage collector runs.
     """
     return {key: value for key, value in content.items() if isinstance(value, kind)}
+
+
+def with_content(message: Message, content: RecordDict) -> Message:
+    """Return a new message like one that is not sent yet, with other content."""
+    metadata = message.metadata
+    return Message(
+        content=content,
+        dst_node_id=metadata.dst_node_id,
+        message_type=metadata.message_type,
+        ttl=metadata.ttl,
+        group_id=metadata.group_id,
+    )
