@@ -2,6 +2,7 @@
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.buffered import Buffered
+from flwr_asyncdrop.aggregation.changes import Change, change_of, is_weight, mean_change
 from flwr_asyncdrop.aggregation.clipping import Clipped, clip_update
 from flwr_asyncdrop.aggregation.combining import COMBINATIONS, Combiner, combiner
 from flwr_asyncdrop.aggregation.counters import check_counters
@@ -25,6 +26,7 @@ __all__ = [
     "WEIGHTINGS",
     "Aggregator",
     "Buffered",
+    "Change",
     "Clipped",
     "Combiner",
     "LatestPerGroup",
@@ -35,9 +37,12 @@ __all__ = [
     "Update",
     "Weighting",
     "average_",
+    "change_of",
     "check_counters",
     "clip_update",
     "combiner",
+    "is_weight",
+    "mean_change",
     "mix_",
     "weighting",
 ]

@@ -36,6 +36,8 @@ class Update:
         Factor on its weight, in (0, 1]: less than 1 if it came after its deadline.
     extra : mapping of str to dict of str to Tensor
         The records that came back beside the model, as `Aggregator.extra` sent them.
+    device, num_devices : int
+        Which device it is, from 0 on, and how many the fleet has.
     """
 
     arrays: State
@@ -49,6 +51,8 @@ class Update:
     lr_factor: float = 1.0
     discount: float = 1.0
     extra: Mapping[str, State] = field(default_factory=dict)
+    device: int = 0
+    num_devices: int = 1
 
     @property
     def sent(self) -> State:

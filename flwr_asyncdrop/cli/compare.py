@@ -1,7 +1,7 @@
 """``asyncdrop compare``: algorithms and seeds side by side on all cores."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from flwr_asyncdrop.cli.flags import (
     add_task,
     algos_from_outside,
     between,
+    file,
     folder,
     given,
     seeds,
@@ -29,6 +30,7 @@ from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
 from flwr_asyncdrop.cli.shards import agree, deal, describe, shard, standing
+from flwr_asyncdrop.cli.tuned import Tuned
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.exceptions import FolderError, FolderInUseError
 from flwr_asyncdrop.paths import make_output_folder
@@ -36,8 +38,8 @@ from flwr_asyncdrop.report import comparison_table
 from flwr_asyncdrop.storage.lock import FolderLock
 
 _FAILED = 1
-# What the command sets in another way, and a port, which runs cannot share.
-_WITHOUT = (
+# What the commands set in another way, and a port, which runs cannot share.
+WITHOUT = (
     "algo",
     "seed",
     "out-dir",
@@ -85,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         "for all combinations",
     )
     parser.add_argument(
+        "--tuned",
+        type=file,
+        metavar="FILE",
+        help="take the settings that `asyncdrop tune` has chosen for each algorithm",
+    )
+    parser.add_argument(
         "--ablation",
         choices=tuple(ABLATIONS),
         metavar="NAME",
@@ -113,15 +121,21 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         "the same other arguments on each (default: all runs)",
     )
     add_backend(parser)
-    add_flags(parser, algos=algos, without=_WITHOUT)
+    add_flags(parser, algos=algos, without=WITHOUT)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the runs that are missing, and print the table."""
     backend = backend_of(arguments)
     algorithms, vary = _what(arguments)
+    explicit = given(arguments)
+    tuned: Callable[[str], Mapping[str, Value]] = lambda name: {}  # noqa: E731
+    if arguments.tuned is not None:
+        found = Tuned.read(arguments.tuned)
+        found.check(arguments.seeds, {*explicit, *vary})
+        tuned = found.of
     variants = build_variants(
-        algorithms, PRESETS[arguments.task], given(arguments), vary
+        algorithms, PRESETS[arguments.task], explicit, vary, tuned
     )
     check_inputs([variant.settings for variant in variants], arguments.devices)
     out = make_output_folder(arguments.out, "out")

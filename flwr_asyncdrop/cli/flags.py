@@ -117,7 +117,16 @@ def between(low: int, high: int) -> Callable[[str], int]:
 
 def folder(text: str) -> Path:
     """Read a folder, as an absolute path."""
-    if problem := problem_of_path(text) if text else "is empty: name a folder":
+    return _path(text, "folder")
+
+
+def file(text: str) -> Path:
+    """Read a file's name, as an absolute path."""
+    return _path(text, "file")
+
+
+def _path(text: str, kind: str) -> Path:
+    if problem := problem_of_path(text) if text else f"is empty: name a {kind}":
         raise argparse.ArgumentTypeError(f"{text!r} {problem}")
     path = Path(text).expanduser().absolute()
     try:

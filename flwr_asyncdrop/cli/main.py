@@ -34,6 +34,7 @@ _REFUSALS = (
 _COMMANDS = {
     "simulate": "one run of one algorithm",
     "compare": "algorithms and seeds side by side",
+    "tune": "settings of algorithms, with the same budget for all",
     "report": "table, figures and a page of what was compared",
     "doctor": "check the setup and suggest fixes",
     "supernode": "Flower's SuperNode, which answers sooner",

@@ -1,6 +1,6 @@
 """What is compared: every algorithm, with every combination of what varies."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -30,39 +30,61 @@ def build_variants(
     preset: Preset,
     explicit: Mapping[str, Value],
     vary: Mapping[str, Sequence[Value]],
+    tuned: Callable[[str], Mapping[str, Value]] = lambda name: {},
 ) -> list[Variant]:
     """Combine algorithms with the values of the keys that vary.
 
     An algorithm does not get a key that means nothing to it; one that means nothing to
-    any of them is a ConfigError. `explicit` overrides the preset, and `vary` both.
+    any of them is a ConfigError. `explicit` overrides the preset, what is `tuned` for
+    an algorithm both, and `vary` all.
     """
     algorithms = list(dict.fromkeys(algorithms))
     if (num := len(algorithms) * prod(map(len, vary.values()))) > MOST_VARIANTS:
         raise ConfigError(
             f"{num:,} variants are more than {MOST_VARIANTS:,}: vary less"
         )
-    meaningless = {name: _meaningless(name, algorithms) for name in algorithms}
-    for key in (*explicit, *vary):
-        if all(key in ignored for ignored in meaningless.values()):
-            raise ConfigError(
-                f"{key} means nothing to {', '.join(meaningless)}: leave it out, or "
-                "add an algorithm to which it does"
-            )
     variants = []
-    for name, ignored in meaningless.items():
-        own = {key: value for key, value in explicit.items() if key not in ignored}
+    for name, known in meaningful(algorithms, (*explicit, *vary)).items():
+        own = {key: value for key, value in explicit.items() if key in known}
         axes = [
             [(key, value) for value in values]
             for key, values in vary.items()
-            if key not in ignored
+            if key in known
         ]
-        for values in product(*axes):
-            parts = [algorithm(name).label(), *(f"{k}={_shown(v)}" for k, v in values)]
-            # It is the name of a folder too.
-            label = ",".join(parts).replace("/", "_").replace(":", ".")
-            settings = preset_settings(preset, {**own, **dict(values), "algo": name})
-            variants.append(Variant(label, settings))
+        for values in map(dict, product(*axes)):
+            settings = {**own, **tuned(name), **values, "algo": name}
+            made = preset_settings(preset, settings)
+            variants.append(variant_of(name, made, values))
     return variants
+
+
+def meaningful(
+    algorithms: Sequence[str], keys: Sequence[str]
+) -> dict[str, frozenset[str]]:
+    """Return which of some keys mean something to each algorithm.
+
+    ConfigError for one that means nothing to any.
+    """
+    found = {
+        name: frozenset(keys) - _meaningless(name, algorithms) for name in algorithms
+    }
+    for key in keys:
+        if not any(key in known for known in found.values()):
+            raise ConfigError(
+                f"{key} means nothing to {', '.join(found)}: leave it out, or add an "
+                "algorithm to which it does"
+            )
+    return found
+
+
+def variant_of(
+    name: str, settings: dict[str, Value], values: Mapping[str, Value]
+) -> Variant:
+    """Return the variant of an algorithm that some values tell from the others."""
+    parts = [algorithm(name).label(), *(f"{k}={_shown(v)}" for k, v in values.items())]
+    # It is the name of a folder too.
+    label = ",".join(parts).replace("/", "_").replace(":", ".")
+    return Variant(label, settings)
 
 
 def preset_settings(preset: Preset, explicit: Mapping[str, Value]) -> dict[str, Value]:

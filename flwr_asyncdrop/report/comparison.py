@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from typing import Self
 
 from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.report.intervals import Interval, interval
 from flwr_asyncdrop.report.runlog import Curve, Point
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.target import Target, choose_target
@@ -51,16 +52,18 @@ class Row:
     """What one algorithm or variant came to.
 
     `outcomes` has the complete runs by seed, `incomplete` the seeds of the others,
-    which count nowhere. The overheads are time and bytes to the target over those of
-    the reference, minus 1, on the seeds with which both reached it; None without any.
+    which count nowhere. What follows is beside the reference, seed by seed: by how much
+    the last value is larger, and time and bytes to the target over its, minus 1, on the
+    seeds with which both reached it; None without any.
     """
 
     label: str
     algorithm: str
     outcomes: Mapping[int, Outcome]
     incomplete: tuple[int, ...]
-    time_overhead: float | None = None
-    byte_overhead: float | None = None
+    final_difference: Interval | None = None
+    time_overhead: Interval | None = None
+    byte_overhead: Interval | None = None
 
     @property
     def best(self) -> Spread | None:
@@ -118,6 +121,7 @@ def compare(
     compared = [
         replace(
             row,
+            final_difference=_difference(row, base),
             time_overhead=_overhead(row, base, lambda point: point.time),
             byte_overhead=_overhead(row, base, lambda point: point.num_bytes),
         )
@@ -142,9 +146,24 @@ def _lateness(row: Row) -> tuple[float, float]:
     return -share, fmean(point.time for point in row.arrivals.values())
 
 
-def _overhead(row: Row, base: Row, cost: Callable[[Point], float]) -> float | None:
-    both = row.arrivals.keys() & base.arrivals.keys()
-    needed = sum(cost(base.arrivals[seed]) for seed in both)
-    if needed == 0:
+def _difference(row: Row, base: Row) -> Interval | None:
+    both = sorted(row.outcomes.keys() & base.outcomes.keys())
+    if not both or row is base:
         return None
-    return sum(cost(row.arrivals[seed]) for seed in both) / needed - 1
+    return interval(
+        [row.outcomes[seed].final - base.outcomes[seed].final for seed in both], fmean
+    )
+
+
+def _overhead(row: Row, base: Row, cost: Callable[[Point], float]) -> Interval | None:
+    both = sorted(row.arrivals.keys() & base.arrivals.keys())
+    costs = [(cost(row.arrivals[seed]), cost(base.arrivals[seed])) for seed in both]
+    # Not even one seed may have met it before anything was sent.
+    if not costs or not all(needed for _, needed in costs):
+        return None
+    return interval(costs, _excess)
+
+
+def _excess(costs: Sequence[tuple[float, float]]) -> float:
+    own, needed = map(sum, zip(*costs, strict=True))
+    return own / needed - 1

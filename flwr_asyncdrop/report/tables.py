@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
+from flwr_asyncdrop.report.intervals import FEWEST, Interval
 from flwr_asyncdrop.report.runlog import Metric
 
 _NONE = "N/A"
@@ -49,17 +50,27 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
         std = f" ± {scale * spread.std:{spec}}" if spread.count > 1 else ""
         return f"{scale * spread.mean:{spec}}{std}", spread.mean
 
-    def overhead(row: Row, value: float | None) -> _Cell:
-        if value is None:
+    def beside(row: Row, found: Interval | None, spec: str, scale: int = 1) -> _Cell:
+        if row.label == comparison.reference:
+            return "reference", 0.0
+        if found is None:
             return _NONE, None
-        is_reference = row.label == comparison.reference
-        return "reference" if is_reference else f"{value:+.1%}", value
+        return _interval_text(found, spec, scale), found.value
+
+    def difference(row: Row) -> _Cell:
+        share = metric.is_share
+        spec, scale = ("+.2f", 100) if share else ("+.4g", 1)
+        return beside(row, row.final_difference, spec, scale)
+
+    def overhead(row: Row, found: Interval | None) -> _Cell:
+        return beside(row, found, "+.1%")
 
     return (
         column("algorithm", lambda row: (row.label, None)),
         column("seeds", _seeds),
         column(f"{metric.extreme}. {metric.title}", lambda row: score(row.best)),
         column(f"final {metric.title}", lambda row: score(row.final)),
+        column("beside the reference", difference),
         column(f"s {to}", lambda row: _cost(row, row.seconds, 1)),
         column(f"MB {to}", lambda row: _cost(row, row.num_bytes, _BYTES_PER_MB)),
         column("time overhead", lambda row: overhead(row, row.time_overhead)),
@@ -90,9 +101,10 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
     ]
     if comparison.reference is not None:
         said.append(
-            f"Overheads are relative to {comparison.reference}, on the seeds with "
-            "which both reached the target."
+            f"The reference is {comparison.reference}: differences are seed by seed, "
+            "overheads on the seeds with which both reached the target."
         )
+        said.append(_about_intervals(comparison))
     if any(0 < len(row.arrivals) < len(row.outcomes) for row in comparison.rows):
         said.append("(m/n): m of n seeds reached the target, and only they count.")
     cut_off = sum(len(row.incomplete) for row in comparison.rows)
@@ -100,6 +112,29 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
         runs = "1 run is" if cut_off == 1 else f"{cut_off} runs are"
         said.append(f"{runs} incomplete (+) and left out.")
     return tuple(said)
+
+
+def _about_intervals(comparison: Comparison) -> str:
+    found = [
+        each
+        for row in comparison.rows
+        for each in (row.final_difference, row.time_overhead, row.byte_overhead)
+        if each is not None
+    ]
+    if any(each.low is not None for each in found):
+        return (
+            "[low, high]: 95 % bootstrap intervals over seeds. Only what has a * is a "
+            "difference: its interval lies on one side of zero."
+        )
+    return f"No intervals: they take {FEWEST} seeds, and less is no evidence."
+
+
+def _interval_text(found: Interval, spec: str, scale: int) -> str:
+    text = f"{scale * found.value:{spec}}"
+    if found.low is None or found.high is None:
+        return text
+    bounds = f"[{scale * found.low:{spec}}, {scale * found.high:{spec}}]"
+    return f"{text} {bounds}{'*' if found.is_clear else ''}"
 
 
 def terminal_table(comparison: Comparison) -> Table:
@@ -160,8 +195,9 @@ def _json_row(row: Row, metric: Metric) -> dict[str, Any]:
         "reached": len(row.arrivals),
         "seconds": _asdict(row.seconds),
         "bytes": _asdict(row.num_bytes),
-        "time_overhead": row.time_overhead,
-        "byte_overhead": row.byte_overhead,
+        "final_difference": _asdict(row.final_difference),
+        "time_overhead": _asdict(row.time_overhead),
+        "byte_overhead": _asdict(row.byte_overhead),
         "seeds": {str(seed): asdict(outcome) for seed, outcome in outcomes},
     }
 
@@ -178,10 +214,17 @@ def _csv_row(row: Row, metric: Metric) -> dict[str, object]:
         f"{final}_std": row.final and row.final.std,
         "seconds": row.seconds and row.seconds.mean,
         "bytes": row.num_bytes and row.num_bytes.mean,
-        "time_overhead": row.time_overhead,
-        "byte_overhead": row.byte_overhead,
+        **_csv_interval("final_difference", row.final_difference),
+        **_csv_interval("time_overhead", row.time_overhead),
+        **_csv_interval("byte_overhead", row.byte_overhead),
     }
 
 
-def _asdict(spread: Spread | None) -> dict[str, Any] | None:
+def _csv_interval(name: str, found: Interval | None) -> dict[str, float | None]:
+    low, high = (None, None) if found is None else (found.low, found.high)
+    value = None if found is None else found.value
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def _asdict(spread: Spread | Interval | None) -> dict[str, Any] | None:
     return None if spread is None else asdict(spread)

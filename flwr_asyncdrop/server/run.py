@@ -259,6 +259,8 @@ class Run:
             order.lr_factor,
             discount,
             {name: cut(arrays) for name, arrays in reply.extra.items()},
+            order.device,
+            state.num_devices,
         )
         try:
             self._check(update, order.device)

@@ -60,13 +60,16 @@ def test_the_table_by_hand():
     # To 0.5: seed 0 at 20 s, seed 1 at 10 s, though it fell below again.
     assert hetero.seconds == Spread(15.0, pytest.approx(7.0710678), 2)
     assert hetero.num_bytes.mean == 15e6
-    assert (hetero.time_overhead, hetero.byte_overhead) == (0.0, 0.0)
+    assert (hetero.time_overhead.value, hetero.byte_overhead.value) == (0.0, 0.0)
     # Only seed 0 of async-fedavg comes to 0.5, at 30 s: 20 s of hetero's seed 0.
     assert plain.seconds == Spread(30.0, 0.0, 1)
-    assert plain.time_overhead == pytest.approx(0.5)
-    assert plain.byte_overhead == pytest.approx(0.5)
+    assert plain.time_overhead.value == pytest.approx(0.5)
+    assert plain.byte_overhead.value == pytest.approx(0.5)
+    # The last values: 0.5 and 0.4 against 0.6 and 0.8, seed by seed.
+    assert plain.final_difference.value == pytest.approx(plain.final.mean - 0.7)
+    assert hetero.final_difference is None
     # FedBuff: 20 s and 20 s, against 20 s and 10 s.
-    assert rows(table)["fedbuff"].time_overhead == pytest.approx(1 / 3)
+    assert rows(table)["fedbuff"].time_overhead.value == pytest.approx(1 / 3)
 
 
 def test_who_never_reaches_the_target_has_no_time():
@@ -81,14 +84,14 @@ def test_bytes_are_those_of_the_evaluation_that_reached_the_target():
     table = compare([cheap, HETERO], target=0.5)
     row = rows(table)["asyncdrop"]
     assert row.num_bytes.mean == 5e6
-    assert row.byte_overhead == -0.75
-    assert row.time_overhead == 0.0
+    assert row.byte_overhead.value == -0.75
+    assert row.time_overhead.value == 0.0
 
 
 def test_overheads_are_relative_to_the_label_that_is_named():
     table = compare(ALL, reference="fedbuff")
     assert table.reference == "fedbuff"
-    assert rows(table)["hetero-asyncdrop"].time_overhead == pytest.approx(-0.25)
+    assert rows(table)["hetero-asyncdrop"].time_overhead.value == pytest.approx(-0.25)
 
 
 def test_without_the_papers_reference_it_is_who_gets_there_first_and_most_often():

@@ -42,9 +42,10 @@ def test_the_best_perplexity_is_the_least_and_the_target_is_below():
     assert buffer.seconds.count == 1
     assert buffer.arrivals[0].time == 20.0
     assert hetero.arrivals[0].time == 20.0
-    assert [column.title for column in columns(table)[2:6]] == [
+    assert [column.title for column in columns(table)[2:7]] == [
         "min. perplexity",
         "final perplexity",
+        "beside the reference",
         "s to 45",
         "MB to 45",
     ]

@@ -23,25 +23,28 @@ TABLE = compare(
 )
 
 MARKDOWN = """\
-| algorithm | seeds | max. accuracy | final accuracy | s to 50.00% | MB to 50.00% \
-| time overhead | comm. overhead |
-| --- | --: | --: | --: | --: | --: | --: | --: |
-| async-fjord | 1 | 20.00 | 20.00 | N/A | N/A | N/A | N/A |
-| fedbuff | 2 +1 | 45.00 ± 7.07 | 45.00 ± 7.07 | 20.0 (1/2) | 20.0 (1/2) \
+| algorithm | seeds | max. accuracy | final accuracy | beside the reference \
+| s to 50.00% | MB to 50.00% | time overhead | comm. overhead |
+| --- | --: | --: | --: | --: | --: | --: | --: | --: |
+| async-fjord | 1 | 20.00 | 20.00 | -20.00 | N/A | N/A | N/A | N/A |
+| fedbuff | 2 +1 | 45.00 ± 7.07 | 45.00 ± 7.07 | +0.00 | 20.0 (1/2) | 20.0 (1/2) \
 | +100.0% | +100.0% |
-| hetero-asyncdrop | 2 | 55.00 ± 7.07 | 45.00 ± 7.07 | 10.0 | 10.0 \
+| hetero-asyncdrop | 2 | 55.00 ± 7.07 | 45.00 ± 7.07 | reference | 10.0 | 10.0 \
 | reference | reference |
 
-Target: 50.00% (given). Mean ± sample standard deviation over seeds. Overheads are \
-relative to hetero-asyncdrop, on the seeds with which both reached the target. \
+Target: 50.00% (given). Mean ± sample standard deviation over seeds. The reference is \
+hetero-asyncdrop: differences are seed by seed, overheads on the seeds with which both \
+reached the target. No intervals: they take 5 seeds, and less is no evidence. \
 (m/n): m of n seeds reached the target, and only they count. 1 run is incomplete \
 (+) and left out.
 """
 
 CSV = """\
 label,seeds,reached,max_accuracy,max_accuracy_std,final_accuracy,final_accuracy_std,\
-seconds,bytes,time_overhead,byte_overhead
-async-fjord,1,0,0.2,0.0,0.2,0.0,,,,
+seconds,bytes,final_difference,final_difference_low,final_difference_high,\
+time_overhead,time_overhead_low,time_overhead_high,\
+byte_overhead,byte_overhead_low,byte_overhead_high
+async-fjord,1,0,0.2,0.0,0.2,0.0,,,-0.2,,,,,,,,
 """
 
 
@@ -50,7 +53,7 @@ def test_markdown_by_hand():
 
 
 def test_the_terminal_shows_the_same():
-    console = Console(width=160, file=io.StringIO(), record=True)
+    console = Console(width=180, file=io.StringIO(), record=True)
     console.print(terminal_table(TABLE))
     text = console.export_text()
     for column in columns(TABLE):
@@ -64,7 +67,8 @@ def test_csv_has_plain_numbers():
     label, *numbers = text.splitlines()[2].split(",")
     assert label == "fedbuff"
     assert [float(number) for number in numbers[:2]] == [2, 1]
-    assert [float(number) for number in numbers[6:]] == [20.0, 20e6, 1.0, 1.0]
+    assert [float(number) for number in numbers[6:8]] == [20.0, 20e6]
+    assert numbers[8:] == ["0.0", "", "", "1.0", "", "", "1.0", "", ""]
 
 
 def test_json_has_every_seed():
@@ -83,6 +87,28 @@ def test_json_has_every_seed():
 
 
 def test_columns_sort_by_numbers():
-    seconds = columns(TABLE)[4]
+    seconds = columns(TABLE)[5]
     assert seconds.texts == ("N/A", "20.0 (1/2)", "10.0")
     assert seconds.values == (None, 20.0, 10.0)
+
+
+def test_five_seeds_have_intervals_and_a_mark_where_these_are_clear():
+    own = {seed: [0.5, 0.4 + 0.01 * seed] for seed in range(5)}
+    ahead = {seed: [0.4, value + 0.1] for seed, (_, value) in own.items()}
+    mixed = {
+        seed: [0.4, value + 0.1 * (-1) ** seed] for seed, (_, value) in own.items()
+    }
+    table = compare(
+        [
+            series("hetero-asyncdrop", own),
+            series("fedbuff", ahead),
+            series("async-fedavg", mixed),
+        ],
+        target=0.4,
+    )
+    beside, overhead = columns(table)[4], columns(table)[7]
+    assert beside.texts[:2] == ("reference", "+10.00 [+10.00, +10.00]*")
+    assert beside.texts[2].startswith("+2.00 [-")
+    assert not beside.texts[2].endswith("*")
+    assert overhead.texts == ("reference", *2 * ("+0.0% [+0.0%, +0.0%]",))
+    assert "Only what has a * is a difference" in markdown(table)

@@ -102,4 +102,4 @@ def test_the_same_runs_give_the_same_report(page, results, tmp_path):
 def test_the_terminals_table_goes_by_the_same_target(results):
     table = comparison_table([results], target=0.5, reference="fedbuff")
     assert table.row_count == 2
-    assert "relative to fedbuff" in table.caption
+    assert "The reference is fedbuff" in table.caption

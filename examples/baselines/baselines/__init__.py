@@ -1,0 +1,1 @@
+"""Asynchronous algorithms of others, as packages outside of flwr-asyncdrop."""

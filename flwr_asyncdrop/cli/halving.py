@@ -1,0 +1,93 @@
+"""Successive halving: many settings for a short time, the best of them for longer.
+
+K. Jamieson and A. Talwalkar, *Non-stochastic Best Arm Identification and Hyperparameter
+Optimization*, AISTATS 2016.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from flwr_asyncdrop.app.config import Value
+from flwr_asyncdrop.seeding import numpy_generator
+
+Values = dict[str, Value]
+"""What a candidate sets: a value for each key that is searched."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of the race: how long its runs are, and of how many candidates."""
+
+    num_rounds: int
+    candidates: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """A candidate and how its runs ended, one number a seed; None for one that failed.
+
+    Numbers are the larger the better.
+    """
+
+    values: Values
+    finals: tuple[float | None, ...]
+
+    @property
+    def score(self) -> float:
+        """The mean; minus infinity if a run failed, or has no number."""
+        numbers = [-math.inf if n is None or math.isnan(n) else n for n in self.finals]
+        return sum(numbers) / len(numbers)
+
+
+def rungs(num_rounds: int, candidates: int, eta: int, count: int) -> list[Rung]:
+    """Return `count` rungs, the last one of whole runs.
+
+    From one to the next, runs are `eta` times as long, and of the candidates one in
+    `eta` stays, rounded up.
+    """
+    return [
+        Rung(
+            math.ceil(num_rounds / eta ** (count - 1 - place)),
+            math.ceil(candidates / eta**place),
+        )
+        for place in range(count)
+    ]
+
+
+def candidates(search: Mapping[str, Sequence[Value]], most: int) -> list[Values]:
+    """Return combinations of values: all, or `most` of them drawn at random.
+
+    They stay in the order of the grid. The same search draws the same ones.
+    """
+    grid = [dict(zip(search, each, strict=True)) for each in product(*search.values())]
+    if len(grid) <= most:
+        return grid
+    generator = numpy_generator(0, "candidates", len(grid), most)
+    chosen = generator.choice(len(grid), most, replace=False)
+    return [grid[place] for place in sorted(chosen.tolist())]
+
+
+def best(results: Sequence[Result], count: int) -> list[Result]:
+    """Return the best of some results, best first; the earlier one of equals.
+
+    Those of which a run failed are never among them.
+    """
+    sound = [result for result in results if result.score > -math.inf]
+    return sorted(sound, key=lambda result: -result.score)[:count]
+
+
+def at_edge(chosen: Values, search: Mapping[str, Sequence[Value]]) -> list[str]:
+    """Return the keys of which the chosen number is the least or largest searched.
+
+    A better one may lie beyond. A key with one value was not searched.
+    """
+    return [
+        key
+        for key, values in search.items()
+        if len(values) > 1
+        and all(isinstance(each, int | float) for each in values)
+        and not any(isinstance(each, bool) for each in values)
+        and chosen[key] in (min(values), max(values))
+    ]

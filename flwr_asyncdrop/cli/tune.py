@@ -1,0 +1,163 @@
+"""``asyncdrop tune``: the same budget to find the settings of every algorithm."""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from functools import partial
+
+from flwr_asyncdrop.cli.backend import add_backend, backend_of
+from flwr_asyncdrop.cli.compare import WITHOUT, compare
+from flwr_asyncdrop.cli.display import make_console
+from flwr_asyncdrop.cli.flags import (
+    MOST_WORKERS,
+    add_flags,
+    add_task,
+    algos_from_outside,
+    between,
+    folder,
+    given,
+    seeds,
+    some_names,
+    values,
+)
+from flwr_asyncdrop.cli.pool import cores
+from flwr_asyncdrop.cli.preflight import check_inputs
+from flwr_asyncdrop.cli.presets import PRESETS
+from flwr_asyncdrop.cli.race import Terms, lanes_of, race
+from flwr_asyncdrop.cli.runs import RunSpec
+from flwr_asyncdrop.cli.tuned import write_tuned
+from flwr_asyncdrop.cli.variants import MOST_VARIANTS
+from flwr_asyncdrop.paths import make_output_folder
+from flwr_asyncdrop.storage.lock import FolderLock
+
+
+def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Describe the command."""
+    parser.usage = (
+        "%(prog)s [--task TASK] --algos NAME,... --search KEY=VALUE,... --out DIR "
+        "[--KEY VALUE ...]"
+    )
+    parser.description = (
+        "Find the settings of each algorithm, with the same budget for all: values are "
+        "tried in short runs, and the best of them in longer ones. `asyncdrop compare "
+        "--tuned DIR/tuned.json` then compares them with other seeds. The same command "
+        "resumes."
+    )
+    algos = algos_from_outside("--algos", words)
+    add_task(parser)
+    parser.add_argument(
+        "--algos",
+        type=some_names,
+        required=True,
+        metavar="NAME,...",
+        help="algorithms",
+    )
+    parser.add_argument(
+        "--search",
+        type=partial(values, algos=algos),
+        action="append",
+        required=True,
+        metavar="KEY=VALUE,...",
+        help="a key and the values to try; may be repeated for all combinations. An "
+        "algorithm to which a key means nothing does without it",
+    )
+    parser.add_argument(
+        "--candidates",
+        type=between(1, MOST_VARIANTS),
+        default=27,
+        metavar="INT",
+        help="combinations tried for each algorithm, drawn at random if there are more "
+        "(default: 27)",
+    )
+    parser.add_argument(
+        "--rungs",
+        type=between(1, 10),
+        default=3,
+        metavar="INT",
+        help="lengths of runs; the last is the whole run (default: 3)",
+    )
+    parser.add_argument(
+        "--eta",
+        type=between(2, 10),
+        default=3,
+        metavar="INT",
+        help="from one length to the next, runs are so many times as long, and one "
+        "candidate in so many stays (default: 3)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=seeds,
+        default=[1000],
+        metavar="INT,...",
+        help="seeds to tune with, which a comparison must not use (default: 1000)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=between(1, MOST_WORKERS),
+        default=cores(),
+        metavar="INT",
+        help="cores to use; with ray, runs side by side (default: all cores)",
+    )
+    parser.add_argument(
+        "--out", type=folder, required=True, metavar="DIR", help="folder of all runs"
+    )
+    add_backend(parser)
+    add_flags(parser, algos=algos, without=WITHOUT)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Race the candidates, and write what was chosen."""
+    backend = backend_of(arguments)
+    terms = Terms(
+        PRESETS[arguments.task],
+        given(arguments),
+        dict(arguments.search),
+        arguments.candidates,
+        arguments.rungs,
+        arguments.eta,
+        arguments.seeds,
+        arguments.devices,
+    )
+    lanes = lanes_of(arguments.algos, terms)
+    check_inputs([lane.settings({}) for lane in lanes], arguments.devices)
+    out = make_output_folder(arguments.out, "out")
+    console = make_console()
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def do(rung: int, runs: Sequence[RunSpec]) -> None:
+        say(f"rung {rung} of {arguments.rungs}")
+        compare(runs, arguments.jobs, backend, console)
+
+    with FolderLock(out):
+        lanes = race(arguments.algos, terms, out, do)
+        content = {
+            "task": arguments.task,
+            "devices": arguments.devices,
+            "given": terms.explicit,
+            "seeds": arguments.seeds,
+            "eta": arguments.eta,
+            "algorithms": {lane.label: lane.report() for lane in lanes},
+            "chosen": {lane.label: lane.winner.values for lane in lanes},
+        }
+        path = write_tuned(out, content)
+    for lane in lanes:
+        for line in lane.said():
+            say(line)
+    flags = {
+        "task": arguments.task,
+        "devices": arguments.devices,
+        "algos": ",".join(dict.fromkeys(arguments.algos)),
+        **terms.explicit,
+        "tuned": path,
+    }
+    words = [word for flag in flags.items() for word in _flag(*flag)]
+    say(f"compare them, with other seeds: asyncdrop compare {shlex.join(words)}")
+    return 0
+
+
+def _flag(key: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{key}" if value else f"--no-{key}"]
+    return [f"--{key}", str(value)]

@@ -1,0 +1,81 @@
+"""What a tuning found, in a file that a comparison reads."""
+
+import json
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr_asyncdrop.algorithms import algorithm
+from flwr_asyncdrop.app.config import Value
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.storage.whole import changing, write_whole
+
+TUNED = "tuned.json"
+"""The file's name, in the folder of a tuning."""
+
+_FORMAT = "flwr-asyncdrop tuning 1"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The settings that were chosen, by the algorithm's label, and the seeds used."""
+
+    chosen: Mapping[str, Mapping[str, Value]]
+    seeds: Sequence[int]
+
+    @classmethod
+    def read(cls, path: Path) -> "Tuned":
+        """Read a file; ConfigError if it is no result of a tuning."""
+        try:
+            content = json.loads(path.read_bytes())
+            if content["format"] != _FORMAT:
+                raise ValueError(content["format"])
+            chosen = {
+                str(name): {str(key): _plain(value) for key, value in each.items()}
+                for name, each in content["chosen"].items()
+            }
+            return cls(chosen, [int(seed) for seed in content["seeds"]])
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise ConfigError(
+                f"{path} is no result of asyncdrop tune: give the {TUNED} in its folder"
+            ) from None
+
+    def of(self, name: str) -> Mapping[str, Value]:
+        """Return the settings of an algorithm; ConfigError if it was not tuned."""
+        label = algorithm(name).label()
+        if label not in self.chosen:
+            raise ConfigError(
+                f"{label} was not tuned, and {', '.join(self.chosen)} were: a "
+                "comparison of both is not fair; tune it too, or leave it out"
+            )
+        return self.chosen[label]
+
+    def check(self, seeds: Sequence[int], given: Set[str]) -> None:
+        """Raise ConfigError for seeds that chose, and keys that were chosen."""
+        if used := sorted(set(seeds) & set(self.seeds)):
+            raise ConfigError(
+                f"seed {used[0]} has chosen the settings, so its result says too much: "
+                "compare with other seeds than those of the tuning, "
+                f"{', '.join(map(str, self.seeds))}"
+            )
+        tuned = {key for each in self.chosen.values() for key in each}
+        if both := sorted(tuned & given):
+            raise ConfigError(f"{both[0]} was tuned: leave --{both[0]} out")
+
+
+def write_tuned(folder: Path, content: Mapping[str, Any]) -> Path:
+    """Write a result into a tuning's folder."""
+    path = folder / TUNED
+    text = json.dumps({"format": _FORMAT, **content}, indent=1)
+    with changing(path):
+        write_whole(path, f"{text}\n".encode())
+    return path
+
+
+def _plain(value: Any) -> Value:
+    if not isinstance(value, bool | int | float | str):
+        raise TypeError(value)
+    return value

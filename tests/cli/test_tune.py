@@ -1,0 +1,161 @@
+"""`asyncdrop tune`: the same budget for all, resumable, and what a comparison takes."""
+
+import json
+
+import pytest
+
+from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.cli.presets import Preset
+from flwr_asyncdrop.cli.race import Lane, Terms, lanes_of
+from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
+from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.observers.history import read_history
+
+SMALL = [
+    *("--model=mlp", "--num-rounds=4", "--local-steps=2", "--in-flight=3"),
+    *("--devices=6", "--levels=3"),
+]
+SEARCH = ["--search=lr=0.0001,0.05", "--search=buffer-size=1,2"]
+
+
+def terms(**changes):
+    values = {
+        "preset": Preset({"num-rounds": 90}),
+        "explicit": {},
+        "search": {"lr": [0.1, 0.2], "buffer-size": [2, 4], "alpha": [0.5]},
+        "candidates": 9,
+        "rungs": 3,
+        "eta": 3,
+        "seeds": [7, 8],
+        "devices": 10,
+    }
+    return Terms(**{**values, **changes})
+
+
+def test_each_algorithm_is_searched_in_the_keys_that_it_has(tmp_path):
+    fedbuff, mixing = lanes_of(["fedbuff", "async-fedavg"], terms())
+    assert fedbuff.search.keys() == {"lr", "buffer-size"}
+    assert mixing.search.keys() == {"lr", "alpha"}
+    runs = fedbuff.runs(tmp_path)
+    assert [[run.settings["seed"] for run in own] for own in runs] == 4 * [[7, 8]]
+    first = runs[0][0]
+    assert first.folder == tmp_path / "rung-1" / "fedbuff,lr=0.1,buffer-size=2/seed-7"
+    assert (first.settings["num-rounds"], first.config.num_rounds) == (10, 10)
+    # Each is tried in a run of its own.
+    folders = {run.folder for own in [*runs, *mixing.runs(tmp_path)] for run in own}
+    assert len(folders) == 4 * 2 + 2 * 2
+
+
+def test_those_ahead_go_on_and_one_wins(tmp_path, monkeypatch):
+    ends = {}
+    monkeypatch.setattr("flwr_asyncdrop.cli.race._final", lambda run: ends[run.name])
+    search = {"lr": [0.1, 0.2, 0.3, 0.4]}
+    (lane,) = lanes_of(["fedbuff"], terms(search=search, eta=2, seeds=[7]))
+
+    def settle(**finals):
+        runs = lane.runs(tmp_path)
+        names = [own[0].name for own in runs]
+        assert names == [f"fedbuff,lr={lr[1:]} seed 7" for lr in finals]
+        ends.update(zip(names, finals.values(), strict=True))
+        lane.settle(runs)
+
+    settle(**{"_0.1": 0.3, "_0.2": None, "_0.3": 0.5, "_0.4": 0.4})
+    settle(**{"_0.3": 0.5, "_0.4": 0.6})
+    settle(**{"_0.4": 0.7})
+    assert lane.winner.values == {"lr": 0.4}
+    assert lane.said() == [
+        "fedbuff: lr=0.4 (4 tried)",
+        "  1 of them are out, as runs of them failed",
+        "  lr: at the edge of what was searched, a better value may lie beyond",
+    ]
+
+
+def test_an_algorithm_of_which_all_fail_ends_the_race(tmp_path, monkeypatch):
+    monkeypatch.setattr("flwr_asyncdrop.cli.race._final", lambda run: None)
+    (lane,) = lanes_of(["fedbuff"], terms(search={"lr": [0.1]}))
+    with pytest.raises(RunError, match="every candidate of fedbuff has failed"):
+        lane.settle(lane.runs(tmp_path))
+
+
+def test_what_is_searched_cannot_be_given_too():
+    with pytest.raises(ConfigError, match="lr is searched"):
+        lanes_of(["fedbuff"], terms(explicit={"lr": 0.1}))
+    with pytest.raises(ConfigError, match="alpha means nothing to fedbuff"):
+        lanes_of(["fedbuff"], terms(search={"alpha": [0.5]}))
+
+
+class TestTuned:
+    def test_it_is_read_again(self, tmp_path):
+        chosen = {"fedbuff": {"lr": 0.1, "averaging": True}}
+        path = write_tuned(tmp_path, {"chosen": chosen, "seeds": [7], "else": []})
+        tuned = Tuned.read(path)
+        assert tuned.of("fedbuff") == chosen["fedbuff"]
+        tuned.check([0, 1], {"num-rounds"})
+        with pytest.raises(ConfigError, match="seed 7 has chosen the settings"):
+            tuned.check([7, 0], set())
+        with pytest.raises(ConfigError, match="lr was tuned: leave --lr out"):
+            tuned.check([0], {"lr"})
+        with pytest.raises(ConfigError, match="asyncdrop was not tuned"):
+            tuned.of("asyncdrop")
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "[]", "{}", '{"format": 1}', "[" * 100_000]
+        + [
+            json.dumps({"format": "flwr-asyncdrop tuning 1", **rest})
+            for rest in (
+                {},
+                {"chosen": [], "seeds": []},
+                {"chosen": {"a": {"lr": []}}, "seeds": []},
+                {"chosen": {}, "seeds": ["x"]},
+            )
+        ],
+    )
+    def test_anything_else_is_refused_in_a_line(self, tmp_path, text):
+        path = tmp_path / "tuned.json"
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"is no result of asyncdrop tune"):
+            Tuned.read(path)
+
+    def test_a_file_that_is_not_there(self, tmp_path):
+        with pytest.raises(ConfigError, match="No such file"):
+            Tuned.read(tmp_path / "tuned.json")
+
+
+def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
+    out = tmp_path / "tune"
+    command = ["tune", *SMALL, *SEARCH, "--algos=fedbuff,async-fedavg", f"--out={out}"]
+    command += ["--rungs=2", "--eta=2", "--seeds=1000", "--jobs=2"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    content = json.loads((out / "tuned.json").read_text())
+    assert content["chosen"]["async-fedavg"] == {"lr": 0.05}  # 0.0001 learns nothing
+    assert content["chosen"]["fedbuff"]["lr"] == 0.05
+    found = content["algorithms"]["fedbuff"]["rungs"]
+    assert [rung["num-rounds"] for rung in found] == [2, 4]
+    assert [len(rung["candidates"]) for rung in found] == [4, 2]
+    assert "fedbuff: lr=0.05, buffer-size=" in said
+    assert "lr, buffer-size: at the edge" in said
+    assert "--tuned" in said
+    assert "--model mlp --num-rounds 4" in said
+
+    histories = {path: path.stat().st_mtime_ns for path in out.rglob("history.jsonl")}
+    assert len(histories) == 4 + 2 + 2 + 1
+    assert main(command) == 0
+    assert {path: path.stat().st_mtime_ns for path in histories} == histories
+    assert json.loads((out / "tuned.json").read_text()) == content
+
+    compared = tmp_path / "compared"
+    tuned = f"--tuned={out / 'tuned.json'}"
+    command = ["compare", *SMALL, "--algos=fedbuff", tuned, f"--out={compared}"]
+    assert main([*command, "--seeds=1000"]) == 2
+    assert main([*command, "--seeds=0", "--jobs=1"]) == 0
+    first, *_ = read_history(compared / "fedbuff" / "seed-0" / "history.jsonl")
+    config = first["config"]
+    for key, value in content["chosen"]["fedbuff"].items():
+        assert config[key] == value
+
+
+def test_a_lane_without_anything_to_search_has_one_candidate(tmp_path):
+    lane = Lane("fedavg", frozenset(), terms())
+    assert [len(own) for own in lane.runs(tmp_path)] == [2]

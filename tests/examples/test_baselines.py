@@ -1,0 +1,150 @@
+"""The algorithms of `examples/baselines`, by hand and in runs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.aggregation import Buffered, Update
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.server.callbacks import Callback
+
+FOLDER = Path(__file__).parents[2] / "examples" / "baselines"
+NAMES = [
+    *("memories:Ace", "memories:Ca2fl", "memories:Ringleader"),
+    *("steps:Fadas", "steps:DelayAdaptive"),
+]
+SHORT = {
+    "num-rounds": 8,
+    "in-flight": 4,
+    "local-steps": 10,
+    "model": "mlp",
+    "levels": 4,
+}
+
+
+@pytest.fixture(autouse=True)
+def outside(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield
+    for name in [name for name in sys.modules if name.startswith("baselines")]:
+        del sys.modules[name]
+
+
+def sends(change, device=0, staleness=0, rank=0):
+    """An update of one weight that a device has moved so far."""
+    return Update(
+        {"w": torch.tensor([10.0 + change])},
+        {},
+        staleness,
+        1,
+        {"w": torch.tensor([10.0])},
+        rank=rank,
+        num_ranks=2,
+        device=device,
+        num_devices=4,
+    )
+
+
+def walk(aggregator, updates):
+    """Return the weight after each update, from 0 on."""
+    state, path = {"w": torch.tensor([0.0])}, []
+    for number, update in enumerate(updates):
+        if number == len(updates) // 2:  # as after a resume
+            saved = aggregator.state_dict()
+            aggregator.load_state_dict(saved)
+        aggregator.merge(state, update)
+        path.append(round(float(state["w"]), 6))
+    return path
+
+
+def test_ace_by_hand():
+    from baselines.memories import AceMemory
+
+    # Of four devices: 4, then 4 + 8, then 12 - 4 + 2 = 10, a quarter of each.
+    updates = [sends(4, 0), sends(8, 1), sends(2, 0)]
+    assert walk(AceMemory(1.0), updates) == [1.0, 4.0, 6.5]
+    assert walk(AceMemory(0.5), updates) == [0.5, 2.0, 3.25]
+
+
+def test_ca2fl_by_hand():
+    from baselines.memories import CalibratedBuffer
+
+    # K = 2. b = 4 + 8, the memory's mean is 0: W = 6. Then h = (4, 8, 0, 0), mean 3.
+    # b = (2 - 4) + 6 = 4: W = 6 + 3 + 2 = 11. Then h = (2, 8, 6, 0), mean 4; b = 0 + 0
+    # from devices that do the same again: W = 15.
+    updates = [sends(4, 0), sends(8, 1), sends(2, 0), sends(6, 2)]
+    updates += [sends(8, 1), sends(6, 2)]
+    assert walk(CalibratedBuffer(2, 1.0), updates) == [0, 6, 6, 11, 11, 15]
+
+
+def test_ringleader_by_hand():
+    from baselines.memories import RunningMeans
+
+    # Rank 0 sends 2 and 4, rank 1 sends 9: (3 + 9) / 2 = 6; then all begins anew.
+    updates = [sends(2), sends(4), sends(9, rank=1), sends(1, rank=1), sends(3)]
+    assert walk(RunningMeans(1.0), updates) == [0, 0, 6, 6, 8]
+
+
+def test_fadas_by_hand():
+    from baselines.steps import AmsGrad
+
+    # K = 1. D = 2: m = 1, v = 2, u = 2, a step of 0.1 / sqrt(2). D = 0: m = 0.5, v = 1,
+    # but u stays 2. Staler than 3: the rate is at most 1 / 20.
+    updates = [sends(2), sends(0), sends(0, staleness=20)]
+    root = 2**0.5
+    first, second = 0.1 * 1 / root, 0.1 * 0.5 / root
+    assert walk(AmsGrad(1, 0.1, (0.5, 0.5), 1e-12, 3), updates) == pytest.approx(
+        [first, first + second, first + second + 0.25 / root / 20], abs=1e-5
+    )
+
+
+def test_delay_adaptive_by_hand():
+    from baselines.steps import DelayAdaptiveStep
+
+    updates = [sends(2), sends(2, staleness=4), sends(2, staleness=8)]
+    assert walk(DelayAdaptiveStep(0.5, 4), updates) == [1.0, 2.0, 2.5]
+
+
+def test_with_one_update_a_step_and_no_memory_of_it_ca2fl_is_fedbuff():
+    from baselines.memories import CalibratedBuffer
+
+    updates = [sends(4, 0), sends(8, 1)]
+    assert walk(CalibratedBuffer(2, 1.0), updates) == walk(Buffered(2), updates)
+
+
+class StoppedError(Exception):
+    pass
+
+
+class Stop(Callback):
+    def on_update(self, state, merged):
+        if state.updates == 22:
+            raise StoppedError
+
+
+def run(out, callbacks=(), **settings):
+    given = {**SHORT, **settings, "out-dir": str(out)}
+    with LocalGrid(
+        "flwr_asyncdrop.client_app:app", num_nodes=8, run_config=given
+    ) as grid:
+        run_experiment(grid, RunConfig.parse(given), callbacks)
+    return [without_wall(line) for line in read_history(out / "history.jsonl")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_learns_and_resumes(name, tmp_path):
+    algo = f"baselines.{name}"
+    settings = {"algo": algo, "checkpoint-every": 4, "keep-checkpoints": 9}
+    whole = run(tmp_path / "whole", **settings)
+    tests = [line for line in whole if line["event"] == "evaluation"]
+    accuracy = [line["metrics"]["accuracy"] for line in tests]
+    assert max(accuracy) > accuracy[0] + 0.1
+    half = tmp_path / "half"
+    with pytest.raises(StoppedError):
+        run(half, [Stop()], **settings)
+    assert run(half, **settings, resume=str(half)) == whole
