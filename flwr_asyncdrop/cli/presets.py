@@ -71,7 +71,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "resnet34-cifar10": Preset(
             _paper("resnet34", "cifar10"), epochs=320, samples=50_000
         ),
-        # As near to the paper's script as keys come; docs/results.md has the rest
+        # As near to the paper's script as keys come; docs/claims.md has the rest
         "resnet34-cifar10-paper": Preset(
             _paper(
                 "resnet34",

@@ -1,0 +1,83 @@
+"""Links of the documentation lead somewhere, and its commands parse."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from flwr_asyncdrop.cli.parser import Parser
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    page
+    for page in (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+    )
+    if not any(part.startswith(".") for part in page.relative_to(ROOT).parts)
+)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what a page's headings are called in links, as GitHub has it."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    plain = [re.sub(r"[^\w\- ]", "", title.lower()) for title in titles]
+    return {title.replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    lost = []
+    for link in LINK.findall(prose(page)):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Yield the `asyncdrop` commands of a page's shell blocks, one a line."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, flags=re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            command = line.strip().removeprefix("$ ")
+            if command.startswith("asyncdrop "):
+                yield command
+
+
+COMMANDS = [
+    pytest.param(page, command, id=f"{name}: {command}"[:120])
+    for name, page in zip(NAMES, PAGES, strict=True)
+    for command in commands(page)
+]
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_commands_parse(
+    page: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a command names lies where it is said to be run.
+    for folder in (page.parent, *ROOT.glob("examples/*")):
+        monkeypatch.syspath_prepend(str(folder))
+    _, name, *words = shlex.split(command, comments=True)
+    module = import_module(f"flwr_asyncdrop.cli.{name}")
+    parser = Parser(prog=f"asyncdrop {name}", allow_abbrev=False)
+    module.add_arguments(parser, words)
+    _, rest = parser.parse_known_args(words)
+    assert not rest or getattr(module, "PASSES_ON", False)
