@@ -10,7 +10,7 @@ FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker w
 MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types unit unit-models unit-runs e2e grpc-unit grpc-e2e nightly nightly-chaos bench edge-bench chaos soak edge-test setup clean
+.PHONY: run test lint types docs unit unit-models unit-runs e2e grpc-unit grpc-e2e nightly nightly-chaos bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -19,7 +19,7 @@ run: setup
 
 # Three at a time: tests that start real Flower processes wait a lot. What runs prints
 # when it is done.
-test: lint types
+test: lint types docs
 	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit
 
 lint: setup
@@ -28,6 +28,10 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+# The site, in build/site: pages, API, and every link checked.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 unit: unit-models unit-runs
 
@@ -98,7 +102,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e ".[dev,examples]"
+	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e ".[dev,docs,examples]"
 	$(BIN)/python scripts/mend_torchvision.py
 	touch $@
 
