@@ -31,7 +31,7 @@ types: setup
 
 # The site, in build/site: pages, API, and every link checked.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 unit: unit-models unit-runs
 

@@ -61,6 +61,12 @@ def commands(page: Path) -> Iterator[str]:
                 yield command
 
 
+def modules(page: Path) -> list[tuple[str, str]]:
+    """Return the Python files that a page shows, by name."""
+    shown = r"`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)```"
+    return re.findall(shown, page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
 COMMANDS = [
     pytest.param(page, command, id=f"{name}: {command}"[:120])
     for name, page in zip(NAMES, PAGES, strict=True)
@@ -70,10 +76,12 @@ COMMANDS = [
 
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_commands_parse(
-    page: Path, command: str, monkeypatch: pytest.MonkeyPatch
+    page: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What a command names lies where it is said to be run.
-    for folder in (page.parent, *ROOT.glob("examples/*")):
+    # What a command names lies where it is said to be run, or is shown on the page.
+    for name, code in modules(page):
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    for folder in (tmp_path, page.parent, *ROOT.glob("examples/*")):
         monkeypatch.syspath_prepend(str(folder))
     _, name, *words = shlex.split(command, comments=True)
     module = import_module(f"flwr_asyncdrop.cli.{name}")
