@@ -44,6 +44,17 @@ def _paper(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
     return {**_PAPER, "model": model, "dataset": dataset, **named}
 
 
+def _small(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
+    own: dict[str, Value] = {
+        "local-steps": 25,
+        "batch-size": 32,
+        "test-samples": 4000,
+        "evaluate-every": 3,
+    }
+    named = {name.replace("_", "-"): value for name, value in changes.items()}
+    return {**_paper(model, dataset), **own, **named}
+
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         # The main job: the defaults of every key
@@ -92,6 +103,55 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _paper("resnet34", "fashion-mnist"), epochs=160, samples=60_000
         ),
         # A ResNet at a scale that a CPU can train
+        # Short runs for comparing many algorithms: 8 to 30 s of CPU each
+        "mlp-small": Preset(
+            _small("mlp", "fashion-mnist", image_size=14, lr=0.05, num_rounds=75)
+        ),
+        "cnn-small": Preset(
+            _small("cnn", "cifar10", image_size=16, width=0.5, lr=0.05, num_rounds=75)
+        ),
+        # Two classes: with two shards, half of the levels would have one alone
+        "lstm-small": Preset(
+            _small(
+                "lstm",
+                "imdb",
+                text_length=50,
+                vocabulary_size=2000,
+                optimizer="adam",
+                lr=0.005,
+                shards_per_level=8,
+                num_rounds=75,
+            )
+        ),
+        "transformer-small": Preset(
+            _small(
+                "transformer",
+                "imdb",
+                text_length=50,
+                vocabulary_size=2000,
+                optimizer="adam",
+                lr=0.002,
+                shards_per_level=8,
+                num_rounds=75,
+            )
+        ),
+        # No labels, so no logit adjustment; samples are dealt by the review's opinion
+        "lm-small": Preset(
+            _small(
+                "transformer",
+                "imdb-words",
+                text_length=16,
+                vocabulary_size=1000,
+                optimizer="adam",
+                lr=0.005,
+                logit_adjustment=0.0,
+                num_rounds=75,
+            )
+        ),
+        # Five classes of very different sizes
+        "tabular-small": Preset(
+            _small("mlp", "diamonds", lr=0.05, shards_per_level=4, num_rounds=75)
+        ),
         "resnet-cifar10-small": Preset(
             _paper(
                 "resnet10",
