@@ -49,11 +49,25 @@ def _small(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
         "local-steps": 25,
         "batch-size": 32,
         "test-samples": 4000,
+        "lr": 0.05,
+        "num-rounds": 75,
         "evaluate-every": 3,
     }
     named = {name.replace("_", "-"): value for name, value in changes.items()}
     return {**_paper(model, dataset), **own, **named}
 
+
+_TEXT: Mapping[str, Value] = MappingProxyType(
+    {
+        "text_length": 32,
+        "vocabulary_size": 2000,
+        "batch_size": 16,
+        "optimizer": "adam",
+        "shards_per_level": 8,
+        "num_rounds": 26,
+        "evaluate_every": 1,
+    }
+)
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
@@ -103,55 +117,40 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _paper("resnet34", "fashion-mnist"), epochs=160, samples=60_000
         ),
         # A ResNet at a scale that a CPU can train
-        # Short runs for comparing many algorithms: 8 to 30 s of CPU each
-        "mlp-small": Preset(
-            _small("mlp", "fashion-mnist", image_size=14, lr=0.05, num_rounds=75)
-        ),
+        # Short runs for comparing many algorithms: 10 to 30 s of CPU each
+        "mlp-small": Preset(_small("mlp", "fashion-mnist", image_size=14)),
         "cnn-small": Preset(
-            _small("cnn", "cifar10", image_size=16, width=0.5, lr=0.05, num_rounds=75)
+            _small(
+                "cnn",
+                "cifar10",
+                image_size=16,
+                width=0.5,
+                batch_size=16,
+                num_rounds=30,
+                evaluate_every=1,
+            )
         ),
         # Two classes: with two shards, half of the levels would have one alone
-        "lstm-small": Preset(
-            _small(
-                "lstm",
-                "imdb",
-                text_length=50,
-                vocabulary_size=2000,
-                optimizer="adam",
-                lr=0.005,
-                shards_per_level=8,
-                num_rounds=75,
-            )
-        ),
-        "transformer-small": Preset(
-            _small(
-                "transformer",
-                "imdb",
-                text_length=50,
-                vocabulary_size=2000,
-                optimizer="adam",
-                lr=0.002,
-                shards_per_level=8,
-                num_rounds=75,
-            )
-        ),
-        # No labels, so no logit adjustment; samples are dealt by the review's opinion
+        "lstm-small": Preset(_small("lstm", "imdb", **_TEXT, lr=0.005)),
+        "transformer-small": Preset(_small("transformer", "imdb", **_TEXT, lr=0.002)),
+        # Dealt by whether the review is positive; a logit adjustment needs labels
         "lm-small": Preset(
             _small(
                 "transformer",
                 "imdb-words",
-                text_length=16,
-                vocabulary_size=1000,
-                optimizer="adam",
+                **{
+                    **_TEXT,
+                    "text_length": 16,
+                    "vocabulary_size": 1000,
+                    "shards_per_level": 2,
+                    "test_samples": 1000,
+                },
                 lr=0.005,
                 logit_adjustment=0.0,
-                num_rounds=75,
             )
         ),
-        # Five classes of very different sizes
-        "tabular-small": Preset(
-            _small("mlp", "diamonds", lr=0.05, shards_per_level=4, num_rounds=75)
-        ),
+        # Five classes of very different sizes: with two shards, levels would have one
+        "tabular-small": Preset(_small("mlp", "diamonds", shards_per_level=4)),
         "resnet-cifar10-small": Preset(
             _paper(
                 "resnet10",

@@ -8,23 +8,22 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.app.models.width import scaled
 
-_FEATURES: Final = 32  # of a token; a multiple of the head's
+_FEATURES: Final = 32
 _HEADS: Final = 4
-_HEAD_SIZE: Final = 16
-_FEED_FORWARD: Final = 128
-_BLOCKS: Final = 2
+_HEAD_SIZE: Final = 8
+_FEED_FORWARD: Final = 64
 _PADDING: Final = 0
 
 
 class _Attention(nn.Module):
-    """Multi-head attention, with heads of 16 features, however many there are."""
+    """Multi-head attention, with heads of 8 features, however many there are."""
 
     def __init__(self, features: int, heads: int) -> None:
         super().__init__()
         inner = heads * _HEAD_SIZE
-        self.query = nn.Linear(features, inner)
-        self.key = nn.Linear(features, inner)
-        self.value = nn.Linear(features, inner)
+        self.query = nn.Linear(features, inner, bias=False)
+        self.key = nn.Linear(features, inner, bias=False)
+        self.value = nn.Linear(features, inner, bias=False)
         self.output = nn.Linear(inner, features)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -57,9 +56,9 @@ class _Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Embedded tokens and positions, two pre-norm blocks, and a linear layer.
+    """Embedded tokens and positions, a pre-norm block, and a linear layer.
 
-    Tokens have 32 features, attention 4 heads of 16, and the feed-forward networks 128
+    Tokens have 32 features, attention 4 heads of 8, and the feed-forward networks 64
     units, all but the heads' size times `width`. Token 0 is padding: no other token
     attends to it, and the mean leaves it out. Texts have at most `length` tokens.
 
@@ -85,9 +84,7 @@ class Transformer(nn.Module):
         for weights in (self.tokens.weight, self.positions):
             nn.init.normal_(weights, std=features**-0.5)
         hidden = scaled(_FEED_FORWARD, width)
-        self.blocks = nn.ModuleList(
-            _Block(features, heads, hidden) for _ in range(_BLOCKS)
-        )
+        self.block = _Block(features, heads, hidden)
         self.norm = nn.LayerNorm(features)
         self.output = nn.Linear(features, num_outputs)
 
@@ -97,9 +94,7 @@ class Transformer(nn.Module):
         words = tokens != _PADDING
         mask = self._mask(words)
         x = self.tokens(tokens) + self.positions[:length]
-        for block in self.blocks:
-            x = block(x, mask)
-        x = self.norm(x)
+        x = self.norm(self.block(x, mask))
         if not self.each_token:
             weights = words.to(x.dtype).unsqueeze(-1)
             x = (x * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
