@@ -117,7 +117,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _paper("resnet34", "fashion-mnist"), epochs=160, samples=60_000
         ),
         # A ResNet at a scale that a CPU can train
-        # Short runs for comparing many algorithms: 10 to 30 s of CPU each
+        # Short runs, for comparing many algorithms with many seeds
         "mlp-small": Preset(_small("mlp", "fashion-mnist", image_size=14)),
         "cnn-small": Preset(
             _small(
