@@ -9,14 +9,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.data import Dataset, load_dataset
+from flwr_asyncdrop.app.data import Dataset, Sizes, load_dataset
 from flwr_asyncdrop.app.data.partitions import (
     by_speed_level,
     dirichlet,
     iid,
     level_pools,
 )
-from flwr_asyncdrop.app.models import build_model
+from flwr_asyncdrop.app.learning import NextToken
+from flwr_asyncdrop.app.models import NEXT_WORD_MODELS, build_model
 from flwr_asyncdrop.app.models.factory import build_own_model
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.exceptions import ConfigError
@@ -38,11 +39,18 @@ def best_device() -> torch.device:
 @lru_cache(maxsize=2)
 def load_data(config: RunConfig) -> Dataset:
     """Load the run's data set, once a process."""
-    data = load_dataset(config.dataset, config.data_path, config.download)
-    if not data.num_classes and config.partition != "iid":
+    sizes = Sizes(
+        config.image_size,
+        config.text_length,
+        config.vocabulary_size,
+        config.test_samples,
+    )
+    data = load_dataset(config.dataset, config.data_path, config.download, sizes)
+    by_labels = config.partition != "iid"
+    if by_labels and not data.num_classes and data.groups is None:
         raise ConfigError(
-            f"partition={config.partition!r} deals samples out by their labels, and "
-            f"dataset={config.dataset!r} has none: set partition='iid'"
+            f"partition={config.partition!r} deals samples out by their labels or "
+            f"groups, and dataset={config.dataset!r} has none: set partition='iid'"
         )
     if config.augment and len(data.input_shape) != 3:
         raise ConfigError(
@@ -60,7 +68,10 @@ def initial_model(config: RunConfig) -> nn.Module:
     seed = derive_seed(config.seed, "model")
     if is_reference(config.model):
         return build_own_model(config.model, data, config.width, seed)
-    if not data.task.outputs:
+    outputs, each_token = data.task.outputs, False
+    if isinstance(data.task, NextToken) and config.model in NEXT_WORD_MODELS:
+        outputs, each_token = data.task.vocabulary, True
+    if not outputs:
         raise ConfigError(
             f"model={config.model!r} returns one vector a sample, and "
             f"dataset={config.dataset!r} asks for something else: name your own, "
@@ -69,10 +80,11 @@ def initial_model(config: RunConfig) -> nn.Module:
     return build_model(
         config.model,
         data.input_shape,
-        data.task.outputs,
+        outputs,
         seed,
         vocabulary=data.vocabulary,
         width=config.width,
+        each_token=each_token,
     )
 
 
@@ -133,7 +145,7 @@ def _dealt(
     generator = numpy_generator(config.seed, "partition")
     if config.partition == "iid":
         return iid(len(held), num_devices, generator=generator)
-    labels = load_data(config).train_y[held]
+    labels = load_data(config).dealt_by[held]
     if config.partition == "dirichlet":
         return dirichlet(
             labels, num_devices, config.dirichlet_alpha, generator=generator

@@ -24,6 +24,8 @@ def fingerprint(settings: Mapping[str, Value]) -> dict[str, str]:
     tensors = {
         name: getattr(data, name) for name in ("train_x", "train_y", "test_x", "test_y")
     }
+    if data.groups is not None:
+        tensors["groups"] = data.groups
     return {
         f"data set {config.dataset}": hash_of(tensors),
         f"model {config.model}": hash_of(initial_model(config).state_dict()),

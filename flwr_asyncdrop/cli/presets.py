@@ -44,6 +44,31 @@ def _paper(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
     return {**_PAPER, "model": model, "dataset": dataset, **named}
 
 
+def _small(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
+    own: dict[str, Value] = {
+        "local-steps": 25,
+        "batch-size": 32,
+        "test-samples": 4000,
+        "lr": 0.05,
+        "num-rounds": 75,
+        "evaluate-every": 3,
+    }
+    named = {name.replace("_", "-"): value for name, value in changes.items()}
+    return {**_paper(model, dataset), **own, **named}
+
+
+_TEXT: Mapping[str, Value] = MappingProxyType(
+    {
+        "text_length": 32,
+        "vocabulary_size": 2000,
+        "batch_size": 16,
+        "optimizer": "adam",
+        "shards_per_level": 8,
+        "num_rounds": 26,
+        "evaluate_every": 1,
+    }
+)
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         # The main job: the defaults of every key
@@ -92,6 +117,40 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             _paper("resnet34", "fashion-mnist"), epochs=160, samples=60_000
         ),
         # A ResNet at a scale that a CPU can train
+        # Short runs, for comparing many algorithms with many seeds
+        "mlp-small": Preset(_small("mlp", "fashion-mnist", image_size=14)),
+        "cnn-small": Preset(
+            _small(
+                "cnn",
+                "cifar10",
+                image_size=16,
+                width=0.5,
+                batch_size=16,
+                num_rounds=30,
+                evaluate_every=1,
+            )
+        ),
+        # Two classes: with two shards, half of the levels would have one alone
+        "lstm-small": Preset(_small("lstm", "imdb", **_TEXT, lr=0.005)),
+        "transformer-small": Preset(_small("transformer", "imdb", **_TEXT, lr=0.002)),
+        # Dealt by whether the review is positive; a logit adjustment needs labels
+        "lm-small": Preset(
+            _small(
+                "transformer",
+                "imdb-words",
+                **{
+                    **_TEXT,
+                    "text_length": 16,
+                    "vocabulary_size": 1000,
+                    "shards_per_level": 2,
+                    "test_samples": 1000,
+                },
+                lr=0.005,
+                logit_adjustment=0.0,
+            )
+        ),
+        # Five classes of very different sizes: with two shards, levels would have one
+        "tabular-small": Preset(_small("mlp", "diamonds", shards_per_level=4)),
         "resnet-cifar10-small": Preset(
             _paper(
                 "resnet10",

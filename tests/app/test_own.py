@@ -46,6 +46,7 @@ def run(settings, out):
         (NEXT_TOKEN, {"loss", "perplexity", "accuracy"}),
         ({**NEXT_TOKEN, "algo": "asyncdrop", "width": 2.0}, {"loss", "accuracy"}),
         ({**REGRESSION, "model": "mlp"}, {"loss"}),
+        ({**NEXT_TOKEN, "model": "transformer", "lr": 0.1}, {"loss", "perplexity"}),
     ],
 )
 def test_tasks_that_are_not_classification_are_learnt(settings, metrics, tmp_path):

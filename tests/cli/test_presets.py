@@ -61,6 +61,26 @@ def test_tasks_have_the_papers_protocol():
         assert (settings["lr"], settings["batch-size"]) == (0.01, 128)
 
 
+SMALL = [name for name in PRESETS if name.endswith("-small")]
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if "cifar10" not in name])
+@pytest.mark.parametrize("algo", ["fedbuff", "asyncdrop-plus"])
+def test_short_tasks_are_tested_often_on_the_papers_fleet(name, algo):
+    settings = preset_settings(PRESETS[name], {"algo": algo})
+    assert settings["num-rounds"] / settings["evaluate-every"] >= 25
+    assert 25 <= settings["local-steps"] <= 50
+    fleet = ("levels", "speed-ratio", "in-flight", "selection", "partition")
+    expected = (8, 5.0, 8, "stratified", "speed-level")
+    assert tuple(settings[key] for key in fleet) == expected
+
+
+def test_a_language_model_has_no_labels_to_adjust_its_logits_by():
+    for algo in ("fedbuff", "asyncdrop-plus"):
+        config = RunConfig.parse(preset_settings(PRESETS["lm-small"], {"algo": algo}))
+        assert getattr(config.algorithm, "logit_adjustment", 0.0) == 0.0
+
+
 @pytest.mark.parametrize(
     ("algo", "own"),
     [

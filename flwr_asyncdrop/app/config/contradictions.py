@@ -5,8 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from flwr_asyncdrop.algorithms import Algorithm
-from flwr_asyncdrop.app.data import DATASET_NAMES, TEXT_DATASETS
-from flwr_asyncdrop.app.models import MODEL_NAMES, TEXT_MODELS
+from flwr_asyncdrop.app.data import (
+    DATASET_NAMES,
+    NEXT_WORD_DATASETS,
+    TABLE_DATASETS,
+    TEXT_DATASETS,
+)
+from flwr_asyncdrop.app.models import MODEL_NAMES, NEXT_WORD_MODELS, TEXT_MODELS
 from flwr_asyncdrop.checkpoint import run_folder
 
 # A RunConfig, which imports this module.
@@ -144,10 +149,24 @@ IMPOSSIBLE: tuple[tuple[Condition, str], ...] = (
     (
         lambda c: (
             c.model in TEXT_MODELS
-            and c.dataset in set(DATASET_NAMES).difference(TEXT_DATASETS)
+            and c.dataset
+            in set(DATASET_NAMES).difference(TEXT_DATASETS, NEXT_WORD_DATASETS)
         ),
         "model={c.model!r} reads text, which dataset={c.dataset!r} is not: choose "
         f"dataset={TEXT_DATASETS[0]!r}",
+    ),
+    (
+        lambda c: c.dataset in TABLE_DATASETS and c.model in set(MODEL_NAMES) - {"mlp"},
+        "dataset={c.dataset!r} is a table, which model={c.model!r} cannot read: choose "
+        "model='mlp'",
+    ),
+    (
+        lambda c: (
+            c.dataset in NEXT_WORD_DATASETS
+            and c.model in set(MODEL_NAMES).difference(NEXT_WORD_MODELS)
+        ),
+        "dataset={c.dataset!r} asks for the next word, which model={c.model!r} does "
+        f"not tell: choose model={NEXT_WORD_MODELS[0]!r}",
     ),
     (
         lambda c: c.levels * c.in_flight > _MOST_PLANNED,

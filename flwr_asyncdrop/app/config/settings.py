@@ -13,7 +13,7 @@ from flwr_asyncdrop.app.config.ranges import (
     MILESTONES,
     one_of_or_reference,
 )
-from flwr_asyncdrop.app.data import DATASET_NAMES
+from flwr_asyncdrop.app.data import DATASET_NAMES, Sizes
 from flwr_asyncdrop.app.models import MODEL_NAMES
 from flwr_asyncdrop.fleet.codecs import PACKED
 from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy, LatePolicy
@@ -79,8 +79,8 @@ class Settings:
 
     dataset: str = parameter(
         "digits",
-        "digits (embedded) | fashion-mnist | cifar10 | cifar100 | imdb "
-        "| package.module:function",
+        "digits (embedded) | fashion-mnist | cifar10 | cifar100 | imdb | imdb-words "
+        "| diamonds | package.module:function",
         one_of_or_reference(*DATASET_NAMES),
         section="On what",
     )
@@ -94,6 +94,27 @@ class Settings:
         False,
         "let torchvision download into data-dir what is absent",
         affects="nothing",
+    )
+    image_size: int = parameter(
+        Sizes.image_size,
+        "pixels a side that images are averaged down to, in whole squares; 0 = their "
+        "own",
+        in_interval("[0, 100000]"),
+    )
+    text_length: int = parameter(
+        Sizes.text_length,
+        "words kept of a review, its last ones",
+        in_interval(f"[1, {Sizes.text_length}]"),
+    )
+    vocabulary_size: int = parameter(
+        Sizes.vocabulary_size,
+        "token ids of the reviews: padding, unknown, and the most frequent words",
+        in_interval(f"[3, {Sizes.vocabulary_size}]"),
+    )
+    test_samples: int = parameter(
+        Sizes.test_samples,
+        "test with so many of the test samples, the same in every run; 0 = all",
+        at_least(0),
     )
     partition: str = parameter(
         "speed-level",
@@ -110,7 +131,7 @@ class Settings:
     )
     model: str = parameter(
         "cnn",
-        "mlp | cnn | resnet10 | resnet18 | resnet34 | lstm (text) "
+        "mlp | cnn | resnet10 | resnet18 | resnet34 | lstm, transformer (text) "
         "| package.module:function",
         one_of_or_reference(*MODEL_NAMES),
     )

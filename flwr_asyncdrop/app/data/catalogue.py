@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from flwr_asyncdrop.app.data import cifar, idx, imdb
+from flwr_asyncdrop.app.data import cifar, diamonds, idx, imdb
 from flwr_asyncdrop.app.data.files import Source
 
 
@@ -12,7 +12,8 @@ class Entry:
     """A data set: `sources` says where it may come from, best first.
 
     Images, of shape (C, H, W), have a mean and a deviation a channel, as fractions of
-    255; texts, of shape (T,), have a number of token ids.
+    255; texts, of shape (T,), have a number of token ids. With `next_word`, a text's
+    words are its targets, and its label is its group.
     """
 
     input_shape: tuple[int, ...]
@@ -21,6 +22,7 @@ class Entry:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     vocabulary: int | None = None
+    next_word: bool = False
 
 
 def _cifar(name: str, folder: str, files: tuple[str, ...]) -> tuple[Source, Source]:
@@ -47,6 +49,8 @@ _IMDB = (
     Source("imdb-lines-2", "imdb", imdb.LINES, imdb.read_lines),
 )
 
+_DIAMONDS = Source("diamonds-1", "diamonds", diamonds.FILES, diamonds.read_diamonds)
+
 CATALOGUE: dict[str, Entry] = {
     "digits": Entry((1, 8, 8), 10, mean=(0.3055,), std=(0.3759,)),
     "fashion-mnist": Entry(
@@ -67,4 +71,8 @@ CATALOGUE: dict[str, Entry] = {
         std=(0.2673, 0.2564, 0.2762),
     ),
     "imdb": Entry((imdb.LENGTH,), 2, _IMDB, vocabulary=imdb.VOCABULARY),
+    "imdb-words": Entry(
+        (imdb.LENGTH,), 2, _IMDB, vocabulary=imdb.VOCABULARY, next_word=True
+    ),
+    "diamonds": Entry((diamonds.FEATURES,), len(diamonds.CUTS), (_DIAMONDS,)),
 }

@@ -36,11 +36,15 @@ class Dataset:
         if they are such already.
     vocabulary : int or None
         How many token ids there are; None if inputs are no token ids.
+    groups : Tensor or None
+        A group of each training sample, int64 of shape ``(N,)`` from 0 on, where
+        targets are no labels: partitions by labels deal samples out by groups then.
 
     Raises
     ------
     DataError
-        If there are no samples, not as many targets as inputs, or labels of no class.
+        If there are no samples, not as many targets as inputs, labels of no class, or
+        groups that do not fit.
     """
 
     train_x: Tensor
@@ -50,6 +54,7 @@ class Dataset:
     task: LearningTask
     prepare: Callable[[Tensor], Tensor] | None = None
     vocabulary: int | None = None
+    groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         for split, inputs, targets in (
@@ -68,6 +73,27 @@ class Dataset:
                         f"{split} labels go from {low} to {high}, and there are "
                         f"{self.num_classes} classes: number them from 0"
                     )
+        if self.groups is not None:
+            self._check_groups(self.groups)
+
+    def _check_groups(self, groups: Tensor) -> None:
+        if self.num_classes:
+            raise DataError(
+                "groups are for targets that are no labels, and these are: leave out "
+                "groups"
+            )
+        if groups.dtype != torch.int64 or groups.shape != (len(self.train_y),):
+            raise DataError(
+                f"groups have type {groups.dtype} and shape {tuple(groups.shape)}: "
+                f"give int64 of shape ({len(self.train_y)},), one a training sample"
+            )
+        if groups.min() < 0:
+            raise DataError(f"groups begin at {int(groups.min())}: number them from 0")
+
+    @property
+    def dealt_by(self) -> Tensor:
+        """What partitions by labels look at: groups if there are any, else targets."""
+        return self.train_y if self.groups is None else self.groups
 
     @property
     def input_shape(self) -> tuple[int, ...]:

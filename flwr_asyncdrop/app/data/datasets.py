@@ -1,10 +1,13 @@
 """The data sets by name, each loaded once a process."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from operator import methodcaller
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from flwr_asyncdrop.app.data.cache import Tensors, cached
 from flwr_asyncdrop.app.data.catalogue import CATALOGUE, Entry
@@ -12,26 +15,42 @@ from flwr_asyncdrop.app.data.dataset import Dataset, Normalise
 from flwr_asyncdrop.app.data.digits import read_digits
 from flwr_asyncdrop.app.data.files import Arrays, Source
 from flwr_asyncdrop.app.data.files import download as download_files
-from flwr_asyncdrop.app.learning import Classification
+from flwr_asyncdrop.app.data.next_words import next_words
+from flwr_asyncdrop.app.data.sizes import Sizes, check_no_text, fewer_words, resized
+from flwr_asyncdrop.app.learning import Classification, NextToken
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.references import call_reference, is_reference
 
 DATASET_NAMES = tuple(CATALOGUE)
-TEXT_DATASETS = tuple(name for name, entry in CATALOGUE.items() if entry.vocabulary)
+TEXT_DATASETS = tuple(
+    name
+    for name, entry in CATALOGUE.items()
+    if entry.vocabulary and not entry.next_word
+)
+NEXT_WORD_DATASETS = tuple(name for name, entry in CATALOGUE.items() if entry.next_word)
+TABLE_DATASETS = tuple(
+    name
+    for name, entry in CATALOGUE.items()
+    if len(entry.input_shape) == 1 and not entry.vocabulary
+)
+_WHOLE = Sizes()
 
 
 def load_dataset(
-    name: str, data_dir: Path | str | None = None, download: bool = False
+    name: str,
+    data_dir: Path | str | None = None,
+    download: bool = False,
+    sizes: Sizes = _WHOLE,
 ) -> Dataset:
     """Load a data set, or return the one that this process has already loaded.
 
     It is shared by all callers: do not write to its tensors. `name` may be
     ``"package.module:function"``, see `Dataset`; `data_dir` holds the data set's own
-    folder, or is that folder.
+    folder, or is that folder. `sizes` make it smaller.
     """
     if is_reference(name):
-        return _load_own(name, _root(data_dir))
-    return _load(name, *_locate(name, _root(data_dir), download))
+        return _load_own(name, _root(data_dir), sizes)
+    return _load(name, *_locate(name, _root(data_dir), download), sizes)
 
 
 def check_dataset(name: str, data_dir: Path | str | None = None) -> None:
@@ -96,7 +115,9 @@ def _located(name: str, root: Path, download: bool) -> tuple[Source, Path]:
 
 # A worker serves one data set; the second place is for notebooks and tests.
 @lru_cache(maxsize=2)
-def _load(name: str, source: Source | None, folder: Path | None) -> Dataset:
+def _load(
+    name: str, source: Source | None, folder: Path | None, sizes: Sizes
+) -> Dataset:
     entry = CATALOGUE[name]
     if source is None or folder is None:
         tensors = _tensors(read_digits())
@@ -107,23 +128,64 @@ def _load(name: str, source: Source | None, folder: Path | None) -> Dataset:
             lambda: _tensors(source.read(folder)),
         )
     _check(tensors, entry, f"{name} in {folder}")
-    prepare = Normalise(entry.mean, entry.std) if entry.mean else _to_int64
-    task = Classification(entry.num_classes)
-    return Dataset(**tensors, task=task, prepare=prepare, vocabulary=entry.vocabulary)
+    if entry.vocabulary is not None:
+        return resized(_texts(tensors, entry, sizes), name, sizes)
+    check_no_text(name, sizes)
+    prepare = Normalise(entry.mean, entry.std) if entry.mean else None
+    return resized(_labelled(tensors, entry, prepare), name, sizes)
+
+
+def _labelled(
+    tensors: Tensors, entry: Entry, prepare: Callable[[Tensor], Tensor] | None
+) -> Dataset:
+    return Dataset(
+        tensors["train_x"],
+        tensors["train_y"],
+        tensors["test_x"],
+        tensors["test_y"],
+        Classification(entry.num_classes),
+        prepare,
+    )
+
+
+def _texts(tensors: Tensors, entry: Entry, sizes: Sizes) -> Dataset:
+    """Return texts with their labels, or each word with the next."""
+    length, vocabulary = sizes.text_length, sizes.vocabulary_size
+    if not entry.next_word:
+        shorter = {
+            split: fewer_words(tensors[split], length, vocabulary)
+            for split in ("train_x", "test_x")
+        }
+        tensors = {**tensors, **shorter}
+        return replace(_labelled(tensors, entry, _to_int64), vocabulary=vocabulary)
+    # One word more than targets, if there is one: the first target's predecessor.
+    train, test = (
+        next_words(fewer_words(tensors[split], length + 1, vocabulary), length)
+        for split in ("train_x", "test_x")
+    )
+    return Dataset(
+        *train[:2],
+        *test[:2],
+        task=NextToken(vocabulary),
+        prepare=_to_int64,
+        vocabulary=vocabulary,
+        groups=tensors["train_y"][train[2]],
+    )
 
 
 _to_int64 = methodcaller("to", torch.int64)
 
 
 @lru_cache(maxsize=2)
-def _load_own(reference: str, root: Path | None) -> Dataset:
+def _load_own(reference: str, root: Path | None, sizes: Sizes) -> Dataset:
     found = call_reference("dataset", reference, root)
     if not isinstance(found, Dataset):
         raise DataError(
             f"dataset={reference!r} returned a {type(found).__name__}: return a "
             "flwr_asyncdrop.app.Dataset"
         )
-    return found
+    check_no_text(reference, sizes)
+    return resized(found, reference, sizes)
 
 
 def _tensors(arrays: Arrays) -> Tensors:

@@ -13,6 +13,7 @@ from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.models.lstm import LSTMClassifier
 from flwr_asyncdrop.app.models.resnet import RESNET10, RESNET18, RESNET34, ResNet
 from flwr_asyncdrop.app.models.small import cnn, mlp
+from flwr_asyncdrop.app.models.transformer import Transformer
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.readable import readable_bytes
 from flwr_asyncdrop.references import call_reference
@@ -25,9 +26,14 @@ _FOR_IMAGES: dict[str, Callable[[Sequence[int], int, float], nn.Module]] = {
     "resnet18": partial(ResNet, RESNET18),
     "resnet34": partial(ResNet, RESNET34),
 }
-# From the size of the vocabulary, the number of outputs, and the width.
-_FOR_TEXT: dict[str, Callable[[int, int, float], nn.Module]] = {
-    "lstm": LSTMClassifier,
+# From the length, the size of the vocabulary, the number of outputs, and the width.
+_FOR_TEXT: dict[str, Callable[[int, int, int, float], nn.Module]] = {
+    "lstm": lambda _, *sizes: LSTMClassifier(*sizes),
+    "transformer": Transformer,
+}
+# The same, with outputs for each token.
+_FOR_TOKENS: dict[str, Callable[[int, int, int, float], nn.Module]] = {
+    "transformer": partial(Transformer, each_token=True),
 }
 
 # On the server, on a device, its gradients, and the message in between.
@@ -35,6 +41,7 @@ _COPIES = 4
 
 MODEL_NAMES: tuple[str, ...] = (*_FOR_IMAGES, *_FOR_TEXT)
 TEXT_MODELS: tuple[str, ...] = tuple(_FOR_TEXT)
+NEXT_WORD_MODELS: tuple[str, ...] = tuple(_FOR_TOKENS)
 
 
 def build_model(
@@ -45,12 +52,14 @@ def build_model(
     *,
     vocabulary: int | None = None,
     width: float = 1.0,
+    each_token: bool = False,
 ) -> nn.Module:
     """Build a new model, on the CPU and in training mode; `seed` decides its weights.
 
     An input has the shape (C, H, W) of an image or (T,) of a text, any for ``"mlp"``.
     Models that read text need a `vocabulary`, the number of token ids. `width` is a
-    factor of all hidden widths; at least one unit stays of each.
+    factor of all hidden widths; at least one unit stays of each. With `each_token` the
+    model, one of `NEXT_WORD_MODELS`, is causal and has outputs of each token.
     """
     if name not in MODEL_NAMES:
         raise ConfigError(
@@ -73,10 +82,16 @@ def build_model(
         )
     if not 0 < width < math.inf:
         raise ConfigError(f"width={width} must be more than 0")
+    if each_token and name not in _FOR_TOKENS:
+        raise ConfigError(
+            f"model {name!r} has no outputs of each token: choose from "
+            f"{', '.join(NEXT_WORD_MODELS)}"
+        )
 
     def build() -> nn.Module:
         if vocabulary is not None:
-            return _FOR_TEXT[name](vocabulary, num_outputs, width)
+            models = _FOR_TOKENS if each_token else _FOR_TEXT
+            return models[name](input_shape[0], vocabulary, num_outputs, width)
         return _FOR_IMAGES[name](input_shape, num_outputs, width)
 
     if width > 1:

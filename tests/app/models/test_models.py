@@ -97,7 +97,8 @@ class TestEveryModel:
         model = build(name, width=1e-6).eval()
         assert model(inputs_for(name, 2)).shape == (2, 10)
         rows = {len(parameter) for parameter in model.parameters()}
-        assert rows <= {1, 10, 4, 50}  # a unit, classes, an LSTM's gates, tokens
+        # A unit, classes, an LSTM's gates, tokens, a head or a text's positions.
+        assert rows <= {1, 10, 4, 50, 8}
 
     def test_units_can_be_left_out(self, name):
         """And the rest, on its own, answers much as the full model does."""
