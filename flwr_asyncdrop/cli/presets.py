@@ -116,7 +116,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "resnet34-fashion-mnist": Preset(
             _paper("resnet34", "fashion-mnist"), epochs=160, samples=60_000
         ),
-        # A ResNet at a scale that a CPU can train
         # Short runs, for comparing many algorithms with many seeds
         "mlp-small": Preset(_small("mlp", "fashion-mnist", image_size=14)),
         "cnn-small": Preset(
@@ -151,6 +150,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         # Five classes of very different sizes: with two shards, levels would have one
         "tabular-small": Preset(_small("mlp", "diamonds", shards_per_level=4)),
+        # A ResNet at a scale that a CPU can train
         "resnet-cifar10-small": Preset(
             _paper(
                 "resnet10",
