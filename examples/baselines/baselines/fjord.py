@@ -62,7 +62,7 @@ class NarrowedSteps(StandardSteps):
             self._hook.remove()  # the plan is of a copy, and the model runs in it
             plan = plan_of(model, inputs)
             self._hook = model.register_forward_pre_hook(self._narrow)
-            masks = masks_of(plan, self._width / self._num_widths)
+            masks = masks_of(plan, self._width, self._num_widths)
             tensors = model.state_dict()
             self._masks[self._width] = {n: m.to(tensors[n]) for n, m in masks.items()}
         tensors, masks = model.state_dict(), self._masks[self._width]
@@ -89,13 +89,13 @@ def plan_of(model: nn.Module, inputs: tuple[Any, ...]) -> Plan:
     return _plans[known]
 
 
-def masks_of(plan: Plan, share: float) -> dict[str, Tensor]:
+def masks_of(plan: Plan, width: int, num_widths: int) -> dict[str, Tensor]:
     """Return, of the tensors that get narrower, ones where the first units are."""
-    keep = tuple(
-        torch.arange(max(int(group.size * share), min(group.least, group.size)))
-        for group in plan.groups
-    )
-    indices = plan.indices(keep)
+    keep = []
+    for group in plan.groups:
+        units = max(group.size * width // num_widths, min(group.least, group.size))
+        keep.append(torch.arange(units))
+    indices = plan.indices(tuple(keep))
     ones = {name: torch.ones(plan.shapes[name]) for name in indices}
     return silenced(ones, indices)
 

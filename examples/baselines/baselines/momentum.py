@@ -105,7 +105,7 @@ class ApproximatedMomentum(Sized):
     server_lr : float
         Learning rate of the server's step, positive.
     server_momentum : float
-        The momentum that is approximated, in [0, 1).
+        The momentum that is approximated, in (0, 1).
     momentum_history : int
         Steps whose mean changes the server keeps, at least 1.
     momentum_ridge : float
@@ -116,7 +116,7 @@ class ApproximatedMomentum(Sized):
         0.1, "learning rate of the server's step", more_than(0)
     )
     server_momentum: float = parameter(
-        0.9, "momentum that is approximated, in [0, 1)", in_interval("[0, 1)")
+        0.9, "momentum that is approximated, in (0, 1)", in_interval("(0, 1)")
     )
     momentum_history: int = parameter(
         20, "steps whose mean changes the server keeps", at_least(1)
