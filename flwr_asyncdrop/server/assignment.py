@@ -85,9 +85,9 @@ class Assignment:
         """Return what a device trains.
 
         `progress` is the share of the run that is over, None if nobody knows. Units are
-        left out until the tensors have `most_bytes`. The records of `extra`
-        have the full model's shapes and are cut like it. CapacityError if nothing is
-        small enough.
+        left out until the tensors have `most_bytes`. The records of `extra` have the
+        full model's shapes and are cut like it. CapacityError if nothing is small
+        enough.
         """
         extra = extra or {}
         _check_extra(extra, state.arrays)

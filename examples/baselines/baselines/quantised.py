@@ -43,6 +43,7 @@ class HiddenState(Collecting):
 
     def arrived(self, change: Change) -> Change:
         """Return the change as it would have been received."""
+        # The noise of a message depends on its number and the tensor alone.
         number = self._server.arrived
         self._server.arrived += 1
         delta = {
