@@ -208,3 +208,27 @@ def test_what_a_step_is_without_keeps_every_bit():
     assert not moved["0.weight"][2:].any()
     assert moved["1.running_mean"].tolist() == [True] * 2 + [False] * 6
     assert not moved["3.weight"][:, 2:].any()
+
+
+class Shared(nn.Module):
+    """One layer under two names, so that two tensors of its state are the same."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.into, self.once = nn.Linear(3, 8), nn.Linear(8, 8)
+        self.again = self.once
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.out(self.again(self.once(self.into(x).tanh()).tanh()).tanh())
+
+
+def test_tensors_with_two_names_come_back_whole():
+    model = Shared()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batch = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    trained(model, [batch], 4, widths=[1])
+    moved = {n: t != model.state_dict()[n] for n, t in before.items()}
+    assert moved["once.weight"][:2, :2].all()
+    assert int(moved["once.weight"].sum()) == int(moved["again.weight"].sum()) == 4
