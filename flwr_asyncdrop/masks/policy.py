@@ -32,8 +32,10 @@ class MaskContext:
         Index of the device in the fleet.
     round : int
         Round in which the task is dispatched, from 1.
-    compute_scores : callable, optional
-        Returns per group one score a unit; see `scores`.
+    compute_scores, compute_norms : callable, optional
+        Return per group one number a unit; see `scores` and `norms`.
+    known_progress : float, optional
+        See `progress`.
     """
 
     groups: Sequence[UnitGroup]
@@ -43,6 +45,8 @@ class MaskContext:
     device: int = 0
     round: int = 1
     compute_scores: Callable[[], Sequence[Tensor]] | None = None
+    compute_norms: Callable[[], Sequence[Tensor]] | None = None
+    known_progress: float | None = None
 
     @cached_property
     def scores(self) -> Sequence[Tensor]:
@@ -55,6 +59,33 @@ class MaskContext:
             raise ConfigError("this mask needs scores: pass compute_scores")
         return self.compute_scores()
 
+    @cached_property
+    def norms(self) -> Sequence[Tensor]:
+        """Per group the L1 norm of each unit: its score, measured from zero.
+
+        Computed when first used, with a pass over the model. ConfigError if there is
+        nothing to compute them from.
+        """
+        if self.compute_norms is None:
+            raise ConfigError("this mask needs norms: pass compute_norms")
+        return self.compute_norms()
+
+    @property
+    def progress(self) -> float:
+        """How much of the run is over when the task is dispatched, in [0, 1].
+
+        The share of its updates that are merged, or of `max_seconds` on its clock if
+        that is more. ConfigError where nobody knows how long the run is, as in rounds
+        that somebody else drives.
+        """
+        if self.known_progress is None:
+            raise ConfigError(
+                "this mask needs to know how far the run is, and rounds that are "
+                "driven from outside do not say how many there will be: run it with "
+                "the strategy's own start(num_rounds=...)"
+            )
+        return self.known_progress
+
 
 class MaskPolicy(Stateless, ABC):
     """Chooses the units that a device trains.
@@ -65,7 +96,8 @@ class MaskPolicy(Stateless, ABC):
     Attributes
     ----------
     score_vectors : bool
-        Whether ``context.scores`` count biases and norm weights; see `unit_scores`.
+        Whether ``context.scores`` and ``context.norms`` count biases and norm weights;
+        see `unit_scores`.
     """
 
     score_vectors: bool = True

@@ -1,4 +1,4 @@
-"""How far each unit has moved from where it started."""
+"""How far each unit has moved from where it started, or is from zero."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ _BLOCK = 2**17
 
 
 def unit_scores(
-    plan: Plan, state: State, initial: State, *, vectors: bool = True
+    plan: Plan, state: State, initial: State | None, *, vectors: bool = True
 ) -> tuple[Tensor, ...]:
     """Sum up per unit how far its parameters are from their initial values.
 
@@ -31,7 +31,8 @@ def unit_scores(
     its column in the next layer, its bias and its norm weight. Without `vectors`, as in
     the authors' script, parameters of one dim do not count: biases and norm weights. A
     coordinate that a unit indexes along two dims counts once; one that two units index
-    counts for both.
+    counts for both. Without `initial` values it is the distance from zero: the unit's
+    L1 norm.
 
     Returns per group one score a unit, float64. ShapeError if a parameter of the plan
     is missing or has another shape. NumPy sums, on one thread: the scores decide who
@@ -43,7 +44,8 @@ def unit_scores(
             continue
         if not vectors and len(plan.shapes[name]) < 2:
             continue
-        now, then = (_array(plan, name, values) for values in (state, initial))
+        now = _array(plan, name, state)
+        then = _zeros(now) if initial is None else _array(plan, name, initial)
         units = {dim: ids.numpy() for dim, ids in dims.items()}
         sums = _sums_of_tied if _tied(units) else _sums
         for dim, moved in sums(now, then, units).items():
@@ -66,6 +68,11 @@ def _array(plan: Plan, name: str, state: State) -> _Array:
     wide = tensor if tensor.dtype == torch.float64 else tensor.float()
     array: _Array = wide.numpy()
     return array
+
+
+def _zeros(like: _Array) -> _Array:
+    """Return zeros that take no memory."""
+    return np.broadcast_to(like.dtype.type(0), like.shape)
 
 
 def _sums(now: _Array, then: _Array, units: Mapping[int, _Array]) -> dict[int, _Sums]:

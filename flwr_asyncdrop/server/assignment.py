@@ -1,13 +1,14 @@
 """Which part of the model a device trains, and what that costs."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import CapacityError, ConfigError, ShapeError
 from flwr_asyncdrop.fleet.profiles import TaskCost
@@ -77,14 +78,16 @@ class Assignment:
         *,
         device: int = 0,
         server_round: int = 1,
+        progress: float | None = None,
         most_bytes: float = math.inf,
         extra: Mapping[str, State] | None = None,
     ) -> Part:
         """Return what a device trains.
 
-        Units are left out until the tensors have `most_bytes`. The records of `extra`
-        have the full model's shapes and are cut like it. CapacityError if nothing is
-        small enough.
+        `progress` is the share of the run that is over, None if nobody knows. Units are
+        left out until the tensors have `most_bytes`. The records of `extra` have the
+        full model's shapes and are cut like it. CapacityError if nothing is small
+        enough.
         """
         extra = extra or {}
         _check_extra(extra, state.arrays)
@@ -95,6 +98,11 @@ class Assignment:
             shapes = shapes_of(state.arrays)
             return Part(state.arrays, {}, shapes, extra=extra, extra_names=names)
         vectors = self.masks.score_vectors
+
+        def distances(origin: State | None) -> Sequence[Tensor]:
+            trained = _trained(plan, state)
+            return unit_scores(trained, state.arrays, origin, vectors=vectors)
+
         context = MaskContext(
             plan.groups,
             rank,
@@ -102,9 +110,9 @@ class Assignment:
             torch_generator(state.seed, "mask", state.dispatched),
             device,
             server_round,
-            lambda: unit_scores(
-                _trained(plan, state), state.arrays, state.initial, vectors=vectors
-            ),
+            partial(distances, state.initial),
+            partial(distances, None),
+            progress,
         )
         keep = self.masks.choose(context)
         if self._masked:
@@ -132,22 +140,27 @@ class Assignment:
         rank: int,
         num_ranks: int,
         sizes: Callable[[Mapping[str, tuple[int, ...]]], tuple[int, int]] | None = None,
+        progress: float = 0.0,
     ) -> TaskCost:
         """Return what the next task asks of a device while no unit has moved yet.
 
-        Nothing is cut out for it. `sizes` gives the bytes of tensors of some shapes,
+        Nothing is cut out for it. With another `progress` it is what a task asks when
+        so much of the run is over. `sizes` gives the bytes of tensors of some shapes,
         down and up; by default those of the tensors as they are.
         """
         plan = self._plan
         shapes = shapes_of(state.arrays)
         compute = 1.0
         if plan is not None and self.masks is not None and not self._masked:
+            zeros = [torch.zeros(group.size) for group in plan.groups]
             context = MaskContext(
                 plan.groups,
                 rank,
                 num_ranks,
                 torch_generator(state.seed, "mask", state.dispatched),
-                compute_scores=lambda: [torch.zeros(g.size) for g in plan.groups],
+                compute_scores=lambda: zeros,
+                compute_norms=lambda: zeros,
+                known_progress=progress,
             )
             keep = self.masks.choose(context)
             shapes = plan.shapes_of(plan.indices(keep))

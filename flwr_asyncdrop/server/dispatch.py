@@ -80,13 +80,19 @@ class Dispatcher:
         self._replied: dict[int, tuple[float, int]] = {}
         self._coder = Coder(rules.codec)
 
-    def next_task(self, state: RunState, server_round: int) -> Task | None:
-        """Return the next task, or None if no device is idle."""
+    def next_task(
+        self, state: RunState, server_round: int, progress: float | None = None
+    ) -> Task | None:
+        """Return the next task, or None if no device is idle.
+
+        `progress` is the share of the run that is over, None if nobody knows.
+        """
         queues = Counter(order.device for order in state.orders)
         for length in range(self.rules.queue_ahead + 1):
             taken = {device for device, tasks in queues.items() if tasks > length}
             while (device := self._next_device(state, taken)) is not None:
-                if task := self._task_if_it_fits(state, device, server_round):
+                task = self._task_if_it_fits(state, device, server_round, progress)
+                if task is not None:
                     return task
         return None
 
@@ -102,10 +108,14 @@ class Dispatcher:
         return None
 
     def _task_if_it_fits(
-        self, state: RunState, device: int, server_round: int
+        self,
+        state: RunState,
+        device: int,
+        server_round: int,
+        progress: float | None = None,
     ) -> Task | None:
         try:
-            return self._task(state, device, server_round)
+            return self._task(state, device, server_round, progress)
         except CapacityError as error:
             logger.warning("device %d gets no tasks: %s", device, error)
             self.fleet.rule_out(device)
@@ -143,7 +153,9 @@ class Dispatcher:
     def _generator(state: RunState) -> np.random.Generator:
         return numpy_generator(state.seed, "device", state.dispatched)
 
-    def _task(self, state: RunState, device: int, server_round: int) -> Task:
+    def _task(
+        self, state: RunState, device: int, server_round: int, progress: float | None
+    ) -> Task:
         fleet, rank = self.fleet, self.fleet.rank(device)
         part = self.rules.assignment.part(
             state,
@@ -151,6 +163,7 @@ class Dispatcher:
             fleet.num_ranks,
             device=device,
             server_round=server_round,
+            progress=progress,
             most_bytes=fleet.most_bytes(device),
             extra=self._extra(state.arrays),
         )

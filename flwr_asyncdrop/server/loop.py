@@ -186,7 +186,11 @@ class AsyncLoop:
         """Send one task; return whether a device was idle."""
         state = self.state
         state.time = self._clock.now
-        task = self._dispatcher.next_task(state, self._stopping.round_of(state.updates))
+        task = self._dispatcher.next_task(
+            state,
+            self._stopping.round_of(state.updates),
+            self._stopping.progress(state.updates, state.time),
+        )
         if task is None:
             return False
         order, message = task

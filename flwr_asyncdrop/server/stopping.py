@@ -27,6 +27,14 @@ class StoppingRule:
         """Return the round, from 1, of update number `update`, from 0."""
         return update // self.updates_per_round + 1
 
+    def progress(self, updates: int, seconds: float) -> float:
+        """Return the share of the run that is over, in [0, 1]: what ends it first.
+
+        `updates` are merged, and it is `seconds` on the run's clock.
+        """
+        share = max(updates / self.num_updates, seconds / self.max_seconds)
+        return min(share, 1.0)
+
     def evaluates(self, number: int) -> bool:
         """Return whether the model is evaluated after round `number`."""
         return number % self.evaluate_every == 0 or number == self.num_rounds

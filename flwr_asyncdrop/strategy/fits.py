@@ -25,7 +25,8 @@ class Demand:
     `slots` devices in flight have `copies` of `size` bytes: the submodel of each, or
     the versions of the full model, of which every `each`-th update makes one. `others`
     of the same size are changes that are collected, and those at work. In a `steady`
-    fleet all slots are taken from the start.
+    fleet all slots are taken from the start. Submodels that grow or shrink during the
+    run have a `smallest` size too.
     """
 
     slots: int
@@ -35,6 +36,7 @@ class Demand:
     others: int = _AT_WORK
     submodels: bool = False
     steady: bool = False
+    smallest: int | None = None
 
     @property
     def expected(self) -> int:
@@ -47,9 +49,10 @@ class Demand:
 
         Of the full model it may be two versions: that depends on who replies when.
         """
+        size = self.size if self.smallest is None else self.smallest
         if self.submodels and self.steady:
-            return max(self.copies * _SURELY, 1) * self.size
-        return min(self.copies, 2) * self.size
+            return max(self.copies * _SURELY, 1) * size
+        return min(self.copies, 2) * size
 
     def most_in_flight(self, free: int) -> int:
         """Return how many devices in flight fit into some bytes; 0 if none do."""
@@ -101,14 +104,20 @@ def demand_of(run: Run, num_updates: int) -> Demand:
         # A policy may change with every task that it is asked for.
         assignment = rules.assignment.with_masks(deepcopy(rules.assignment.masks))
         # The slowest gets the smallest.
-        cost = assignment.first_cost(run.state, ranks - 1, ranks)
+        sizes = [
+            assignment.first_cost(
+                run.state, ranks - 1, ranks, progress=progress
+            ).bytes_down
+            for progress in (0.0, 1.0)
+        ]
         return Demand(
             slots,
             slots,
-            cost.bytes_down,
+            max(sizes),
             others=others,
             submodels=True,
             steady=_is_steady(run),
+            smallest=min(sizes),
         )
     size = sum(tensor.nbytes for tensor in run.state.arrays.values())
     each = aggregator.updates_per_version

@@ -104,6 +104,7 @@ def first_costs(
     """Return what a task of each speed rank asks of its device at first.
 
     The mean of a few tasks: where counts of units are rounded by chance, they differ.
+    Of a policy whose submodels grow during the run they are the first ones.
     With a `codec` the bytes are those of coded arrays.
     """
     dtypes = {name: tensor.dtype for name, tensor in state.arrays.items()}

@@ -102,6 +102,15 @@ def test_row_and_column_of_one_unit_count_the_diagonal_once():
 
 @given(plans(), st.integers(0, 99))
 @settings(deadline=None)
+def test_without_initial_values_it_is_the_distance_from_zero(plan, seed):
+    state, _ = random_states(plan, seed=seed)
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    norms = torch.cat(unit_scores(plan, state, None))
+    assert torch.equal(norms, torch.cat(unit_scores(plan, state, zeros)))
+
+
+@given(plans(), st.integers(0, 99))
+@settings(deadline=None)
 def test_equals_reference(plan, seed):
     state, initial = random_states(plan, seed=seed)
     scores = torch.cat(unit_scores(plan, state, initial))

@@ -195,6 +195,13 @@ def test_the_least_of_a_full_model_is_two_versions():
     assert Demand(32, 32, 10).expected == 340
 
 
+def test_the_least_of_submodels_that_grow_is_half_of_their_smallest():
+    grown = Demand(32, 32, 10, submodels=True, steady=True, smallest=4)
+    assert grown.least == 32 / 2 * 4
+    assert grown.expected == 340
+    assert Demand(32, 32, 10, submodels=True, steady=True).least == 32 / 2 * 10
+
+
 def test_this_machine_knows_what_it_has():
     memory = Memory.here()
     assert memory.free is None or 0 < memory.free <= memory.total

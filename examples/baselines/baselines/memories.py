@@ -9,9 +9,11 @@ from typing import ClassVar
 import torch
 from flwr_asyncdrop.aggregation import Aggregator, Update, change_of, is_weight
 from flwr_asyncdrop.algorithms import Algorithm
-from flwr_asyncdrop.parameters import at_least, more_than, parameter
+from flwr_asyncdrop.parameters import more_than, parameter
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
+
+from baselines.collecting import Sized
 
 
 @dataclass
@@ -156,26 +158,12 @@ class Ace(Stepped):
 
 
 @dataclass(frozen=True)
-class Ca2fl(Stepped):
-    """CA2FL (Wang et al., ICLR 2024): a buffer that is calibrated by all devices.
-
-    Attributes
-    ----------
-    buffer_size : int or None
-        Updates that are collected before the server steps; None for half of the
-        devices in flight.
-    """
-
-    buffer_size: int | None = parameter(
-        None,
-        "updates collected before the server steps; left out: half of in-flight",
-        at_least(1),
-    )
+class Ca2fl(Stepped, Sized):
+    """CA2FL (Wang et al., ICLR 2024): a buffer that is calibrated by all devices."""
 
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `CalibratedBuffer`."""
-        size = self.buffer_size or max(in_flight // 2, 1)
-        return CalibratedBuffer(size, self.server_lr)
+        return CalibratedBuffer(self.size(in_flight), self.server_lr)
 
 
 @dataclass(frozen=True)

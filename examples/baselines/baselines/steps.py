@@ -6,7 +6,6 @@ from typing import ClassVar
 import torch
 from flwr_asyncdrop.aggregation import (
     Aggregator,
-    Change,
     Update,
     change_of,
     is_weight,
@@ -16,26 +15,65 @@ from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.parameters import at_least, in_interval, more_than, parameter
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
+from torch import Tensor
+
+from baselines.collecting import Collecting, Sized
 
 
 @dataclass
 class _Moments:
-    changes: list[Change] = field(default_factory=list)
-    most_staleness: int = 0
     first: State = field(default_factory=dict)
     second: State = field(default_factory=dict)
     largest: State = field(default_factory=dict)
 
 
-class AmsGrad(Aggregator):
-    """Every K updates a step of AMSGrad with the mean change ``D``.
+class Moments(Collecting):
+    """Averages of the mean changes ``D`` and of their squares, for steps with them.
 
-    ``m <- b1 m + (1 - b1) D``, ``v <- b2 v + (1 - b2) D^2``, ``u <- max(u, v)``, and
-    ``W <- W + lr m / (sqrt(u) + eps)``. If one of the K was staler than `patience`, the
-    rate is at most one over that staleness.
+    ``m <- b1 m + (1 - b1) D`` from 0 on, ``v <- b2 v + (1 - b2) D^2`` from `start` on.
     """
 
-    needs_base: ClassVar[bool] = True
+    def __init__(
+        self,
+        size: int,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        *,
+        start: float = 0.0,
+        waits: bool = False,
+    ) -> None:
+        super().__init__(size, waits=waits)
+        self.lr, self.betas, self.eps = lr, betas, eps
+        self.start = start
+        self.moments = _Moments()
+
+    def follow(self, name: str, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Take the change of a tensor into its moments, and return them."""
+        known, (one, two) = self.moments, self.betas
+        first = known.first.get(name, torch.zeros_like(change))
+        second = known.second.get(name, torch.full_like(change, self.start))
+        first = one * first + (1 - one) * change
+        second = two * second + (1 - two) * change**2
+        known.first[name], known.second[name] = first, second
+        return first, second
+
+    def state_dict(self) -> StateDict:
+        """Return the moments, and what was collected."""
+        return {**super().state_dict(), "moments": to_plain(self.moments)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore both."""
+        super().load_state_dict(state)
+        self.moments = from_plain(_Moments, state["moments"])
+
+
+class AmsGrad(Moments):
+    """Every K updates a step of AMSGrad with the mean change.
+
+    ``u <- max(u, v)``, and ``W <- W + lr m / (sqrt(u) + eps)``. If one of the K was
+    staler than `patience`, the rate is at most one over that staleness.
+    """
 
     def __init__(
         self,
@@ -45,50 +83,38 @@ class AmsGrad(Aggregator):
         eps: float,
         patience: int,
     ) -> None:
-        self.updates_per_version = self.collects = size
-        self._lr, self._betas, self._eps = lr, betas, eps
+        super().__init__(size, lr, betas, eps)
         self._patience = patience
-        self._moments = _Moments()
 
-    @torch.no_grad()
-    def merge(self, state: State, update: Update) -> bool:
-        """Collect the update; with the last of K, step."""
-        check_fits(state, update.arrays, update.indices)
-        known = self._moments
-        known.changes.append(change_of(update, update.discount))
-        known.most_staleness = max(known.most_staleness, update.staleness)
-        if len(known.changes) < self.updates_per_version:
-            return False
-        mean = mean_change(state, known.changes)
-        lr = self._lr
-        if known.most_staleness > self._patience:
-            lr = min(lr, 1 / known.most_staleness)
-        for name, tensor in state.items():
-            if is_weight(name, tensor):
-                tensor.add_(self._direction(name, mean[name]), alpha=lr)
-            else:
-                tensor.copy_(mean[name])
-        known.changes, known.most_staleness = [], 0
-        return True
+    def step(self, state: State, mean: State, staleness: list[int]) -> None:
+        """Step with the mean."""
+        lr, most = self.lr, max(staleness)
+        if most > self._patience:
+            lr = min(lr, 1 / most)
+        largest = self.moments.largest
+        for name, change in mean.items():
+            first, second = self.follow(name, change)
+            largest[name] = torch.maximum(largest.get(name, second), second)
+            state[name].add_(first / (largest[name].sqrt() + self.eps), alpha=lr)
 
-    def _direction(self, name: str, mean: torch.Tensor) -> torch.Tensor:
-        known, (one, two) = self._moments, self._betas
-        zero = torch.zeros_like(mean)
-        first = one * known.first.get(name, zero) + (1 - one) * mean
-        second = two * known.second.get(name, zero) + (1 - two) * mean**2
-        largest = torch.maximum(known.largest.get(name, zero), second)
-        known.first[name], known.second[name] = first, second
-        known.largest[name] = largest
-        return first / (largest.sqrt() + self._eps)
 
-    def state_dict(self) -> StateDict:
-        """Return the moments, and what was collected."""
-        plain: StateDict = to_plain(self._moments)
-        return plain
+class Adam(Moments):
+    """A step of Adam with the mean change of a cohort, which waits for it.
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Restore both."""
-        self._moments = from_plain(_Moments, state)
+    ``W <- W + lr m / (sqrt(v) + eps)`` with ``v = eps^2`` at first; the bias of ``m``
+    and ``v`` is not corrected.
+    """
+
+    def __init__(
+        self, size: int, lr: float, betas: tuple[float, float], eps: float
+    ) -> None:
+        super().__init__(size, lr, betas, eps, start=eps**2, waits=True)
+
+    def step(self, state: State, mean: State, staleness: list[int]) -> None:
+        """Step with the mean."""
+        for name, change in mean.items():
+            first, second = self.follow(name, change)
+            state[name].add_(first / (second.sqrt() + self.eps), alpha=self.lr)
 
 
 class DelayAdaptiveStep(Aggregator):
@@ -114,25 +140,15 @@ class DelayAdaptiveStep(Aggregator):
 
 
 @dataclass(frozen=True)
-class Fadas(Algorithm):
-    """FADAS (Wang et al., ICML 2024): FedBuff with AMSGrad on the server.
+class Moved(Algorithm):
+    """The hyperparameters of steps with moments.
 
     Attributes
     ----------
-    buffer_size : int or None
-        Updates that are collected before the server steps; None for half of the
-        devices in flight.
     server_lr, server_beta1, server_beta2, server_eps : float
-        Of AMSGrad.
-    tau : int
-        Staleness up to which the rate is not lowered.
+        Of the step.
     """
 
-    buffer_size: int | None = parameter(
-        None,
-        "updates collected before the server steps; left out: half of in-flight",
-        at_least(1),
-    )
     server_lr: float = parameter(
         0.01, "learning rate of the server's step", more_than(0)
     )
@@ -141,17 +157,45 @@ class Fadas(Algorithm):
         0.99, "decay of the mean square", in_interval("[0, 1)")
     )
     server_eps: float = parameter(1e-8, "added to the root", more_than(0))
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Both decays."""
+        return self.server_beta1, self.server_beta2
+
+
+@dataclass(frozen=True)
+class Fadas(Moved, Sized):
+    """FADAS (Wang et al., ICML 2024): FedBuff with AMSGrad on the server.
+
+    Attributes
+    ----------
+    tau : int
+        Staleness up to which the rate is not lowered.
+    """
+
     tau: int = parameter(10, "staleness up to which the rate stays", at_least(1))
 
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `AmsGrad`."""
         return AmsGrad(
-            self.buffer_size or max(in_flight // 2, 1),
+            self.size(in_flight),
             self.server_lr,
-            (self.server_beta1, self.server_beta2),
+            self.betas,
             self.server_eps,
             self.tau,
         )
+
+
+@dataclass(frozen=True)
+class FedAdam(Moved):
+    """FedAdam (Reddi et al., ICLR 2021): FedAvg with Adam on the server."""
+
+    server_eps: float = parameter(1e-3)
+
+    def aggregator(self, in_flight: int) -> Aggregator:
+        """Return `Adam` over the whole cohort."""
+        return Adam(in_flight, self.server_lr, self.betas, self.server_eps)
 
 
 @dataclass(frozen=True)
