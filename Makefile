@@ -10,7 +10,7 @@ FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker w
 MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types docs unit unit-models unit-runs e2e grpc-unit grpc-e2e nightly nightly-chaos bench edge-bench chaos soak edge-test setup clean
+.PHONY: run test lint types docs package unit unit-models unit-runs e2e grpc-unit grpc-e2e nightly nightly-chaos bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -32,6 +32,14 @@ types: setup
 # The site, in build/site: pages, API, and every link checked.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Wheel and sdist in dist, checked, and the wheel tried in a fresh environment.
+package: setup
+	rm -rf dist
+	$(BIN)/python $(PIP_INSTALL) twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m scripts.try_wheel dist
 
 unit: unit-models unit-runs
 

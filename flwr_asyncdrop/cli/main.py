@@ -1,11 +1,13 @@
 """The command ``asyncdrop``. A command's module is imported when it is chosen."""
 
+import platform
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType, ModuleType
 
@@ -98,10 +100,22 @@ def _explain(words: Sequence[str]) -> None:
         prog="asyncdrop",
         description="Asynchronous federated learning on simulated and real fleets.",
     )
+    parser.add_argument("--version", action="version", version=versions())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text in _COMMANDS.items():
         commands.add_parser(name, help=text)
     parser.parse_args(words)
+
+
+def versions() -> str:
+    """Return the versions of this package, and of what a run depends on, in a line."""
+    about = []
+    for package in ("flwr-asyncdrop", "flwr", "torch"):
+        try:
+            about.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            about.append(f"{package}: not installed")
+    return ", ".join([*about, f"Python {platform.python_version()}"])
 
 
 @contextmanager
