@@ -74,9 +74,10 @@ nightly: setup
 	    tests/checkpoint/test_kill.py tests/checkpoint/test_moments.py \
 	    tests/cli/test_commands.py tests/cli/test_doctor.py \
 	    tests/cli/test_sharded_comparison.py \
-	    tests/doctor/test_cluster.py \
+	    tests/device/test_node.py tests/doctor/test_cluster.py \
 	    tests/e2e/test_frozen.py tests/e2e/test_ray_machine_killed.py \
-	    tests/examples/test_cluster.py tests/simulation/test_ray_cluster.py
+	    tests/examples/test_cluster.py tests/examples/test_examples.py \
+	    tests/simulation/test_ray_cluster.py
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 	$(BIN)/python -m tests.wire.codec.mutations --count 100000
