@@ -9,8 +9,8 @@ FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker w
     fuzz test_app_imports.py app/test_client_app.py flower_internals fleet strategy)
 # What they are about is the same on any Flower: in the gate on the newest one.
 ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.py fleet \
-    e2e/test_layerwise.py flower_internals/test_exits.py flower_internals/test_only_here.py \
-    fuzz server/test_assignment.py server/test_averaging.py \
+    e2e/test_layerwise.py flower_internals/test_exits.py fuzz \
+    server/test_assignment.py server/test_averaging.py \
     server/test_buffered_reference.py server/test_liars.py server/test_loop_machine.py \
     server/test_reference.py server/test_unreliable_fleets.py \
     simulation/test_bn_statistics.py simulation/test_gpus.py \
