@@ -7,10 +7,24 @@ VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
 FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker wire \
     fuzz test_app_imports.py app/test_client_app.py flower_internals fleet strategy)
+# What they are about is the same on any Flower: in the gate on the newest one.
+ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.py fleet \
+    e2e/test_layerwise.py flower_internals/test_exits.py fuzz \
+    server/test_assignment.py server/test_averaging.py \
+    server/test_buffered_reference.py server/test_liars.py server/test_loop_machine.py \
+    server/test_reference.py server/test_unreliable_fleets.py \
+    simulation/test_bn_statistics.py simulation/test_gpus.py \
+    simulation/test_local_grid_workers.py simulation/test_ray_cluster.py \
+    simulation/test_task_queue.py simulation/test_worker_pool.py \
+    strategy/test_codecs.py strategy/test_fits.py strategy/test_frozen.py)
+# Nor by night: what codes numbers, and what watches processes, has nothing of Flower's.
+ONCE := tests/wire/codec tests/simulation/test_liveness.py
+IGNORE = $(addprefix --ignore=,$(1))
 MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test lint types docs package unit unit-models unit-runs e2e grpc-unit grpc-e2e nightly nightly-chaos bench edge-bench chaos soak edge-test setup clean
+.PHONY: run test lint types docs package unit unit-models unit-runs e2e grpc-unit grpc-e2e \
+    nightly nightly-grpc nightly-chaos bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -47,34 +61,49 @@ unit-models: setup
 	$(BIN)/python -m pytest -m "not e2e" $(MODELS)
 
 unit-runs: setup
-	$(BIN)/python -m pytest -m "not e2e" $(addprefix --ignore=,$(MODELS))
+	$(BIN)/python -m pytest -m "not e2e" $(call IGNORE,$(MODELS))
 
 e2e: setup
 	$(BIN)/python -m pytest -m e2e
 
-# The Flower-facing ones on 1.34.0, the last release whose transport is gRPC. What codes
-# numbers, and what watches processes, has nothing of Flower's in it.
+# The Flower-facing ones on 1.34.0, the last release whose transport is gRPC: those that
+# Flower's version makes a difference to. `make nightly-grpc` runs all of them.
 grpc-unit: $(VENV_GRPC)/ready
-	$(VENV_GRPC)/bin/python -m pytest -m "not e2e" --ignore=tests/wire/codec \
-	    --ignore=tests/simulation/test_liveness.py $(FLOWER_FACING)
+	$(VENV_GRPC)/bin/python -m pytest -m "not e2e" \
+	    $(call IGNORE,$(ONCE) $(ONCE_IN_THE_GATE)) \
+	    $(filter-out $(ONCE_IN_THE_GATE),$(FLOWER_FACING))
 
 grpc-e2e: $(VENV_GRPC)/ready
-	$(VENV_GRPC)/bin/python -m pytest -m e2e $(FLOWER_FACING)
+	$(VENV_GRPC)/bin/python -m pytest -m e2e $(call IGNORE,$(ONCE_IN_THE_GATE)) \
+	    $(filter-out $(ONCE_IN_THE_GATE),$(FLOWER_FACING))
 
-# Submodels of every model of the zoo, large ones too, and of 2,000 random modules,
-# 100,000 damaged tensors, a disk that fails at every write, a frozen backbone on a real
-# SuperLink, a Ray cluster whose nodes die, then broken fleets: more than an hour and a
-# half.
+# What bears a mark of tests/nightly.py: submodels of every model of the zoo, a disk that
+# fails at every write, a frozen backbone on a real SuperLink, a Ray cluster whose nodes
+# die. All examples of every property, 2,000 random modules, 100,000 damaged tensors, the
+# tests on Flower 1.34.0, then broken fleets: about two hours.
 nightly: setup
-	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo tests/submodel/test_huggingface.py \
+	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo \
+	    tests/submodel/test_huggingface.py tests/submodel/test_loading.py \
 	    tests/checkpoint/test_kill.py tests/checkpoint/test_moments.py \
-	    tests/cli/test_commands.py tests/cli/test_sharded_comparison.py \
-	    tests/doctor/test_cluster.py \
+	    tests/cli/test_commands.py tests/cli/test_doctor.py \
+	    tests/cli/test_sharded_comparison.py \
+	    tests/device/test_node.py tests/doctor/test_cluster.py \
 	    tests/e2e/test_frozen.py tests/e2e/test_ray_machine_killed.py \
-	    tests/examples/test_cluster.py tests/simulation/test_ray_cluster.py
+	    tests/examples/test_cluster.py tests/examples/test_examples.py \
+	    tests/simulation/test_ray_cluster.py
+	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 	$(BIN)/python -m tests.wire.codec.mutations --count 100000
+	$(MAKE) nightly-grpc
 	$(MAKE) nightly-chaos
+
+# All Flower-facing tests on 1.34.0, but for those that are by night alone: they are about
+# Ray, or about what a device keeps.
+nightly-grpc: $(VENV_GRPC)/ready
+	ASYNCDROP_NIGHTLY=1 $(VENV_GRPC)/bin/python -m pytest $(call IGNORE,$(ONCE)) \
+	    --ignore=tests/e2e/test_frozen.py --ignore=tests/e2e/test_ray_machine_killed.py \
+	    -k "not ten_times_and_more and not differs_is_refused and not head_is_killed" \
+	    $(FLOWER_FACING)
 
 # The fleets of `make chaos` ten times, over HTTP and over gRPC. Two fleets, ten times
 # each: runs_survived is to be 20 for either.

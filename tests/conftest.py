@@ -11,11 +11,14 @@ import torch
 
 from benchmarks import vision
 from flwr_asyncdrop.flower_internals.identity import assume_identity
+from tests.nightly import examples
 from tests.reviews import write_json_lines
 
 # How long an example takes says more about what else the machine does.
-hypothesis.settings.register_profile("no-deadline", deadline=None)
-hypothesis.settings.load_profile("no-deadline")
+hypothesis.settings.register_profile(
+    "asyncdrop", deadline=None, max_examples=examples(100)
+)
+hypothesis.settings.load_profile("asyncdrop")
 
 # For what test modules build as they are imported
 torch.manual_seed(0)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.nightly import once_in_the_gate
+
 ROOT = Path(__file__).parents[1]
 
 # As the engine does: one thread loads the ServerApp; the other one validates the
@@ -52,7 +54,14 @@ print(*sorted(type(app).__name__ for app in loaded))
 
 
 @pytest.mark.parametrize("order", ["server-first", "client-first"])
-@pytest.mark.parametrize("stop_before", [1, 2, 3])
+@pytest.mark.parametrize(
+    "stop_before",
+    [
+        1,
+        pytest.param(2, marks=once_in_the_gate),
+        pytest.param(3, marks=once_in_the_gate),
+    ],
+)
 def test_the_apps_load_in_two_threads_at_once(order, stop_before):
     with (ROOT / "pyproject.toml").open("rb") as file:
         refs = tomllib.load(file)["tool"]["flwr"]["app"]["components"]

@@ -11,6 +11,7 @@ from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract
 from tests.aggregation.two_layers import PLAN, random_state
 from tests.masks.choosing import choose
+from tests.nightly import examples
 
 
 def mean(normaliser):
@@ -147,7 +148,7 @@ class TestEquivalences:
         assert_same(*states)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     size=st.integers(1, 4),

@@ -10,6 +10,7 @@ from flwr_asyncdrop.aggregation.changes import Mean, change_of, mean_change
 from flwr_asyncdrop.aggregation.collected import Changes, Summed, collected
 from flwr_asyncdrop.state_dict import to_plain
 from flwr_asyncdrop.submodel import extract
+from tests.nightly import examples
 from tests.states import saved_and_read
 
 UNITS = 6
@@ -52,7 +53,7 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("normaliser", ["size", "counts"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     narrow=st.lists(st.booleans(), min_size=1, max_size=5), seed=st.integers(0, 10**6)
 )

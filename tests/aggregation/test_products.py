@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
 from flwr_asyncdrop.submodel import find_adapters
+from tests.nightly import examples
 
 SEEDS = st.integers(0, 10_000)
 
@@ -25,7 +26,7 @@ def best(dense, rank):
 
 
 class TestStacking:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25), deadline=None)
     @given(
         seed=SEEDS,
         ranks=st.lists(st.integers(0, 4), min_size=1, max_size=4),
@@ -45,7 +46,7 @@ class TestStacking:
 
 
 class TestTruncating:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25), deadline=None)
     @given(seed=SEEDS, total=st.integers(1, 9), rank=st.integers(1, 8))
     def test_it_is_the_nearest_product_of_the_rank(self, seed, total, rank):
         found = truncated(factors(seed, total), factors(seed + 1, rank))
@@ -54,7 +55,7 @@ class TestTruncating:
         expected = best(factors(seed, total).product(), min(rank, 5))
         torch.testing.assert_close(found.product(), expected, rtol=1e-8, atol=1e-8)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=examples(25), deadline=None)
     @given(seed=SEEDS, rank=st.integers(1, 5))
     def test_what_has_the_rank_is_exact_however_it_is_factored(self, seed, rank):
         total, like = factors(seed, rank), factors(seed + 1, rank)

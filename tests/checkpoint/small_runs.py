@@ -1,8 +1,9 @@
 """Small runs of every algorithm that save themselves, for tests of resuming."""
 
 import shutil
-from functools import partial
+from functools import cache, partial
 
+import pytest
 import torch
 from flwr.app import Message, MessageType, MetricRecord, RecordDict
 
@@ -13,6 +14,7 @@ from flwr_asyncdrop.fleet.profiles import speed_levels
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.submodel import plan_blocks, plan_submodels
 from tests.grids import HandlerGrid
 from tests.runs import answer, mlp, record, residual_mlp
 from tests.strategies import STRATEGIES
@@ -20,6 +22,15 @@ from tests.strategies import STRATEGIES
 ROUNDS = 4
 INPUTS = torch.zeros(1, 4)
 NETS = dict.fromkeys(STRATEGIES, mlp) | {"layerwise-asyncdrop": residual_mlp}
+
+
+@cache
+def plan_of(algorithm):
+    """Return the plan of its network, made once for all runs."""
+    plan = plan_blocks if NETS[algorithm] is residual_mlp else plan_submodels
+    return plan(NETS[algorithm](), INPUTS)
+
+
 # Devices that come late, lose tasks and go away for a while.
 FLEET = partial(
     speed_levels, num_levels=4, jitter=0.8, dropout=0.15, availability=0.8, seed=5
@@ -82,18 +93,22 @@ def run(
     strategy = STRATEGIES[algorithm](
         NETS[algorithm](),
         INPUTS,
+        plan=plan_of(algorithm),
         checkpointer=Checkpointer(folder, resume=resume, every=every, keep=99),
         callbacks=[history, *callbacks],
         **settings,
     )
-    result = strategy.start(
-        around(HandlerGrid(handler, node_ids=node_ids, delay=delay)),
-        record(NETS[algorithm]().state_dict()),
-        num_rounds=rounds,
-        timeout=timeout,
-        evaluate_fn=evaluate,
-        train_config={"lr": 0.25},
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        # Its nodes are all there: two looks at them need no half second in between.
+        patch.setattr("flwr_asyncdrop.server.nodes._POLL", 0.01)
+        result = strategy.start(
+            around(HandlerGrid(handler, node_ids=node_ids, delay=delay)),
+            record(NETS[algorithm]().state_dict()),
+            num_rounds=rounds,
+            timeout=timeout,
+            evaluate_fn=evaluate,
+            train_config={"lr": 0.25},
+        )
     return outcome(folder, result)
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from tests.checkpoint.processes import SMALL, Simulation, files, num_lines
-from tests.nightly import nightly
+from tests.nightly import NIGHTLY, nightly
 
-KILLS = 8
+KILLS = 8 if NIGHTLY else 4
 
 
 def flags(folder, algorithm):
@@ -24,7 +24,11 @@ def flags(folder, algorithm):
 
 @pytest.mark.parametrize(
     ("algorithm", "workers"),
-    [("hetero-asyncdrop", 0), nightly("fedbuff-wait", 1), ("asyncdrop-plus", 0)],
+    [
+        ("hetero-asyncdrop", 0),
+        nightly("fedbuff-wait", 1),
+        nightly("asyncdrop-plus", 0),
+    ],
 )
 def test_killed_again_and_again(algorithm, workers, tmp_path):
     chance, log = random.Random(algorithm), tmp_path / "log"  # noqa: S311  # no secret
@@ -49,7 +53,8 @@ def test_killed_again_and_again(algorithm, workers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("signum", "code", "workers"), [(signal.SIGINT, 130, 1), (signal.SIGTERM, 143, 0)]
+    ("signum", "code", "workers"),
+    [(signal.SIGINT, 130, 1), nightly(signal.SIGTERM, 143, 0)],
 )
 def test_stopped_and_gone_on_with_as_it_says(signum, code, workers, tmp_path):
     log, folder = tmp_path / "log", tmp_path / "a folder"

@@ -199,7 +199,7 @@ def test_what_all_runs_would_refuse_is_said_once(tmp_path, capsys):
             lambda process: os.killpg(process.pid, signal.SIGINT), 130, id="ctrl-c"
         ),
         nightly(subprocess.Popen.terminate, 143, id="sigterm"),
-        pytest.param(subprocess.Popen.kill, -signal.SIGKILL, id="sigkill"),
+        nightly(subprocess.Popen.kill, -signal.SIGKILL, id="sigkill"),
     ],
 )
 def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.doctor import machine, ok, software
 from scripts.flwr_run import free_ports
+from tests.nightly import nightly
 
 
 @pytest.fixture(autouse=True)
@@ -50,16 +51,26 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 from flwr_asyncdrop.cli.main import main
-sys.exit(main(sys.argv[2:]))
+if sys.argv[2] == "required":  # it takes seconds to import the others
+    from flwr_asyncdrop.doctor import software
+    software._OPTIONAL = {}
+sys.exit(main(sys.argv[3:]))
 """
 REQUIRED = ["flwr", "torch", "numpy", "safetensors", "zstandard", "packaging", "rich"]
+# The gate looks at the optional packages too without one that some of them need, and
+# without one that the look at them needs.
+ALL = ["torch", "packaging"]
 # The doctor itself does without these.
 OPTIONAL = ["PIL", "psutil,matplotlib,jinja2,sklearn,torchvision,numba,ray"]
+LOOKS = [(name, "all") for name in (*ALL, *OPTIONAL)]
+REST = [name for name in REQUIRED if name not in ALL]
+LOOKS += [(name, "required") for name in REST]
+LOOKS += [nightly(name, "all") for name in REST]
 
 
-def without(packages, *words):
+def without(packages, looks, *words):
     return subprocess.run(
-        [sys.executable, "-c", HIDE, packages, *words],
+        [sys.executable, "-c", HIDE, packages, looks, *words],
         capture_output=True,
         text=True,
         check=False,
@@ -67,9 +78,9 @@ def without(packages, *words):
     )
 
 
-@pytest.mark.parametrize("packages", [*REQUIRED, *OPTIONAL])
-def test_a_missing_package_is_a_line(packages, tmp_path):
-    done = without(packages, "doctor", f"--out={tmp_path}")
+@pytest.mark.parametrize(("packages", "looks"), LOOKS)
+def test_a_missing_package_is_a_line(packages, looks, tmp_path):
+    done = without(packages, looks, "doctor", f"--out={tmp_path}")
     assert "Traceback" not in done.stdout + done.stderr
     assert "problems: " in done.stdout
     needed = packages in REQUIRED
@@ -81,7 +92,7 @@ def test_a_missing_package_is_a_line(packages, tmp_path):
 
 
 def test_a_cluster_without_ray_is_a_line_that_names_the_extra(tmp_path):
-    done = without("ray", "doctor", "--ray", f"--out={tmp_path}")
+    done = without("ray", "required", "doctor", "--ray", f"--out={tmp_path}")
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1
     shown = " ".join(done.stdout.split())
@@ -90,7 +101,7 @@ def test_a_cluster_without_ray_is_a_line_that_names_the_extra(tmp_path):
 
 
 def test_other_commands_name_what_is_missing_in_one_line(tmp_path):
-    done = without("torch", "simulate", f"--out={tmp_path / 'run'}")
+    done = without("torch", "all", "simulate", f"--out={tmp_path / 'run'}")
     assert done.returncode in (1, 2)
     (line,) = done.stderr.splitlines()
     assert "torch is not installed: pip install" in line

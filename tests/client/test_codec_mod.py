@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from flwr_asyncdrop import CodecMod, load_submodel, wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.submodel import declare_plan, extract, silenced
+from tests.nightly import examples
 
 KEYS = wire.RecordKeys()
 ROWS = 16  # units of 32 numbers each
@@ -276,7 +277,7 @@ def test_loading_coded_arrays_names_the_mod():
         load_submodel(torch.nn.Linear(32, ROWS), message.content["arrays"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.sampled_from(["q8", "q4", "q2", "q1", "top10%+q4"]),
     st.booleans(),

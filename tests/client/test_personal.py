@@ -11,6 +11,7 @@ from torch import nn
 from flwr_asyncdrop import load_personal, load_submodel, save_personal, wire
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.submodel import extract, plan_blocks, plan_submodels, silenced
+from tests.nightly import examples
 from tests.runs import mlp, residual_mlp
 
 KEYS = wire.RecordKeys()
@@ -189,7 +190,7 @@ def test_a_block_that_is_left_out_keeps_what_it_had():
         assert torch.equal(model[place].layer.bias, expected)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_any_sequence_of_tasks_is_a_table_of_coordinates(data):
     server = mlp(1)

@@ -15,6 +15,7 @@ from flwr_asyncdrop.device.__main__ import main as run_module
 from flwr_asyncdrop.device.node import Settings, node_command
 from flwr_asyncdrop.device.private import private_folder, remove_abandoned
 from tests.device.processes import is_running, wait_until
+from tests.nightly import nightly
 
 ALL = Settings(poll=0.1, warm=True, preload=())
 FLOWERS_STATUS = 3
@@ -81,9 +82,18 @@ def test_a_killed_supernode_takes_its_trainer_along(environment):
         wait_until(lambda: not is_running(trainer))
 
 
-@pytest.mark.parametrize("warm", [True, False])
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL]
+    ("number", "warm"),
+    [
+        (signal.SIGTERM, True),
+        nightly(signal.SIGINT, True),
+        nightly(signal.SIGHUP, True),
+        (signal.SIGKILL, True),
+        (signal.SIGTERM, False),
+        (signal.SIGINT, False),
+        (signal.SIGHUP, False),
+        (signal.SIGKILL, False),
+    ],
 )
 def test_nothing_is_left_in_tmpdir(environment, tmp_path, number, warm):
     folder = tmp_path / "tmp"

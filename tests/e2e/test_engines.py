@@ -16,6 +16,7 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.simulation import LocalGrid
+from tests.nightly import once_in_the_gate
 from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,7 @@ def test_the_same_seed_gives_the_same_history_on_every_engine(tmp_path, monkeypa
         assert all(bool((again[name] == model[name]).all()) for name in model)
 
 
+@once_in_the_gate
 @pytest.mark.e2e
 def test_another_seed_gives_another_history(tmp_path):
     one = local_run(tmp_path / "one", workers=0)
@@ -119,6 +121,7 @@ def odd_folder(tmp_path, monkeypatch):
     return folder
 
 
+@once_in_the_gate
 @pytest.mark.e2e
 def test_two_nodes_in_a_folder_with_an_odd_name(odd_folder):
     """Two are Flower's default; the log says how to get more."""
@@ -132,6 +135,7 @@ def test_two_nodes_in_a_folder_with_an_odd_name(odd_folder):
     assert len(updates) == 4
 
 
+@once_in_the_gate
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("key", "value", "says"),

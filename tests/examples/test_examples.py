@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from tests.nightly import NIGHTLY
 from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
@@ -209,6 +210,7 @@ def test_the_command_of_the_readme():
     assert "update 16/16" in done.stdout
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
 def test_personal_heads_are_worth_as_much_as_with_fedavg(
     started, monkeypatch, tmp_path
 ):

@@ -16,6 +16,7 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
 from flwr_asyncdrop.fleet.selection import Selection, Stratified, Uniform
 from flwr_asyncdrop.wire import DeviceReport
+from tests.nightly import examples
 
 NODES = range(100, 112)
 
@@ -135,7 +136,7 @@ class Played:
                 fleet.load_state_dict(fleet.state_dict())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(FLEETS, st.integers(1, 5), st.lists(EVENTS, max_size=30))
 def test_whatever_happens_the_same_devices_are_idle_in_the_same_order(
     kind, num_ranks, events
@@ -154,7 +155,7 @@ def test_whatever_happens_the_same_devices_are_idle_in_the_same_order(
             assert fleet.capability(device) == naive_capability(fleet, device)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(FLEETS, st.integers(1, 4), st.lists(EVENTS, max_size=8), st.integers(0, 99))
 def test_a_quick_selection_chooses_what_the_plain_one_does(
     kind, num_ranks, events, seed
@@ -191,7 +192,7 @@ def test_one_that_changes_the_choice_alone_is_asked_plainly():
 SHARES = st.tuples(st.floats(0.05, 0.95), st.floats(0, 0.99))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(SHARES, min_size=1, max_size=6),
     st.sampled_from([1.0, 0.1, 7.3, 86400.0]),

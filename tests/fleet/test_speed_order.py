@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from flwr_asyncdrop.fleet import speed_order
 from flwr_asyncdrop.fleet.speed_order import SpeedOrder, Speeds
+from tests.nightly import examples
 
 SLOWNESS = st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 7.25, np.inf])
 
@@ -16,7 +17,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(speed_order, "_BLOCK", 3)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_the_order_is_that_of_sorting(data):
     known = dict(enumerate(data.draw(st.lists(SLOWNESS, max_size=12))))
@@ -49,7 +50,7 @@ def naive_ranks(slowness, present, num_ranks):
     return {d: place * num_ranks // len(order) for place, d in enumerate(order)}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_a_change_names_every_device_whose_rank_changes(data):
     num_ranks = data.draw(st.integers(1, 5))

@@ -18,6 +18,7 @@ from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.summary import Summary
 from flwr_asyncdrop.report.thinning import shown
 from flwr_asyncdrop.report.timeline import stack
+from tests.nightly import examples
 
 UPDATES = 20_000
 
@@ -108,7 +109,7 @@ curves = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(curves, st.integers(1, 12))
 def test_each_bucket_keeps_its_ends_and_its_extremes(points, buckets):
     points = sorted(points, key=lambda point: point[0])

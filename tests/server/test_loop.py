@@ -13,6 +13,7 @@ from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.schedule import StepDecay
 from tests.grids import HandlerGrid, RefusedError
+from tests.nightly import examples
 from tests.runs import Run, answer, failing, plus_one
 
 
@@ -157,7 +158,7 @@ def virtual_run(delays, seed=0):
     return run.recorder.history(), run.state.arrays["w"].tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.floats(0, 50), min_size=12, max_size=12))
 def test_virtual_time_does_not_depend_on_the_real_delay_of_replies(delays):
     assert virtual_run(delays) == virtual_run([0.0] * 12)
@@ -581,7 +582,7 @@ OUTCOMES = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @example(["merged"] + ["client-error"] * 10, [0.0], False, 1, 1)
 @given(
     script=st.lists(st.sampled_from([*OUTCOMES, "not-sent"]), max_size=30),

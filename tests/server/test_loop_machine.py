@@ -29,6 +29,7 @@ from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.stopping import StoppingRule
 from tests.grids import HandlerGrid
+from tests.nightly import examples
 from tests.runs import Recorder, Run, answer, failing, plus_one
 
 PROFILES = (
@@ -298,6 +299,6 @@ class LoopMachine(RuleBasedStateMachine):
 
 
 LoopMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None
+    max_examples=examples(150), stateful_step_count=40, deadline=None
 )
 test_any_schedule = LoopMachine.TestCase

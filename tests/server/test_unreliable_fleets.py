@@ -17,6 +17,7 @@ from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.seeding import numpy_generator
 from flwr_asyncdrop.strategy.rounds import train_messages
 from tests.grids import HandlerGrid
+from tests.nightly import examples
 from tests.runs import Run, answer, plus_one
 
 ON_AND_OFF = Availability(10.0, ((0.0, 2.5),))
@@ -290,7 +291,7 @@ def devices(draw):
     )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     fleet=st.lists(devices(), min_size=1, max_size=6),
     in_flight=st.integers(1, 7),

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from flwr_asyncdrop.exceptions import ConfigError, Interrupted, RunError
 from flwr_asyncdrop.simulation import LocalGrid
+from tests.nightly import examples
 from tests.simulation.thread_runner import ThreadRunner
 
 APP = "grid_apps:app"
@@ -301,7 +302,7 @@ def pair() -> Iterator[tuple[LocalGrid, LocalGrid]]:
         yield plain, fast
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     arrays=st.dictionaries(
         st.text(max_size=4),

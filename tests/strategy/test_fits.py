@@ -27,6 +27,8 @@ from flwr_asyncdrop.strategy.fits import Demand, most_versions
 MODEL = ArrayRecord({"weights": torch.zeros(250_000)})  # 1 MB
 NODES = 64
 
+pytestmark = pytest.mark.usefixtures("no_settling")
+
 
 class Watched(InstantGrid):
     pushed = 0

@@ -12,6 +12,7 @@ from flwr_asyncdrop.server import outages, steady_grid
 from flwr_asyncdrop.server.callbacks import Callback
 from tests.checkpoint.small_runs import client, run
 from tests.faulty import CALLS, ERRORS, FaultyGrid, from_then_on, once
+from tests.nightly import once_in_the_gate
 from tests.server.test_probe import device
 
 ALGORITHM = "hetero-asyncdrop"
@@ -89,6 +90,7 @@ def test_each_call_raises_once_and_a_run_on_the_wall_clock_loses_nothing(
     assert set(outcome["clients"]) == {1, 2, 3, 4}
 
 
+@once_in_the_gate
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("place", [0.0, 0.1, 0.5, 1.0])
@@ -165,6 +167,7 @@ class Outage(Callback):
         return CONNECTION if self.is_down and name == self.name else None
 
 
+@once_in_the_gate
 @pytest.mark.parametrize("clock", CLOCKS)
 @pytest.mark.parametrize("name", ["push_messages", "pull_messages"])
 @pytest.mark.parametrize("update", [1, 4, 10])
@@ -185,6 +188,7 @@ def test_with_an_outage_that_stays_the_run_ends_saved_and_resumes(
         assert resumed == undisturbed[0]
 
 
+@once_in_the_gate
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_run_that_resumes_meets_a_fault(tmp_path, undisturbed, name, place):
@@ -195,6 +199,7 @@ def test_a_run_that_resumes_meets_a_fault(tmp_path, undisturbed, name, place):
     assert resumed == undisturbed[0]
 
 
+@once_in_the_gate
 def test_a_run_that_resumes_into_an_outage_ends_and_resumes_again(
     tmp_path, undisturbed
 ):
@@ -217,6 +222,7 @@ def test_with_nothing_merged_a_lasting_outage_is_an_error_of_one_line(
     assert "\n" not in str(caught.value)
 
 
+@once_in_the_gate
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_nodes_that_cannot_be_asked_for_are_those_seen_last(
     tmp_path, undisturbed, clock, monkeypatch
@@ -240,6 +246,7 @@ def test_at_the_end_a_lasting_outage_keeps_the_evaluation_for_later(
     assert small_run(tmp_path, "virtual", resume=tmp_path)[0] == whole
 
 
+@once_in_the_gate
 @pytest.mark.parametrize("clock", CLOCKS)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(

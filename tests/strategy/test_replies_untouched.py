@@ -11,6 +11,8 @@ from tests.strategies import STRATEGIES
 
 DEVICES = 8
 
+pytestmark = pytest.mark.usefixtures("no_settling")
+
 
 class Remembering(TrainingGrid):
     """Keeps a copy of all bytes that were sent and that came back."""

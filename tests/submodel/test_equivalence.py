@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from flwr_asyncdrop.submodel import UnitGroup, extract, load_submodel, plan_submodels
+from tests.nightly import examples
 from tests.submodel.networks import (
     DenseNet,
     Encoder,
@@ -26,7 +27,9 @@ from tests.submodel.silencing import random_keep, run, silenced
 
 ACTIVATIONS = [nn.ReLU, nn.Sigmoid, nn.GELU, nn.Tanh]
 FEW = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

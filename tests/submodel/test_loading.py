@@ -18,6 +18,7 @@ from flwr_asyncdrop.submodel import (
     silenced,
     step_flops,
 )
+from tests.nightly import nightly
 from tests.submodel.networks import seeded, vectors
 from tests.submodel.silencing import random_keep
 
@@ -213,7 +214,8 @@ def test_model_whose_dropout_and_noise_are_not_the_same_twice():
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [("googlenet", 64), ("inception_v3", 299), ("mnasnet0_5", 32)]
+    ("name", "side"),
+    [("googlenet", 64), nightly("inception_v3", 299), nightly("mnasnet0_5", 32)],
 )
 def test_torchvision(vision_models, name, side):
     options = {} if name == "mnasnet0_5" else {"init_weights": False}

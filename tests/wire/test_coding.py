@@ -12,6 +12,7 @@ from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.wire.codec import scheme
 from flwr_asyncdrop.wire.coding import read_trained
 from flwr_asyncdrop.wire.npy import CODED
+from tests.nightly import examples
 from tests.wire.messages import KEYS, reply, task
 
 CODING = wire.Coding("q4", "q4", 1, 2)
@@ -186,7 +187,7 @@ def test_a_raw_reply_of_what_is_not_coded_is_read_as_ever():
     assert read.num_bytes == wire.array_bytes(record)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_any_bytes_are_read_or_refused(data):
     name = data.draw(st.sampled_from(["q8", "q4", "q2", "q1", "top10%+q4"]))

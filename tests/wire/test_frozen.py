@@ -13,6 +13,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.flower_internals.identity import assume_identity
 from flwr_asyncdrop.submodel import extract, plan_submodels, silenced, split
+from tests.nightly import examples
 from tests.runs import mlp
 
 assume_identity(run_id=1)
@@ -60,7 +61,7 @@ def completed(message, frozen):
     masked=st.booleans(),
     brings=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_it_is_what_extracting_all_would_give(frozen, drop, masked, brings):
     first, second = PLAN.groups
     units = [

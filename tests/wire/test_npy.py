@@ -20,13 +20,14 @@ from flwr_asyncdrop.wire.npy import (
     view_array,
     write_array,
 )
+from tests.nightly import examples
 
 DTYPES = (np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_)
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(shape=SHAPES)
 def test_the_bytes_are_flowers_own_and_come_back(dtype, shape):
     values = np.arange(np.prod(shape, dtype=int)).astype(dtype).reshape(shape)
@@ -48,7 +49,7 @@ def lies_on(values, array):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(shape=SHAPES)
 def test_a_view_is_what_is_read_on_the_bytes_themselves(dtype, shape):
     values = np.arange(np.prod(shape, dtype=int)).astype(dtype).reshape(shape)
@@ -204,7 +205,7 @@ def test_what_is_no_array_of_numbers_is_refused(data):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_whatever_the_header_is_it_reads_or_is_refused_with_a_value_error(draw):
     data = bytearray(with_header(header_of(), b"\0" * 8))
     for place in draw.draw(st.lists(st.integers(0, len(data) - 1), max_size=4)):

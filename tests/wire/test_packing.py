@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from flwr_asyncdrop import CodecMod, wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.wire.packing import PACKED
+from tests.nightly import examples
 from tests.wire.messages import EXPECTED, reply, state, task
 
 
@@ -106,7 +107,7 @@ def test_a_stranger_s_list_is_not_read_if_it_is_too_long():
         wire.unpack(record, 3)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_damage_is_refused_or_read_within_its_bytes(data):
     whole = wire.packed(reply().content)["arrays"]["packed"].data

@@ -99,7 +99,9 @@ _FIRST: Mapping[str, Entry] = {
     "mlp": Entry(models.Mlp, reals(*_GREY)),
     "lstm": Entry(partial(models.Recurrent, nn.LSTM), text),
     "lstm_stacked_bidirectional": Entry(
-        partial(models.Recurrent, nn.LSTM, num_layers=2, bidirectional=True), text
+        partial(models.Recurrent, nn.LSTM, num_layers=2, bidirectional=True),
+        text,
+        large=True,
     ),
     "gru": Entry(partial(models.Recurrent, nn.GRU), text),
     "rnn": Entry(partial(models.Recurrent, nn.RNN), text),

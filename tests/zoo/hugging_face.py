@@ -351,8 +351,8 @@ _SEEING = {
 # Not much like any of the others; the rest has its turn in the nightly command.
 _OWN_KINDS = (
     "llama qwen3 gemma2 phi3 gpt2 gpt_neox bloom falcon mixtral qwen2_moe mamba bert "
-    "distilbert albert deberta modernbert t5 bart whisper wav2vec2 clip vit swin "
-    "convnext_v2 segformer detr"
+    "distilbert albert deberta modernbert t5 bart whisper wav2vec2 clip vit "
+    "convnext_v2 segformer"
 )
 
 HUGGING_FACE: Mapping[str, Entry] = {

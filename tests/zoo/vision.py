@@ -60,8 +60,10 @@ def _video(name: str, frames: int, side: int, *, large: bool = False) -> Entry:
     return Entry(build, video(frames, side), large)
 
 
-def _own(build: Callable[[ModuleType], nn.Module], draw: Drawer) -> Entry:
-    return Entry(partial(_build_own, build), draw)
+def _own(
+    build: Callable[[ModuleType], nn.Module], draw: Drawer, *, large: bool = False
+) -> Entry:
+    return Entry(partial(_build_own, build), draw, large)
 
 
 def _build_own(build: Callable[[ModuleType], nn.Module]) -> nn.Module:
@@ -205,7 +207,7 @@ VISION: Mapping[str, Entry] = {
     "densenet121": _named("densenet121", large=True),
     "convnext_tiny": _named("convnext_tiny", large=True),
     "regnet_y_400mf": _named("regnet_y_400mf", large=True),
-    "shufflenet_v2_x1_0": _named("shufflenet_v2_x1_0"),
+    "shufflenet_v2_x1_0": _named("shufflenet_v2_x1_0", large=True),
     "googlenet": _named("googlenet", aux_logits=False, init_weights=False, large=True),
     "googlenet_auxiliary": _named("googlenet", init_weights=False),
     "inception_v3_auxiliary": _named(
@@ -224,8 +226,8 @@ VISION: Mapping[str, Entry] = {
     ),
     "small_tv_vit": _own(small_vit, images(32)),
     "small_swin": _own(partial(small_swin, version=1), images(32)),
-    "small_swin_v2": _own(partial(small_swin, version=2), images(32)),
-    "small_maxvit": _own(small_maxvit, images(32)),
+    "small_swin_v2": _own(partial(small_swin, version=2), images(32), large=True),
+    "small_maxvit": _own(small_maxvit, images(32), large=True),
     "small_convnext": _own(small_convnext, images(32)),
     "small_efficientnet_v2": _own(small_efficientnet_v2, images(32)),
     "small_regnet": _own(small_regnet, images(32)),

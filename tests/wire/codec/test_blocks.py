@@ -10,6 +10,7 @@ from flwr_asyncdrop.wire.codec import Blocks, blocks
 from flwr_asyncdrop.wire.codec.blocks import quantise
 from flwr_asyncdrop.wire.codec.noise import NOISE_BITS, RoundingNoise
 from flwr_asyncdrop.wire.codec.scales import scale_codes, scales_from
+from tests.nightly import examples
 from tests.wire.codec.samples import LARGEST, heavy, normal, one_hot, relative_error
 
 both_sizes = pytest.mark.parametrize("bits", [4, 8])
@@ -96,7 +97,7 @@ def test_chunks_make_no_difference(bits, unbiased, monkeypatch):
     unbiased=st.booleans(),
     seed=st.integers(0, 2**63 - 1),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_no_number_is_off_by_more_than_a_step(bits, values, unbiased, seed):
     values = np.array(values, np.float32)
     found = there_and_back(Blocks(bits, 16), values, unbiased, seed).astype(np.float64)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.nightly import examples
 from tests.wire.codec.mutations import check, fuzz
 from tests.wire.codec.samples import SCHEMES, SPECS
 
@@ -23,7 +24,7 @@ def test_bytes_that_are_nearly_right():
 
 @pytest.mark.parametrize("spec", SPECS)
 @given(data=st.binary(max_size=60), count=st.integers(0, 10**12))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_any_bytes(spec, data, count):
     check(SCHEMES[spec], data, count, 0)
 

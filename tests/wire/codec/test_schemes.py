@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.nightly import examples
 from tests.wire.codec.samples import (
     COUNTS,
     LARGEST,
@@ -112,7 +113,7 @@ def test_a_processor_that_takes_subnormal_numbers_for_zeros(spec, unbiased):
 @every_scheme
 @both
 @given(values=FLOATS, seed=st.integers(0, 2**63 - 1))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_any_finite_numbers_come_back_finite(spec, unbiased, values, seed):
     found = there_and_back(spec, values, seed, unbiased)
     assert np.isfinite(found).all()

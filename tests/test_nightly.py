@@ -1,0 +1,47 @@
+"""What the gate leaves out is run by night: the Makefile names its files."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.nightly import FEWER, NIGHTLY, examples
+
+ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+MARKS = re.compile(r"from tests\.nightly import .*\b(NIGHTLY|nightly)\b")
+MARKED = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "tests").rglob("test_*.py")
+    if path != Path(__file__) and MARKS.search(path.read_text(encoding="utf-8"))
+)
+
+
+def recipe_of(target):
+    """Return the lines of a target."""
+    return re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.M)[1]
+
+
+def test_there_are_some():
+    assert len(MARKED) > 10
+
+
+@pytest.mark.parametrize("path", MARKED)
+def test_a_file_with_a_mark_is_named(path):
+    words = recipe_of("nightly").split()
+    assert path in words or Path(path).parent.as_posix() in words
+
+
+def test_properties_are_run_by_night_with_all_examples():
+    assert "ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest -m hypothesis" in MAKEFILE
+    assert examples(100) == (100 if NIGHTLY else 34)
+    assert examples(3 * FEWER) >= FEWER
+
+
+def test_what_is_left_out_on_an_older_flower_is_there_and_run_by_night():
+    listed = re.search(r"^ONCE_IN_THE_GATE := (.*?\))$", MAKEFILE, re.M | re.S)[1]
+    names = re.findall(r"[\w/]+(?:\.py)?", listed.partition("tests/,")[2])
+    assert len(names) > 10
+    assert [name for name in names if not (ROOT / "tests" / name).exists()] == []
+    assert "$(MAKE) nightly-grpc" in recipe_of("nightly")
+    assert "ONCE_IN_THE_GATE" not in recipe_of("nightly-grpc")
