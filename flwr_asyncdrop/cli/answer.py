@@ -22,9 +22,6 @@ from flwr_asyncdrop.storage.whole import changing, write_whole
 ADVICE = "advice.json"
 """The file's name, in the folder of an advice."""
 
-FINAL = "final"
-"""The folder of the runs that are compared, in that of an advice."""
-
 _FORMAT = "flwr-asyncdrop advice 1"
 
 Do = Callable[[str, Sequence[RunSpec]], object]
@@ -101,7 +98,8 @@ def find(asked: Question, plan: Plan, out: Path, do: Do) -> Answer:
 
 def _last(lane: Lane, asked: Question, out: Path) -> list[RunSpec]:
     variant = lane.variant(lane.winner.values)
-    return all_runs([variant], asked.seeds, asked.terms.devices, out / FINAL)
+    folder = out / asked.measure.last_folder
+    return all_runs([variant], asked.seeds, asked.terms.devices, folder)
 
 
 def _about(lane: Lane, advice: Advice) -> Iterator[str]:

@@ -49,8 +49,17 @@ class EqualTime:
         }
 
     def folder(self, number: int, division: int) -> str:
-        """Return a name that says the length alone: another budget has the same."""
-        return f"part-1-of-{division}"
+        """Return a name that says the length alone: another budget has the same.
+
+        Another length has another one: it may change when a run resumes, so the run
+        there would be taken for one of this length.
+        """
+        return f"search-{self.seconds / division:.6g}s"
+
+    @property
+    def last_folder(self) -> str:
+        """The name of the folder of the runs that are compared at the end."""
+        return f"final-{self.seconds:.6g}s"
 
     def target(self, series: Sequence[Series]) -> Target:
         """Return the target of some runs, at least one of them complete."""

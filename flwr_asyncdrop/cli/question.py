@@ -72,7 +72,11 @@ def question_of(arguments: argparse.Namespace) -> Question:
         devices=devices,
         measure=measure,
     )
-    return Question(arguments.task, algos, terms, measure, tuple(arguments.seeds))
+    for lane in lanes_of(algos, terms):
+        for values in lane.candidates:
+            lane.variant(values)  # which is refused if it cannot be run
+    seeds = tuple(dict.fromkeys(arguments.seeds))
+    return Question(arguments.task, algos, terms, measure, seeds)
 
 
 def _check_seeds(seeds: Sequence[int]) -> None:

@@ -250,6 +250,9 @@ def lanes_of(names: Sequence[str], terms: Terms) -> list[Lane]:
     names = list(dict.fromkeys(names))
     if both := sorted(terms.search.keys() & terms.explicit.keys()):
         raise ConfigError(f"{both[0]} is searched: leave --{both[0]} out")
+    for key, values in terms.search.items():
+        if len(set(values)) < len(values):
+            raise ConfigError(f"{key} is searched twice with a value: name each once")
     known = meaningful(names, (*terms.explicit, *terms.search))
     return [Lane(name, known[name], terms) for name in names]
 

@@ -45,7 +45,7 @@ def measured(
     log = RunFolder(run.folder).log if is_complete(run) else None
     if log is None:
         raise RunError(f"{run.name} has failed, so nothing can be timed")
-    path = out / _FILE
+    path = folder / _FILE
     if (found := _read(path)) is not None:
         return found
     trained = log.wall_seconds

@@ -40,9 +40,10 @@ def test_odd_lengths_are_settings_that_a_run_config_takes():
 
 def test_another_length_has_another_folder():
     measure = EqualTime(900.0, 0.8)
-    folders = {measure.folder(number, 9) for number in (1, 2)}
-    assert folders == {"part-1-of-9"}
-    assert measure.folder(1, 3) not in folders
+    assert {measure.folder(number, 9) for number in (1, 2)} == {"search-100s"}
+    assert measure.folder(1, 3) == "search-300s"
+    assert measure.last_folder == "final-900s"
+    assert EqualTime(901.0, 0.8).last_folder == "final-901s"
 
 
 def runs_of(tmp_path, label, seeds=(0,)):
@@ -67,7 +68,12 @@ def test_scores_by_hand(tmp_path, monkeypatch):
     ]
     # The first point is after 10 s of 60, and the best one ends with 1.0.
     scores = EqualTime(60.0, "0.8best").scores(runs)
-    assert scores == [pytest.approx(40 / 60), pytest.approx(10 / 60), None, pytest.approx(-0.2)]
+    assert scores == [
+        pytest.approx(40 / 60),
+        pytest.approx(10 / 60),
+        None,
+        pytest.approx(-0.2),
+    ]
     assert EqualTime(60.0, 0.9).scores(runs)[1] == 0.0
     monkeypatch.setattr(equal_time, "read_runs", lambda runs: [])
     assert EqualTime(60.0, 0.9).scores(runs) == [None] * 4

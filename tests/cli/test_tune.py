@@ -108,6 +108,8 @@ def test_others_go_on_without_it_if_that_is_asked_for(tmp_path):
 def test_what_is_searched_cannot_be_given_too():
     with pytest.raises(ConfigError, match="lr is searched"):
         lanes_of(["fedbuff"], terms(explicit={"lr": 0.1}))
+    with pytest.raises(ConfigError, match="lr is searched twice with a value"):
+        lanes_of(["fedbuff"], terms(search={"lr": [0.1, 0.2, 0.1]}))
     with pytest.raises(ConfigError, match="alpha means nothing to fedbuff"):
         lanes_of(["fedbuff"], terms(search={"alpha": [0.5]}))
 
