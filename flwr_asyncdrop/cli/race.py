@@ -254,7 +254,11 @@ def lanes_of(names: Sequence[str], terms: Terms) -> list[Lane]:
         if len(set(values)) < len(values):
             raise ConfigError(f"{key} is searched twice with a value: name each once")
     known = meaningful(names, (*terms.explicit, *terms.search))
-    return [Lane(name, known[name], terms) for name in names]
+    lanes = [Lane(name, known[name], terms) for name in names]
+    labels = [lane.label for lane in lanes]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise ConfigError(f"two algorithms are called {twice[0]}: rename a class")
+    return lanes
 
 
 def _final(run: RunSpec) -> float | None:

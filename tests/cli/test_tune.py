@@ -67,6 +67,17 @@ def test_those_ahead_go_on_and_one_wins(tmp_path):
     ]
 
 
+def test_two_algorithms_of_one_name_would_share_folders(tmp_path, monkeypatch):
+    for package in ("here", "there"):
+        (tmp_path / f"{package}.py").write_text(
+            "from flwr_asyncdrop.algorithms.stepped import FedAvg\n"
+            "class Mine(FedAvg): pass\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="two algorithms are called Mine"):
+        lanes_of(["here:Mine", "there:Mine"], terms(search={"lr": [0.1]}))
+
+
 class Scored(FinalMetric):
     """Scores of the algorithms' runs, instead of runs."""
 
