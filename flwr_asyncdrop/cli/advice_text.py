@@ -53,12 +53,16 @@ def _figures(row: Row, metric: Metric) -> list[str]:
     seeds, final = len(row.outcomes), row.final
     share = f" ({len(row.arrivals)}/{seeds})" if len(row.arrivals) < seeds else ""
     seconds = f"{row.seconds.mean:,.1f}{share}" if row.seconds else "not reached"
-    sent = f"{row.num_bytes.mean / _MB:,.3g}{share}" if row.num_bytes else "N/A"
-    if row.num_bytes and row.num_bytes.mean >= 100 * _MB:
-        sent = f"{row.num_bytes.mean / _MB:,.0f}{share}"
+    sent = f"{_megabytes(row.num_bytes.mean)}{share}" if row.num_bytes else "N/A"
     scale, spec = (100, ".2f") if metric.is_share else (1, ".4g")
     ends = "N/A" if final is None else f"{scale * final.mean:{spec}} ± "
     return [seconds, sent, ends + (f"{scale * final.std:{spec}}" if final else "")]
+
+
+def _megabytes(count: float) -> str:
+    """Return a number of bytes in MB, to three digits or all before the point."""
+    value = count / _MB
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def _beside(each: Standing, advice: Advice) -> str:

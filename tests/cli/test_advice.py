@@ -137,6 +137,19 @@ def test_it_fits_into_80_columns():
     assert not any("…" in line for line in lines(advice))
 
 
+@pytest.mark.parametrize(
+    ("megabytes", "text"),
+    [(0.095, "0.0950"), (1.0, "1.00"), (99.96, "100"), (12345.6, "12,346")],
+)
+def test_bytes_have_three_digits(megabytes, text):
+    values = {seed: [0.8] for seed in range(5)}
+    rate = megabytes / SECONDS
+    found = series("fedbuff", values, megabytes_per_second=rate)
+    one = Candidate("fedbuff", {}, RunConfig.parse({"algo": "fedbuff"}), found)
+    row = lines(advise([one], TARGET, WHOLE))[1]
+    assert row.split()[2] == text
+
+
 def test_the_commands_give_the_settings_that_were_run():
     changes = {
         "algo": "asyncdrop-plus",
