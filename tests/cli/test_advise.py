@@ -72,6 +72,8 @@ REFUSED = {
     "of-the-search": (["--search=lr=x"], "lr='x' must be"),
     "algo": (["--algos=fedbuf"], "did you mean 'fedbuff'?"),
     "buffer": (["--search=buffer-size=1,100000000"], "would never change"),
+    "length": (["--search=num-rounds=5,9"], "num-rounds is the same for all"),
+    "time": (["--search=max-seconds=5,9"], "max-seconds is the same for all"),
     "twice": (["--search=lr=0.1,0.10"], "lr is searched twice with a value"),
     "in-flight": (["--devices=2"], "cannot train at once"),
     "trace": (["--trace=/nonexistent"], "cannot read the trace"),
