@@ -51,7 +51,37 @@ def fastest_share(
     times their expected duration, or with 0 as late as others end. Absences do not
     count: another device of the rank takes the place.
     """
-    rates = [0.0] * len(costs)
+    ranks = _slot_updates(profiles, costs, deadline)
+    rates = [
+        updates if uniform or not updates else updates / seconds
+        for updates, seconds in ranks
+    ]
+    return min(rates[0] / sum(rates), 1 / waits_for)
+
+
+def updates_per_second(
+    profiles: Sequence[DeviceProfile],
+    costs: Sequence[TaskCost],
+    *,
+    uniform: bool = False,
+    deadline: float = 0.0,
+) -> float:
+    """Return how many updates a run is expected to get a second if nobody waits.
+
+    The parameters, and what is assumed, are those of `fastest_share`.
+    """
+    ranks = _slot_updates(profiles, costs, deadline)
+    if uniform:
+        updates, seconds = map(sum, zip(*ranks, strict=True))
+        return len(costs) * updates / seconds
+    return sum(updates / seconds for updates, seconds in ranks if updates)
+
+
+def _slot_updates(
+    profiles: Sequence[DeviceProfile], costs: Sequence[TaskCost], deadline: float
+) -> list[tuple[float, float]]:
+    """Return for each rank the updates of a task for each device, and their seconds."""
+    found = []
     for rank, cost in enumerate(costs):
         devices = [
             profile
@@ -60,9 +90,8 @@ def fastest_share(
         ]
         updates = sum(1 - device.dropout for device in devices)
         seconds = sum(_slot_seconds(device, cost, deadline) for device in devices)
-        if devices:
-            rates[rank] = updates if uniform else updates / seconds
-    return min(rates[0] / sum(rates), 1 / waits_for)
+        found.append((float(updates), float(seconds)))
+    return found
 
 
 def _slot_seconds(device: DeviceProfile, cost: TaskCost, deadline: float) -> float:

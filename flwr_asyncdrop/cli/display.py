@@ -1,6 +1,7 @@
 """How far the runs are: bars on a terminal, a line now and then elsewhere."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -141,13 +142,14 @@ class BarDisplay(LineDisplay):
     def on_start(self, run: RunSpec) -> None:
         """Give a run its bar."""
         self._bar_of[run.name] = self._bars.add_task(
-            escape(run.name), total=run.num_updates, progress=""
+            escape(run.name), total=_length(run)[1], progress=""
         )
 
     def on_progress(self, run: RunSpec, progress: RunProgress) -> None:
         """Move the run's bar."""
+        done, _ = _length(run, progress)
         self._bars.update(
-            self._bar_of[run.name], completed=progress.updates, progress=str(progress)
+            self._bar_of[run.name], completed=done, progress=str(progress)
         )
 
     def on_end(self, run: RunSpec) -> None:
@@ -171,7 +173,16 @@ def make_display(
 
 
 def _so_far(run: RunSpec, progress: RunProgress) -> str:
+    if run.config.max_seconds:
+        return f"{progress.updates} updates, {progress}"
     return f"{progress.updates}/{run.num_updates} updates, {progress}"
+
+
+def _length(run: RunSpec, progress: RunProgress = RunProgress()) -> tuple[int, int]:  # noqa: B008  # frozen
+    """Return how far a run is and where it ends: in updates, or in its seconds."""
+    if seconds := run.config.max_seconds:
+        return round(min(progress.time, seconds)), math.ceil(seconds)
+    return progress.updates, run.num_updates
 
 
 @contextmanager

@@ -1,16 +1,17 @@
 """Every run-config key as a flag of the same name, and the types of other flags."""
 
 import argparse
+import math
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from flwr_asyncdrop.app.config import Key, RunConfig, Value, key_table
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.parameters import read_integer
+from flwr_asyncdrop.parameters import read_integer, read_number
 from flwr_asyncdrop.paths import problem_of_path
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.simulation.local_grid import MOST_NODES
@@ -92,6 +93,17 @@ def given(arguments: argparse.Namespace) -> dict[str, Value]:
     }
 
 
+def words_of(settings: Mapping[str, object]) -> list[str]:
+    """Return settings as the words of a command that gives them as flags."""
+    words = []
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            words += [f"--{name}", str(value)]
+    return words
+
+
 def algos_from_outside(flag: str, words: Sequence[str]) -> list[str]:
     """Return the ``package.module:Class`` that a flag lists, before all is parsed."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -113,6 +125,17 @@ def between(low: int, high: int) -> Callable[[str], int]:
         return number
 
     return integer
+
+
+def positive(text: str) -> float:
+    """Read a finite number above 0."""
+    try:
+        number = read_number(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number") from None
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be finite and more than 0")
+    return number
 
 
 def folder(text: str) -> Path:

@@ -18,15 +18,18 @@ Values = dict[str, Value]
 
 @dataclass(frozen=True)
 class Rung:
-    """A step of the race: how long its runs are, and of how many candidates."""
+    """A step of the race: of how many candidates, and how long their runs are.
 
-    num_rounds: int
+    A run is one `division`-th as long as a whole one.
+    """
+
+    division: int
     candidates: int
 
 
 @dataclass(frozen=True)
 class Result:
-    """A candidate and how its runs ended, one number a seed; None for one that failed.
+    """A candidate and how good its runs were, one number a seed; None if one failed.
 
     Numbers are the larger the better.
     """
@@ -41,17 +44,14 @@ class Result:
         return sum(numbers) / len(numbers)
 
 
-def rungs(num_rounds: int, candidates: int, eta: int, count: int) -> list[Rung]:
-    """Return `count` rungs, the last one of whole runs.
+def rungs(candidates: int, eta: int, count: int, last: int = 1) -> list[Rung]:
+    """Return `count` rungs; runs of the last one are a `last`-th of a whole one.
 
     From one to the next, runs are `eta` times as long, and of the candidates one in
     `eta` stays, rounded up.
     """
     return [
-        Rung(
-            math.ceil(num_rounds / eta ** (count - 1 - place)),
-            math.ceil(candidates / eta**place),
-        )
+        Rung(last * eta ** (count - 1 - place), math.ceil(candidates / eta**place))
         for place in range(count)
     ]
 

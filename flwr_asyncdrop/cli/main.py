@@ -37,6 +37,7 @@ _COMMANDS = {
     "simulate": "one run of one algorithm",
     "compare": "algorithms and seeds side by side",
     "tune": "settings of algorithms, with the same budget for all",
+    "advise": "the algorithm and settings that suit a fleet",
     "report": "table, figures and a page of what was compared",
     "doctor": "check the setup and suggest fixes",
     "supernode": "Flower's SuperNode, which answers sooner",

@@ -1,10 +1,11 @@
 """A race of settings for some algorithms, in which all have the same budget."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig, Value
@@ -12,6 +13,7 @@ from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.cli.halving import (
     Result,
     Rung,
+    Values,
     at_edge,
     best,
     candidates,
@@ -19,8 +21,48 @@ from flwr_asyncdrop.cli.halving import (
 )
 from flwr_asyncdrop.cli.presets import Preset
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
-from flwr_asyncdrop.cli.variants import meaningful, preset_settings, variant_of
+from flwr_asyncdrop.cli.variants import (
+    Variant,
+    meaningful,
+    preset_settings,
+    variant_of,
+)
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+
+
+class Measure(Protocol):
+    """How long the runs of a race are, and how good they were."""
+
+    def length(self, config: RunConfig, division: int) -> dict[str, Value]:
+        """Return the keys that make a run one `division`-th as long as a whole one."""
+
+    def folder(self, number: int, division: int) -> str:
+        """Return the name of the folder of rung `number`, from 1."""
+
+    def scores(self, runs: Sequence[RunSpec]) -> list[float | None]:
+        """Return how good all runs of a rung were, the larger the better.
+
+        None for one that failed.
+        """
+
+
+class FinalMetric:
+    """As long as so many rounds, and as good as the last value of the metric."""
+
+    def length(self, config: RunConfig, division: int) -> dict[str, Value]:
+        """Return the rounds, rounded up."""
+        return {"num-rounds": math.ceil(config.num_rounds / division)}
+
+    def folder(self, number: int, division: int) -> str:
+        """Return the name of a rung's folder."""
+        return f"rung-{number}"
+
+    def scores(self, runs: Sequence[RunSpec]) -> list[float | None]:
+        """Return the last values."""
+        return [_final(run) for run in runs]
+
+
+FINAL_METRIC = FinalMetric()
 
 
 @dataclass(frozen=True)
@@ -43,6 +85,10 @@ class Terms:
         Of every candidate's runs.
     devices : int
         The size of the fleet.
+    measure : Measure
+        How long runs are, and how good they were.
+    last : int
+        Of `rungs`.
     """
 
     preset: Preset
@@ -53,12 +99,15 @@ class Terms:
     eta: int
     seeds: Sequence[int]
     devices: int
+    measure: Measure = FINAL_METRIC
+    last: int = 1
 
 
 class Lane:
     """One algorithm's part of a race.
 
-    `known` are the keys that mean something to it; it does without the others.
+    `known` are the keys that mean something to it; it does without the others. `own`
+    are those that were given, `search` those that are searched.
     """
 
     def __init__(self, name: str, known: frozenset[str], terms: Terms) -> None:
@@ -67,41 +116,49 @@ class Lane:
         self.results: list[list[Result]] = []
         self._name = name
         self._terms = terms
-        self._own = {k: v for k, v in terms.explicit.items() if k in known}
+        self.own = {k: v for k, v in terms.explicit.items() if k in known}
         self._candidates = candidates(self.search, terms.candidates)
         self._left = self._candidates
 
     @cached_property
     def rungs(self) -> list[Rung]:
         """Its rungs; they differ from another's if it has fewer candidates."""
-        whole = RunConfig.parse(self.settings({})).num_rounds
         terms = self._terms
-        return rungs(whole, len(self._candidates), terms.eta, terms.rungs)
+        return rungs(len(self._candidates), terms.eta, terms.rungs, terms.last)
 
     def settings(self, more: Mapping[str, Value]) -> dict[str, Value]:
         """Return the run-config of a candidate."""
-        own = {**self._own, **more, "algo": self._name}
+        own = {**self.own, **more, "algo": self._name}
         return preset_settings(self._terms.preset, own)
+
+    def length(self, division: int) -> dict[str, Value]:
+        """Return the keys that make a run one `division`-th as long as a whole one."""
+        config = RunConfig.parse(self.settings({}))
+        return self._terms.measure.length(config, division)
+
+    def variant(self, values: Mapping[str, Value], division: int = 1) -> Variant:
+        """Return a candidate with runs of a length."""
+        settings = self.settings({**values, **self.length(division)})
+        return variant_of(self._name, settings, values)
 
     def runs(self, out: Path) -> list[list[RunSpec]]:
         """Return the runs of the next rung: for each candidate, one a seed."""
-        place = len(self.results)
-        length = {"num-rounds": self.rungs[place].num_rounds}
+        number, terms = len(self.results) + 1, self._terms
+        division = self.rungs[number - 1].division
+        folder = out / terms.measure.folder(number, division)
         return [
-            all_runs(
-                [variant_of(self._name, self.settings({**each, **length}), each)],
-                self._terms.seeds,
-                self._terms.devices,
-                out / f"rung-{place + 1}",
-            )
+            all_runs([self.variant(each, division)], terms.seeds, terms.devices, folder)
             for each in self._left
         ]
 
-    def settle(self, runs: Sequence[Sequence[RunSpec]]) -> None:
-        """Note how the runs ended, and who goes on; RunError if nobody does."""
+    def settle(self, scores: Sequence[Sequence[float | None]]) -> None:
+        """Note how good the runs were, and who goes on; RunError if nobody does.
+
+        There is one of `scores` for each candidate that is left and each seed.
+        """
         found = [
-            Result(each, tuple(map(_final, own)))
-            for each, own in zip(self._left, runs, strict=True)
+            Result(each, tuple(own))
+            for each, own in zip(self._left, scores, strict=True)
         ]
         self.results.append(found)
         place = min(len(self.results), self._terms.rungs - 1)
@@ -114,17 +171,29 @@ class Lane:
         self._left = [each for each in self._candidates if each in ahead]
 
     @property
+    def candidates(self) -> list[Values]:
+        """All that it began with."""
+        return list(self._candidates)
+
+    @property
     def winner(self) -> Result:
-        """The best of the last rung."""
+        """The best of the last rung; the first candidate if there was none."""
+        if not self.results:
+            return Result(self._candidates[0], ())
         return best(self.results[-1], 1)[0]
+
+    @property
+    def failed(self) -> int:
+        """How many candidates are out, as runs of them failed."""
+        return sum(None in each.finals for rung in self.results for each in rung)
 
     def said(self) -> list[str]:
         """Return lines for people: what was chosen, and what limits that."""
         chosen, tried = self.winner, len(self._candidates)
         settings = ", ".join(f"{key}={value}" for key, value in chosen.values.items())
         lines = [f"{self.label}: {settings or 'nothing to search'} ({tried} tried)"]
-        if failed := sum(None in each.finals for rung in self.results for each in rung):
-            lines.append(f"  {failed} of them are out, as runs of them failed")
+        if self.failed:
+            lines.append(f"  {self.failed} of them are out, as runs of them failed")
         if edges := at_edge(chosen.values, self.search):
             lines.append(
                 f"  {', '.join(edges)}: at the edge of what was searched, a better "
@@ -138,7 +207,7 @@ class Lane:
         return {
             "search": self.search,
             "rungs": [
-                {"num-rounds": rung.num_rounds, "candidates": [vars(r) for r in found]}
+                {**self.length(rung.division), "candidates": [vars(r) for r in found]}
                 for rung, found in ran
             ],
         }
@@ -149,19 +218,30 @@ def race(
     terms: Terms,
     out: Path,
     do: Callable[[int, Sequence[RunSpec]], object],
+    lose: Callable[[Lane, RunError], object] | None = None,
 ) -> list[Lane]:
     """Race the candidates of all algorithms, rung by rung.
 
     `do` does those of some runs that are missing, given the number of their rung.
-    ConfigError if a key means nothing to any algorithm, RunError if all runs of one
-    have failed.
+    ConfigError if a key means nothing to any algorithm. RunError if all runs of one
+    have failed; with `lose`, which is given it then, the others go on without it, and
+    the RunError is that of the last one.
     """
     lanes = lanes_of(names, terms)
     for number in range(1, terms.rungs + 1):
-        runs = [lane.runs(out) for lane in lanes]
-        do(number, [run for lane in runs for own in lane for run in own])
-        for lane, own in zip(lanes, runs, strict=True):
-            lane.settle(own)
+        runs = {lane: lane.runs(out) for lane in lanes}
+        listed = [run for lane in lanes for own in runs[lane] for run in own]
+        do(number, listed)
+        found = zip(listed, terms.measure.scores(listed), strict=True)
+        scores = {run.folder: score for run, score in found}
+        for lane, own in runs.items():
+            try:
+                lane.settle([[scores[run.folder] for run in each] for each in own])
+            except RunError as error:
+                if lose is None or len(lanes) == 1:
+                    raise
+                lanes.remove(lane)
+                lose(lane, error)
     return lanes
 
 
@@ -170,8 +250,15 @@ def lanes_of(names: Sequence[str], terms: Terms) -> list[Lane]:
     names = list(dict.fromkeys(names))
     if both := sorted(terms.search.keys() & terms.explicit.keys()):
         raise ConfigError(f"{both[0]} is searched: leave --{both[0]} out")
+    for key, values in terms.search.items():
+        if len(set(values)) < len(values):
+            raise ConfigError(f"{key} is searched twice with a value: name each once")
     known = meaningful(names, (*terms.explicit, *terms.search))
-    return [Lane(name, known[name], terms) for name in names]
+    lanes = [Lane(name, known[name], terms) for name in names]
+    labels = [lane.label for lane in lanes]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise ConfigError(f"two algorithms are called {twice[0]}: rename a class")
+    return lanes
 
 
 def _final(run: RunSpec) -> float | None:

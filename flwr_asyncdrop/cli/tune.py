@@ -19,6 +19,7 @@ from flwr_asyncdrop.cli.flags import (
     seeds,
     some_names,
     values,
+    words_of,
 )
 from flwr_asyncdrop.cli.pool import cores
 from flwr_asyncdrop.cli.preflight import check_inputs
@@ -152,12 +153,6 @@ def run(arguments: argparse.Namespace) -> int:
         **terms.explicit,
         "tuned": path,
     }
-    words = [word for flag in flags.items() for word in _flag(*flag)]
-    say(f"compare them, with other seeds: asyncdrop compare {shlex.join(words)}")
+    command = f"asyncdrop compare {shlex.join(words_of(flags))}"
+    say(f"compare them, with other seeds: {command}")
     return 0
-
-
-def _flag(key: str, value: object) -> list[str]:
-    if isinstance(value, bool):
-        return [f"--{key}" if value else f"--no-{key}"]
-    return [f"--{key}", str(value)]

@@ -105,12 +105,17 @@ class Comparison:
 
 
 def compare(
-    series: Sequence[Series], target: str | float = "auto", reference: str | None = None
+    series: Sequence[Series],
+    target: str | float | Target = "auto",
+    reference: str | None = None,
 ) -> Comparison:
-    """Compare algorithms; the parameters and errors are those of `write_report`."""
+    """Compare algorithms; the parameters and errors are those of `write_report`.
+
+    A `Target` is taken as it is.
+    """
     if not any(one.runs for one in series):
         raise DataError("no run has come to its end: there is nothing to compare yet")
-    goal = choose_target(series, target)
+    goal = target if isinstance(target, Target) else choose_target(series, target)
     rows = []
     for one in series:
         outcomes = {seed: Outcome.of(each, goal) for seed, each in one.curves.items()}

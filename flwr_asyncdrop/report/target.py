@@ -34,15 +34,18 @@ class Target:
         return self.metric.goodness(value) >= self.metric.goodness(self.value)
 
 
-def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Target:
+def choose_target(
+    series: Sequence[Series], wish: str | float = "auto", *, of_all: bool = False
+) -> Target:
     """Return the target of a comparison in which at least one run is complete.
 
     `wish` is the `target` of `write_report`. Values of a baseline are means over its
-    seeds; if no baseline was run, all algorithms count as one.
+    seeds; if no baseline was run, or `of_all` is set, all algorithms count as one.
     """
     metric = next(curve.metric for one in series for curve in one.curves.values())
     complete = [each for each in series if each.runs]
-    baselines = [each for each in complete if each.algorithm not in OURS | {CONTROL}]
+    ours = OURS | {CONTROL}
+    baselines = [each for each in complete if each.algorithm not in ours and not of_all]
     whose = "baseline" if baselines else "algorithm"
     compared = baselines or complete
 
@@ -58,7 +61,7 @@ def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Targe
         worst, best = _EXTREMES[metric.extreme]
         which = f"second-{worst}" if len(bests) > 1 else "only"
         return Target(metric, value, f"the {which} {best} of the {whose}s, {label}'s")
-    number = _parsed(wish, metric)
+    number = read_target(wish, metric)
     if not str(wish).endswith(_BEST):
         return Target(metric, number, "given")
     _, label, final = ranked(lambda curve: curve.final.value)[-1]
@@ -67,7 +70,8 @@ def choose_target(series: Sequence[Series], wish: str | float = "auto") -> Targe
     return Target(metric, value, rule)
 
 
-def _parsed(wish: str | float, metric: Metric) -> float:
+def read_target(wish: str | float, metric: Metric) -> float:
+    """Return the number in a wish other than ``"auto"``; ConfigError if it has none."""
     text = str(wish)
     share = metric.is_share or text.endswith(_BEST)
     try:

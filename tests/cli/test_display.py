@@ -52,6 +52,20 @@ def test_lines_at_the_start_at_the_end_and_now_and_then(run):
     ]
 
 
+def test_a_run_that_ends_by_its_time_has_no_total_of_updates(tmp_path):
+    settings = {**SETTINGS, "max-seconds": 99.5}
+    run = RunSpec("asyncdrop seed 0", tmp_path, settings, devices=10)
+    lines = LineDisplay(console(terminal=False), seconds=0.0)
+    bars = BarDisplay(console(terminal=True))
+    with bars:
+        for display in (lines, bars):
+            display.show(run, Started())
+            display.show(run, RunProgress(5, 40.2))
+        assert "running  asyncdrop seed 0: 5 updates, t 40 s" in printed(lines)
+        _, task = bars._bars.tasks
+        assert (task.completed, task.total) == (40, 100)
+
+
 def test_a_failed_run_is_reported_with_its_log(run):
     lines = LineDisplay(console(terminal=False))
     lines.show(run, Started())

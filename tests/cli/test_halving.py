@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.halving import (
     Result,
     Rung,
@@ -14,26 +15,36 @@ from flwr_asyncdrop.cli.halving import (
     candidates,
     rungs,
 )
+from flwr_asyncdrop.cli.race import FinalMetric
 
 
 def test_rungs_by_hand():
-    assert rungs(90, 9, 3, 3) == [Rung(10, 9), Rung(30, 3), Rung(90, 1)]
-    assert rungs(100, 10, 3, 3) == [Rung(12, 10), Rung(34, 4), Rung(100, 2)]
-    assert rungs(5, 4, 2, 1) == [Rung(5, 4)]
-    assert rungs(1, 1, 2, 3) == 3 * [Rung(1, 1)]
+    assert rungs(9, 3, 3) == [Rung(9, 9), Rung(3, 3), Rung(1, 1)]
+    assert rungs(10, 3, 3) == [Rung(9, 10), Rung(3, 4), Rung(1, 2)]
+    assert rungs(4, 2, 1) == [Rung(1, 4)]
+    assert rungs(9, 3, 2, last=3) == [Rung(9, 9), Rung(3, 3)]
+    assert rungs(1, 2, 3) == [Rung(4, 1), Rung(2, 1), Rung(1, 1)]
 
 
-@given(
-    st.integers(1, 10**6), st.integers(1, 1000), st.integers(2, 10), st.integers(1, 10)
-)
-def test_runs_get_longer_and_fewer(num_rounds, count, eta, number):
-    found = rungs(num_rounds, count, eta, number)
-    assert (found[0].candidates, found[-1].num_rounds) == (count, num_rounds)
-    lengths = [rung.num_rounds for rung in found]
+def test_the_rounds_of_a_part_of_a_run_by_hand():
+    def rounds(whole, division):
+        config = RunConfig(num_rounds=whole)
+        return FinalMetric().length(config, division)["num-rounds"]
+
+    assert [rounds(90, part) for part in (9, 3, 1)] == [10, 30, 90]
+    assert [rounds(100, part) for part in (9, 3, 1)] == [12, 34, 100]
+    assert [rounds(1, part) for part in (9, 3, 1)] == [1, 1, 1]
+
+
+@given(st.integers(1, 1000), st.integers(2, 10), st.integers(1, 10))
+def test_runs_get_longer_and_fewer(count, eta, number):
+    found = rungs(count, eta, number)
+    assert (found[0].candidates, found[-1].division) == (count, 1)
+    divisions = [rung.division for rung in found]
     counts = [rung.candidates for rung in found]
-    assert lengths == sorted(lengths)
+    assert divisions == sorted(divisions, reverse=True)
     assert counts == sorted(counts, reverse=True)
-    assert min(lengths + counts) >= 1
+    assert min(divisions + counts) >= 1
 
 
 def test_all_combinations_in_the_order_of_the_grid():

@@ -6,7 +6,7 @@ import pytest
 
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.presets import Preset
-from flwr_asyncdrop.cli.race import Lane, Terms, lanes_of
+from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history import read_history
@@ -46,9 +46,7 @@ def test_each_algorithm_is_searched_in_the_keys_that_it_has(tmp_path):
     assert len(folders) == 4 * 2 + 2 * 2
 
 
-def test_those_ahead_go_on_and_one_wins(tmp_path, monkeypatch):
-    ends = {}
-    monkeypatch.setattr("flwr_asyncdrop.cli.race._final", lambda run: ends[run.name])
+def test_those_ahead_go_on_and_one_wins(tmp_path):
     search = {"lr": [0.1, 0.2, 0.3, 0.4]}
     (lane,) = lanes_of(["fedbuff"], terms(search=search, eta=2, seeds=[7]))
 
@@ -56,8 +54,7 @@ def test_those_ahead_go_on_and_one_wins(tmp_path, monkeypatch):
         runs = lane.runs(tmp_path)
         names = [own[0].name for own in runs]
         assert names == [f"fedbuff,lr={lr[1:]} seed 7" for lr in finals]
-        ends.update(zip(names, finals.values(), strict=True))
-        lane.settle(runs)
+        lane.settle([[final] for final in finals.values()])
 
     settle(**{"_0.1": 0.3, "_0.2": None, "_0.3": 0.5, "_0.4": 0.4})
     settle(**{"_0.3": 0.5, "_0.4": 0.6})
@@ -70,16 +67,60 @@ def test_those_ahead_go_on_and_one_wins(tmp_path, monkeypatch):
     ]
 
 
-def test_an_algorithm_of_which_all_fail_ends_the_race(tmp_path, monkeypatch):
-    monkeypatch.setattr("flwr_asyncdrop.cli.race._final", lambda run: None)
-    (lane,) = lanes_of(["fedbuff"], terms(search={"lr": [0.1]}))
+def test_two_algorithms_of_one_name_would_share_folders(tmp_path, monkeypatch):
+    for package in ("here", "there"):
+        (tmp_path / f"{package}.py").write_text(
+            "from flwr_asyncdrop.algorithms.stepped import FedAvg\n"
+            "class Mine(FedAvg): pass\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="two algorithms are called Mine"):
+        lanes_of(["here:Mine", "there:Mine"], terms(search={"lr": [0.1]}))
+
+
+class Scored(FinalMetric):
+    """Scores of the algorithms' runs, instead of runs."""
+
+    def __init__(self, **scores):
+        self.by_name = scores
+
+    def scores(self, runs):
+        return [self.by_name[run.config.algo] for run in runs]
+
+
+def test_an_algorithm_of_which_all_fail_ends_the_race(tmp_path):
+    rules = terms(search={"lr": [0.1]}, measure=Scored(fedbuff=None, fedavg=0.5))
     with pytest.raises(RunError, match="every candidate of fedbuff has failed"):
-        lane.settle(lane.runs(tmp_path))
+        race(["fedavg", "fedbuff"], rules, tmp_path, lambda number, runs: None)
+
+
+def test_others_go_on_without_it_if_that_is_asked_for(tmp_path):
+    rules = terms(search={"lr": [0.1]}, measure=Scored(fedbuff=None, fedavg=0.5))
+    lost, done = [], []
+
+    def lose(lane, error):
+        lost.append((lane.label, str(error)))
+
+    def do(number, runs):
+        done.append((number, [run.config.algo for run in runs]))
+
+    lanes = race(["fedbuff", "fedavg"], rules, tmp_path, do, lose)
+    assert [lane.label for lane in lanes] == ["fedavg"]
+    (told,) = lost
+    assert told[0] == "fedbuff"
+    assert "every candidate of fedbuff has failed" in told[1]
+    both = ["fedbuff", "fedbuff", "fedavg", "fedavg"]
+    assert done == [(1, both), (2, both[2:]), (3, both[2:])]
+    rules = terms(search={"lr": [0.1]}, measure=Scored(fedbuff=None))
+    with pytest.raises(RunError, match="every candidate of fedbuff has failed"):
+        race(["fedbuff"], rules, tmp_path, do, lose)
 
 
 def test_what_is_searched_cannot_be_given_too():
     with pytest.raises(ConfigError, match="lr is searched"):
         lanes_of(["fedbuff"], terms(explicit={"lr": 0.1}))
+    with pytest.raises(ConfigError, match="lr is searched twice with a value"):
+        lanes_of(["fedbuff"], terms(search={"lr": [0.1, 0.2, 0.1]}))
     with pytest.raises(ConfigError, match="alpha means nothing to fedbuff"):
         lanes_of(["fedbuff"], terms(search={"alpha": [0.5]}))
 

@@ -35,6 +35,14 @@ def test_the_other_targets():
     assert choose_target(ALL, "0.4").value == 0.4
 
 
+def test_the_best_of_all_algorithms_if_that_is_asked_for():
+    # HETERO's final mean is 0.7, and no baseline's is more than 0.65.
+    target = choose_target(ALL, "0.5best", of_all=True)
+    assert target.value == pytest.approx(0.35)
+    assert "best algorithm's final accuracy, hetero-asyncdrop's" in target.rule
+    assert compare(ALL, target).target is target
+
+
 def test_without_baselines_all_algorithms_stand_in_for_them():
     target = choose_target([SYNC, HETERO])
     assert target.value == pytest.approx(0.7)

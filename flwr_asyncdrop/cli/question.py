@@ -1,0 +1,149 @@
+"""What ``asyncdrop advise`` is asked: the fleet, the goal, and what is tried."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr_asyncdrop.app.config import RunConfig, Value
+from flwr_asyncdrop.app.data import Dataset
+from flwr_asyncdrop.app.experiment import load_data
+from flwr_asyncdrop.app.learning import Classification, NextToken
+from flwr_asyncdrop.cli.equal_time import EqualTime, default_seconds
+from flwr_asyncdrop.cli.flags import TASK_DEFAULTS, given
+from flwr_asyncdrop.cli.preflight import check_inputs
+from flwr_asyncdrop.cli.presets import PRESETS
+from flwr_asyncdrop.cli.race import Terms, lanes_of
+from flwr_asyncdrop.cli.variants import meaningful
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.traces import read_trace
+from flwr_asyncdrop.report.runlog import Metric
+from flwr_asyncdrop.report.target import read_target
+
+ALGOS = ("fedavg", "fedbuff", "asyncdrop", "hetero-asyncdrop", "asyncdrop-plus")
+MOST_CANDIDATES = 9
+FEWEST_SEEDS = 3
+
+_SEARCH_SEED = 1000  # which the comparison must not use
+_DROP_RATES = (0.125, 0.25, 0.5)
+_LR_FACTORS = (0.4, 1, 2.5)
+_FIXED = frozenset({"clock", "lr-milestones", "max-seconds", "num-rounds"})
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: `terms` are those of the most thorough search.
+
+    `seeds` are of the comparison, and `measure` is that of the terms.
+    """
+
+    task: str
+    algos: tuple[str, ...]
+    terms: Terms
+    measure: EqualTime
+    seeds: tuple[int, ...]
+
+
+def question_of(arguments: argparse.Namespace) -> Question:
+    """Read the flags; ConfigError or DataError, before anything runs."""
+    _check_seeds(arguments.seeds)
+    if fixed := sorted(_FIXED.intersection(dict(arguments.search))):
+        raise ConfigError(
+            f"{fixed[0]} is the same for all candidates, which have the same time: "
+            "leave it out of --search"
+        )
+    explicit = _with_whole_paths(given(arguments))
+    algos = tuple(dict.fromkeys(arguments.algos))
+    devices = arguments.devices or _devices(explicit)
+    preset = PRESETS[arguments.task]
+    # All keys are of any use, and each algorithm can run with what is given.
+    rules = Terms(preset, explicit, {}, 1, 0, 2, (_SEARCH_SEED,), devices)
+    settings = [lane.settings({}) for lane in lanes_of(algos, rules)]
+    check_inputs(settings, devices)
+    config = RunConfig.parse(settings[0])
+    _check_target(arguments.target, load_data(config))
+    measure = EqualTime(arguments.within or default_seconds(config), arguments.target)
+    search = {
+        **_default_search(algos, config, devices, explicit),
+        **dict(arguments.search),
+    }
+    terms = Terms(
+        preset,
+        explicit,
+        search,
+        arguments.candidates,
+        rungs=0,
+        eta=2,
+        seeds=(_SEARCH_SEED,),
+        devices=devices,
+        measure=measure,
+    )
+    for lane in lanes_of(algos, terms):
+        for values in lane.candidates:
+            lane.variant(values)  # which is refused if it cannot be run
+    seeds = tuple(dict.fromkeys(arguments.seeds))
+    return Question(arguments.task, algos, terms, measure, seeds)
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+    if len(set(seeds)) < FEWEST_SEEDS:
+        raise ConfigError(
+            f"{len(set(seeds))} seeds are too few to compare with: give at least "
+            f"{FEWEST_SEEDS}, e.g. --seeds 0-4"
+        )
+    if _SEARCH_SEED in seeds:
+        raise ConfigError(
+            f"seed {_SEARCH_SEED} chooses the settings, so its result would say too "
+            "much: compare with other seeds"
+        )
+
+
+def _with_whole_paths(explicit: Mapping[str, Value]) -> dict[str, Value]:
+    """Return keys whose paths are absolute, as the commands that are advised need."""
+    found = dict(explicit)
+    for key in ("trace", "data-dir"):
+        if text := found.get(key):
+            found[key] = str(Path(str(text)).expanduser().absolute())
+    return found
+
+
+def _devices(explicit: Mapping[str, Value]) -> int:
+    """Return the devices of the trace, or else the usual number."""
+    if trace := explicit.get("trace"):
+        return len(read_trace(Path(str(trace)), local_steps=1))
+    return int(TASK_DEFAULTS["devices"])  # type: ignore[call-overload,no-any-return]
+
+
+def _check_target(target: str, data: Dataset) -> None:
+    known = isinstance(data.task, Classification | NextToken)
+    if target != "auto":
+        read_target(target, Metric("accuracy" if known else "loss"))
+
+
+def _default_search(
+    algos: Sequence[str],
+    config: RunConfig,
+    devices: int,
+    explicit: Mapping[str, Value],
+) -> dict[str, Sequence[Value]]:
+    """Return what is tried of the keys that are not given, and of use to somebody."""
+    slots = min(config.in_flight, devices)
+    buffers = {max(slots // 4, 1), max(slots // 2, 1), slots}
+    search: dict[str, Sequence[Value]] = {
+        "lr": [float(f"{config.lr * factor:.3g}") for factor in _LR_FACTORS],
+        "drop-rate": _DROP_RATES,
+        "buffer-size": sorted(buffers),
+    }
+    return {
+        key: values
+        for key, values in search.items()
+        if key not in explicit and _is_of_use(algos, key)
+    }
+
+
+def _is_of_use(algos: Sequence[str], key: str) -> bool:
+    try:
+        meaningful(algos, (key,))
+    except ConfigError:
+        return False
+    return True
