@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from string import Template
 
 import pytest
 
@@ -55,8 +56,11 @@ def commands(page: Path) -> Iterator[str]:
     """Yield the `asyncdrop` commands of a page's shell blocks, one a line."""
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, flags=re.DOTALL):
+        variables = dict(re.findall(r'^([A-Z]+)="(.*)"', block, flags=re.MULTILINE))
         for line in block.replace("\\\n", " ").splitlines():
-            command = line.strip().removeprefix("$ ")
+            command = Template(line.strip().removeprefix("$ ")).safe_substitute(
+                variables
+            )
             if command.startswith("asyncdrop "):
                 yield command
 
