@@ -30,6 +30,11 @@ run: setup
 	$(BIN)/python scripts/flwr_run.py . \
 	    --run-config "out-dir='runs/main' overwrite=true" \
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
+	@echo
+	@echo "Look at  runs/main/run.png"
+	@echo "Then try asyncdrop compare --algos fedavg,fedbuff,hetero-asyncdrop --seeds 0-2 --out runs/compared"
+	@echo "         asyncdrop report runs/compared --out runs/report"
+	@echo "(after   . $(VENV)/bin/activate)"
 
 # Three at a time: tests that start real Flower processes wait a lot. What runs prints
 # when it is done.
@@ -90,6 +95,7 @@ nightly: setup
 	    tests/device/test_node.py tests/doctor/test_cluster.py \
 	    tests/e2e/test_frozen.py tests/e2e/test_ray_machine_killed.py \
 	    tests/examples/test_cluster.py tests/examples/test_examples.py \
+	    tests/examples/test_notebooks.py \
 	    tests/simulation/test_ray_cluster.py
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
