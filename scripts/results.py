@@ -1,0 +1,169 @@
+"""The tables of docs/results.md, from the histories in ``results``.
+
+``python -m scripts.results`` writes them anew, and a test holds the page against the
+histories. ``python -m scripts.results pack FOLDER TASK`` packs what `asyncdrop tune` and
+`asyncdrop compare` left in ``FOLDER/tune-TASK`` and ``FOLDER/TASK``: histories, their
+hashes and the choice of settings, and no models.
+"""
+
+import io
+import json
+import re
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from flwr_asyncdrop.report.comparison import Comparison, Row, compare
+from flwr_asyncdrop.report.intervals import Interval
+from flwr_asyncdrop.report.series import Series, read_series
+from flwr_asyncdrop.report.target import Target
+
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = ROOT / "docs" / "results.md"
+HISTORIES: Final = ROOT / "results"
+_OURS: Final = ("asyncdrop-plus", "hetero-asyncdrop")
+_SHARES: Final = (0.95, 0.99)
+_KEPT: Final = ("history.jsonl", "done.json", "tuned.json")
+_MB: Final = 1e6
+_NONE: Final = "–"
+
+
+def main() -> int:
+    """Pack histories, or write the tables."""
+    if sys.argv[1:2] == ["pack"]:
+        for task in sys.argv[3:]:
+            pack(Path(sys.argv[2]), task)
+        return 0
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(filled(text), encoding="utf-8")
+    return 0
+
+
+def pack(folder: Path, task: str) -> None:
+    """Write ``results/TASK.tar.xz``."""
+    HISTORIES.mkdir(exist_ok=True)
+    with tarfile.open(HISTORIES / f"{task}.tar.xz", "w:xz", preset=9) as archive:
+        for path in sorted((folder / task).rglob("*")):
+            if path.name in _KEPT:
+                archive.add(
+                    path, f"{task}/{path.relative_to(folder / task)}", filter=_bare
+                )
+        archive.add(
+            folder / f"tune-{task}" / "tuned.json", f"{task}/tuned.json", filter=_bare
+        )
+
+
+def _bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out whose file it was, and when."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def filled(page: str) -> str:
+    """Return the page with the table of each task that it names."""
+
+    def table(match: re.Match[str]) -> str:
+        task = match[1]
+        return f"<!-- {task} -->\n\n" + "\n".join(lines_of(task)) + "\n\n<!-- end -->"
+
+    return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", table, page, flags=re.DOTALL)
+
+
+def lines_of(task: str) -> Iterator[str]:
+    """Yield the table of a task."""
+    series, tuned = read(task)
+    goals = [goal(series, share) for share in _SHARES]
+    tables = [compare(series, each, _OURS[0]) for each in goals]
+    metric = goals[0].metric
+    heads = [
+        f"{unit} to {metric.text(each.value)}" for each in goals for unit in ("s", "MB")
+    ]
+    titles = ["algorithm", "chosen", f"final {metric.title}", "beside ours", *heads]
+    yield f"| {' | '.join(titles)} |"
+    yield f"| --- | --- |{' --: |' * (len(titles) - 2)}"
+    firsts = least(tables)
+    for place, row in enumerate(tables[0].rows):
+        chosen = ", ".join(f"{k} {v:g}" for k, v in tuned[row.label].items())
+        cells = [f"`{row.label}`", chosen, score(row), beside(row)]
+        for table, (seconds, size) in zip(tables, firsts, strict=True):
+            found = table.rows[place]
+            cells.append(cost(found, found.seconds, 1, first=seconds))
+            cells.append(cost(found, found.num_bytes, _MB, first=size))
+        yield f"| {' | '.join(cells)} |"
+
+
+def read(task: str) -> tuple[tuple[Series, ...], Mapping[str, Mapping[str, Any]]]:
+    """Return the runs of a task, and the settings that were chosen."""
+    with tempfile.TemporaryDirectory() as folder:
+        packed = io.BytesIO((HISTORIES / f"{task}.tar.xz").read_bytes())
+        with tarfile.open(fileobj=packed, mode="r:xz") as archive:
+            archive.extractall(folder, filter="data")
+        path = Path(folder) / task
+        chosen = json.loads((path / "tuned.json").read_text(encoding="utf-8"))["chosen"]
+        return read_series([path]), chosen
+
+
+def goal(series: tuple[Series, ...], share: float) -> Target:
+    """Return a share of the best final value of those that are not ours."""
+    others = [each for each in series if each.label not in _OURS]
+    curves = next(iter(others)).curves
+    metric = next(iter(curves.values())).metric
+    finals = {
+        each.label: sum(c.final.value for c in each.curves.values()) / len(each.curves)
+        for each in others
+    }
+    best = max(finals, key=lambda label: metric.goodness(finals[label]))
+    value = finals[best] / share if metric.falls else finals[best] * share
+    return Target(metric, value, f"{share:g} of {best}'s final {metric.title}")
+
+
+def score(row: Row) -> str:
+    """Return the final value in points, with its standard deviation."""
+    if row.final is None:
+        return _NONE
+    return f"{100 * row.final.mean:.1f} ± {100 * row.final.std:.1f}"
+
+
+def beside(row: Row) -> str:
+    """Return by how much it differs from ours, seed by seed, with the interval."""
+    found: Interval | None = row.final_difference
+    if found is None:
+        return _NONE
+    text = f"{100 * found.value:+.1f}"
+    if found.low is None or found.high is None:
+        return text
+    clear = "\\*" if found.is_clear else ""
+    return f"{text} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]{clear}"
+
+
+def cost(row: Row, spread: Any, unit: float, *, first: float | None) -> str:
+    """Return seconds or megabytes, and how many seeds got there if not all did."""
+    if spread is None:
+        return _NONE
+    text = (
+        f"{spread.mean / unit:,.0f}"
+        if spread.mean / unit >= 100
+        else f"{spread.mean / unit:.1f}"
+    )
+    if spread.count < len(row.outcomes):
+        return f"{text} ({spread.count}/{len(row.outcomes)})"
+    return f"**{text}**" if spread.mean == first else text
+
+
+def least(tables: list[Comparison]) -> list[tuple[float | None, float | None]]:
+    """Return the least seconds and bytes of those whose seeds all got there."""
+    found = []
+    for table in tables:
+        rows = [row for row in table.rows if len(row.arrivals) == len(row.outcomes)]
+        seconds = [row.seconds.mean for row in rows if row.seconds]
+        sizes = [row.num_bytes.mean for row in rows if row.num_bytes]
+        found.append((min(seconds, default=None), min(sizes, default=None)))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
