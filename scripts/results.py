@@ -1,8 +1,8 @@
 """The tables of docs/results.md, from the histories in ``results``.
 
 ``python -m scripts.results`` writes them anew, and a test holds the page against the
-histories. ``python -m scripts.results pack FOLDER TASK`` packs what `asyncdrop tune` and
-`asyncdrop compare` left in ``FOLDER/tune-TASK`` and ``FOLDER/TASK``: histories, their
+histories. ``python -m scripts.results pack FOLDER TASK`` packs what `tune` and
+`compare` left in ``FOLDER/tune-TASK`` and ``FOLDER/TASK``: histories, their
 hashes and the choice of settings, and no models.
 """
 
