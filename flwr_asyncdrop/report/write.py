@@ -17,9 +17,8 @@ from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.storage.whole import changing, make_folder, write_whole
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from flwr_asyncdrop.report.pictures import Picture
+    from flwr_asyncdrop.report.terminal import TerminalTable
 
 _TEMPLATE = "page.html"
 # What a page says of its runs, if they have it in common.
@@ -60,15 +59,15 @@ def draw_run(history: Path, png: Path) -> Path:
 
 def comparison_table(
     folders: Sequence[Path], target: str | float = "auto", reference: str | None = None
-) -> "Table":
-    """Compare the runs of some folders in a table for the terminal.
+) -> "TerminalTable":
+    """Compare the runs of some folders in tables for the terminal, which Rich prints.
 
     The parameters and errors are those of `write_report`.
     """
     require("rich", "report")
-    from flwr_asyncdrop.report.tables import terminal_table
+    from flwr_asyncdrop.report.terminal import TerminalTable
 
-    return terminal_table(compare(read_series(folders), target, reference))
+    return TerminalTable(compare(read_series(folders), target, reference))
 
 
 def write_report(

@@ -1,0 +1,111 @@
+"""A comparison for a terminal, however narrow: no cell of figures is ever wrapped."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from flwr_asyncdrop.report.comparison import Comparison
+from flwr_asyncdrop.report.tables import Column, columns, notes
+
+_FRAME = 3  # a column's line and the blanks beside its text
+_SHORTEST_LABEL = 12
+
+
+class TerminalTable:
+    """The table of a comparison, as several tables where one would be too wide.
+
+    Each of them has the labels. Labels go on several lines, after their commas, if they
+    leave no room for the widest column; figures never do.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.columns = columns(comparison)
+        self.notes = notes(comparison)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        """Fit the tables into the width of the console."""
+        yield from self.tables(options.max_width)
+        for note in self.notes:
+            yield Text(note)
+
+    def tables(self, width: int) -> Iterator[Table]:
+        """Return the tables for so many columns of characters."""
+        names, *figures = self.columns
+        widest = max(_width(column) for column in figures)
+        room = max(width - 1 - _FRAME - widest - _FRAME, _SHORTEST_LABEL)
+        labels = [folded(label, room) for label in names.texts]
+        lines = [line for label in labels for line in label.split("\n")]
+        taken = max(map(cell_len, [*lines, names.title])) + _FRAME + 1
+        for part in _parts(figures, width - taken):
+            yield _table(names.title, labels, part)
+
+
+def folded(label: str, room: int) -> str:
+    """Return a label on lines of `room` characters or fewer, cut after its commas.
+
+    Only a part that is longer by itself is cut elsewhere.
+    """
+    lines = [""]
+    for part in _cut_after_commas(label):
+        if lines[-1] and cell_len(lines[-1] + part) > room:
+            lines.append("")
+        lines[-1] += part
+        while cell_len(lines[-1]) > room and len(lines[-1]) > 1:
+            cut = _fitting(lines[-1], room)
+            lines[-1:] = [lines[-1][:cut], lines[-1][cut:]]
+    return "\n".join(lines)
+
+
+def _cut_after_commas(label: str) -> list[str]:
+    *before, last = label.split(",")
+    return [*(f"{part}," for part in before), last]
+
+
+def _fitting(line: str, room: int) -> int:
+    """Return how many characters fit: at least one, and fewer than all."""
+    count = 1
+    while count < len(line) - 1 and cell_len(line[: count + 1]) <= room:
+        count += 1
+    return count
+
+
+def _width(column: Column) -> int:
+    """Return the width in which a column's cells are whole, and its heading's words."""
+    return max(map(cell_len, [*column.title.split(), *column.texts]))
+
+
+def _parts(figures: Sequence[Column], room: int) -> Iterator[list[Column]]:
+    """Deal the columns to as few tables as have room for them, in their order."""
+    part: list[Column] = []
+    left = room
+    for column in figures:
+        needed = _width(column) + _FRAME
+        if part and needed > left:
+            yield part
+            part, left = [], room
+        part.append(column)
+        left -= needed
+    yield part
+
+
+def _table(title: str, labels: Sequence[str], figures: Sequence[Column]) -> Table:
+    table = Table()
+    table.add_column(title, no_wrap=True)
+    for column in figures:
+        width = _width(column)
+        table.add_column(column.title, justify="right", min_width=width)
+    for place, label in enumerate(labels):
+        cells = (_cell(column, place) for column in figures)
+        table.add_row(escape(label), *cells)
+    return table
+
+
+def _cell(column: Column, place: int) -> Text:
+    style = "bold" if column.best[place] else ""
+    return Text(column.texts[place], style=style, no_wrap=True)
