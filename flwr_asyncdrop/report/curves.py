@@ -16,7 +16,7 @@ from flwr_asyncdrop.report.runlog import Curve, Metric, Point, RunLog
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.style import BLUE, GREY, ORANGE, say_none
 from flwr_asyncdrop.report.target import CONTROL, Target
-from flwr_asyncdrop.report.thinning import shown
+from flwr_asyncdrop.report.thinning import MOST_BUCKETS, shown
 
 _Cost = Callable[[Point], float]
 
@@ -33,9 +33,9 @@ class Band:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
-    def thinned(self) -> Self:
+    def thinned(self, buckets: int = MOST_BUCKETS) -> Self:
         """Return as many of its points as can be seen."""
-        few = shown(self.x, self.mean, self.low, self.high)
+        few = shown(self.x, self.mean, self.low, self.high, buckets=buckets)
         return type(self)(self.x[few], self.mean[few], self.low[few], self.high[few])
 
 

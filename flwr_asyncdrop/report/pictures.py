@@ -8,6 +8,7 @@ from typing import Final
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.curves import (
     draw_against_bytes,
     draw_against_time,
@@ -22,9 +23,9 @@ from flwr_asyncdrop.report.panels import (
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.style import GREY, save
-from flwr_asyncdrop.report.target import Target
 from flwr_asyncdrop.report.timeline import draw_timeline
 from flwr_asyncdrop.report.units import draw_units
+from flwr_asyncdrop.report.words import described
 
 # Inches: a run's picture; a column and a page of a paper.
 _WIDTH, _HEIGHT, _MORE_HEIGHT, _HEADER = 13.0, 8.6, 3.4, 0.86
@@ -37,10 +38,11 @@ _LONGEST_OF_TWO: Final = 20  # characters
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, and a sentence or two below it."""
+    """A PNG, a sentence or two below it, and what it shows if that says less."""
 
     path: Path
     caption: str
+    alt: str = ""
 
 
 def draw_log(log: RunLog, png: Path) -> Path:
@@ -97,12 +99,10 @@ def _facts(log: RunLog) -> Iterator[str]:
 
 
 def draw_comparison(
-    series: Sequence[Series], target: Target, out: Path
+    series: Sequence[Series], comparison: Comparison, out: Path
 ) -> list[Picture]:
     """Draw the metric against time and against bytes, each as wide as a column."""
-    most = max(len(one.curves) for one in series)
-    lines = "mean of the seeds" if most > 1 else "one seed"
-    shade = "; shaded from the lowest to the highest seed" if most > 1 else ""
+    target = comparison.target
     width, height = _COLUMN
     columns = legend_columns([one.label for one in series])
     lines_of_legend = -(-len(series) // columns)
@@ -116,11 +116,22 @@ def draw_comparison(
     for cost, draw, words in shown:
         png = out / f"{target.metric.name}-{cost}.png"
         title = target.metric.title.capitalize()
-        caption = f"{title} against {words}: {lines}{shade}."
+        caption = f"{title} against {words}: {over_seeds(series)}."
         pictures.append(
-            Picture(_draw(png, size, columns, draw, series, target), caption)
+            Picture(
+                _draw(png, size, columns, draw, series, target),
+                caption,
+                described(comparison, cost),
+            )
         )
     return pictures
+
+
+def over_seeds(series: Sequence[Series]) -> str:
+    """Say what lines and shades are."""
+    if max(len(one.curves) for one in series) > 1:
+        return "mean of the seeds; shaded from the lowest to the highest seed"
+    return "one seed"
 
 
 def legend_columns(labels: Sequence[str]) -> int:
@@ -130,7 +141,7 @@ def legend_columns(labels: Sequence[str]) -> int:
 
 def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
     """Draw the timeline of a run, and the units and levels if its history has them."""
-    timeline = "Every task from dispatch to merge; the darker, the staler."
+    timeline = "Every task from dispatch to merge, coloured by its staleness."
     units = (
         "Share of each rank's updates that trained a unit. In each group, the units "
         "that the fastest ranks leave out most come first."
