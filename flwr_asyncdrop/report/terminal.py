@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flwr_asyncdrop.report.comparison import Comparison
+from flwr_asyncdrop.report.labels import folded
 from flwr_asyncdrop.report.tables import Column, columns, notes
 
 _FRAME = 3  # a column's line and the blanks beside its text
@@ -39,40 +40,11 @@ class TerminalTable:
         names, *figures = self.columns
         widest = max(_width(column) for column in figures)
         room = max(width - 1 - _FRAME - widest - _FRAME, _SHORTEST_LABEL)
-        labels = [folded(label, room) for label in names.texts]
+        labels = [folded(label, room, cell_len) for label in names.texts]
         lines = [line for label in labels for line in label.split("\n")]
         taken = max(map(cell_len, [*lines, names.title])) + _FRAME + 1
         for part in _parts(figures, width - taken):
             yield _table(names.title, labels, part)
-
-
-def folded(label: str, room: int) -> str:
-    """Return a label on lines of `room` characters or fewer, cut after its commas.
-
-    Only a part that is longer by itself is cut elsewhere.
-    """
-    lines = [""]
-    for part in _cut_after_commas(label):
-        if lines[-1] and cell_len(lines[-1] + part) > room:
-            lines.append("")
-        lines[-1] += part
-        while cell_len(lines[-1]) > room and len(lines[-1]) > 1:
-            cut = _fitting(lines[-1], room)
-            lines[-1:] = [lines[-1][:cut], lines[-1][cut:]]
-    return "\n".join(lines)
-
-
-def _cut_after_commas(label: str) -> list[str]:
-    *before, last = label.split(",")
-    return [*(f"{part}," for part in before), last]
-
-
-def _fitting(line: str, room: int) -> int:
-    """Return how many characters fit: at least one, and fewer than all."""
-    count = 1
-    while count < len(line) - 1 and cell_len(line[: count + 1]) <= room:
-        count += 1
-    return count
 
 
 def _width(column: Column) -> int:

@@ -66,6 +66,7 @@ def write_report(
     *,
     target: str | float = "auto",
     reference: str | None = None,
+    paper: bool = False,
 ) -> Path:
     """Report on the runs of some folders: table, pictures, and a page with both.
 
@@ -84,6 +85,9 @@ def write_report(
     reference : str, optional
         The label that overheads are relative to: by default ``hetero-asyncdrop``, as
         in the paper, or the first to reach the target if that was not run.
+    paper : bool
+        Whether the folder ``paper`` of `out` gets the figures as PDF and SVG, 3.3
+        inches wide, and ``table.tex``, for LaTeX with the package booktabs.
 
     Returns
     -------
@@ -104,6 +108,7 @@ def write_report(
     for module in ("matplotlib", "jinja2", "rich"):
         require(module, "report")
     from flwr_asyncdrop.report.page import render_page
+    from flwr_asyncdrop.report.paper import write_paper
     from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
     from flwr_asyncdrop.report.tables import csv_text, json_values, markdown
 
@@ -124,6 +129,8 @@ def write_report(
             for one in series
             if one.runs
         }
+        if paper:
+            write_paper(series, comparison, out / "paper")
         names = [folder.name for folder in folders]
         html = render_page(series, comparison, pictures, runs, names)
         return write_whole(out / "report.html", html.encode())

@@ -50,21 +50,27 @@ function tickText(value) {
   return grouped(String(Number(value.toPrecision(6))));
 }
 
-// Heights as near as can be to those wanted, `gap` apart, between two bounds.
+// Heights `gap` apart, as near as can be to those wanted, between two bounds: means of
+// pools of those that would overlap.
 function spreadOut(wanted, gap, low, high) {
   const order = wanted.map((_, place) => place).sort((a, b) => wanted[a] - wanted[b]);
-  const placed = [];
-  let next = low;
-  for (const place of order) {
-    placed[place] = Math.max(wanted[place], next);
-    next = placed[place] + gap;
-  }
-  let last = high;
-  for (const place of order.reverse()) {
-    placed[place] = Math.min(placed[place], last);
-    last = placed[place] - gap;
-  }
-  return placed;
+  const pools = [];
+  order.forEach((place, number) => {
+    let [middle, size] = [wanted[place] - number * gap, 1];
+    while (pools.length && pools.at(-1)[0] > middle) {
+      const [before, many] = pools.pop();
+      middle = (before * many + middle * size) / (many + size);
+      size += many;
+    }
+    pools.push([middle, size]);
+  });
+  const flat = pools.flatMap(([middle, size]) => Array(size).fill(middle));
+  const top = Math.max(low, high - (wanted.length - 1) * gap);
+  const heights = [];
+  order.forEach((place, number) => {
+    heights[place] = Math.min(Math.max(flat[number], low), top) + number * gap;
+  });
+  return heights;
 }
 
 function layOut(rows) {
