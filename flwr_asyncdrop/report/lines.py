@@ -22,6 +22,9 @@ _LONGEST_BESIDE: Final = 22  # characters of a label beside its line
 _WIDEST: Final = 5.2  # inches of a single panel
 _PANEL: Final = 1.28  # inches high
 _TEXT: Final = 0.058  # inches; the width of a small character
+_RATIO: Final = 0.82  # height of a single panel's figure to its width
+_SHARE: Final = 0.55  # of that height, what the axes have at least
+_LINE: Final = 0.165  # inches from one label to the next
 _OTHERS: Final = "#D9D9D9"
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 
@@ -60,14 +63,15 @@ def draw_lines(
     longest = max(len(one.label) for one in drawn)
     if len(drawn) <= _MOST_IN_ONE and longest <= _LONGEST_BESIDE:
         width = min(width, _WIDEST)
-        figure.set_size_inches(width, 0.82 * width)
-        _draw_together(figure.add_subplot(), drawn, target, axis)
+        height = _RATIO * width
+        figure.set_size_inches(width, height)
+        _draw_together(figure.add_subplot(), drawn, target, axis, height)
     else:
         _draw_apart(figure, drawn, target, axis, width)
 
 
 def _draw_together(
-    axes: Axes, series: Sequence[Series], target: Target, axis: Axis
+    axes: Axes, series: Sequence[Series], target: Target, axis: Axis, height: float
 ) -> None:
     styles = looks(series)
     reach = _reach(series, axis.cost)
@@ -83,13 +87,20 @@ def _draw_together(
         if _is_beyond(one, axis.cost, reach)
     ]
     axes.set_xlabel("\n".join([axis.label, *beyond]))
-    _label_ends(axes, series, axis.cost, styles)
+    _label_ends(axes, series, axis.cost, styles, height)
 
 
 def _label_ends(
-    axes: Axes, series: Sequence[Series], cost: Cost, styles: dict[str, Look]
+    axes: Axes,
+    series: Sequence[Series],
+    cost: Cost,
+    styles: dict[str, Look],
+    height: float,
 ) -> None:
-    """Write the labels at the right, as near to the ends of the lines as they can."""
+    """Write the labels at the right, as near to the ends of the lines as they can.
+
+    `height` is the figure's, in inches.
+    """
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
     reach = axes.get_xlim()[1]
@@ -98,16 +109,16 @@ def _label_ends(
         line = band(one.curves.values(), cost)
         x = min(float(line.x[-1]), reach)
         ends.append((x, float(np.interp(x, line.x, line.mean))))
-    gap = 0.165 / (0.6 * axes.figure.get_figheight())
+    gap = _LINE / (_SHARE * height)
     wanted = [(y - low) / (high - low) for _, y in ends]
     heights = spread_out(wanted, gap, 0.02, 0.98)
-    for one, end, height in zip(series, ends, heights, strict=True):
+    for one, end, place in zip(series, ends, heights, strict=True):
         look = styles[one.label]
         more = f" {_ARROW}" if _is_beyond(one, cost, reach) else ""
         axes.annotate(
             one.label + more,
             end,
-            xytext=(1.05, height),
+            xytext=(1.05, place),
             textcoords="axes fraction",
             va="center",
             fontsize="small",

@@ -82,7 +82,10 @@ def _records(curve: Curve) -> list[list[float]]:
         better = curve.metric.goodness
         if not found or better(point.value) > better(found[-1].value):
             found.append(point)
-    return [[each.value, each.time, each.num_bytes, each.update] for each in found]
+    return [
+        [each.value, _rounded(each.time, 9), each.num_bytes, each.update]
+        for each in found
+    ]
 
 
 def _bands(curves: Sequence[Curve]) -> Mapping[str, Mapping[str, list[float]]]:
@@ -104,6 +107,10 @@ def _numbers(line: Band) -> dict[str, list[float]]:
 
 
 def _short(values: Iterable[float]) -> list[float]:
-    """Round to the digits that can be seen; whole numbers need no point."""
-    rounded = (float(f"{value:.{_DIGITS}g}") for value in values)
-    return [int(value) if value.is_integer() else value for value in rounded]
+    return [_rounded(value, _DIGITS) for value in values]
+
+
+def _rounded(value: float, digits: int) -> float:
+    """Round to digits that can be seen; whole numbers need no point."""
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() else rounded

@@ -44,7 +44,7 @@ class TerminalTable:
         lines = [line for label in labels for line in label.split("\n")]
         taken = max(map(cell_len, [*lines, names.title])) + _FRAME + 1
         for part in _parts(figures, width - taken):
-            yield _table(names.title, labels, part)
+            yield _table(names.title, labels, part, width - taken)
 
 
 def _width(column: Column) -> int:
@@ -66,12 +66,16 @@ def _parts(figures: Sequence[Column], room: int) -> Iterator[list[Column]]:
     yield part
 
 
-def _table(title: str, labels: Sequence[str], figures: Sequence[Column]) -> Table:
+def _table(
+    title: str, labels: Sequence[str], figures: Sequence[Column], room: int
+) -> Table:
     table = Table()
     table.add_column(title, no_wrap=True)
-    for column in figures:
-        width = _width(column)
-        table.add_column(column.title, justify="right", min_width=width)
+    widths = [max(cell_len(column.title), _width(column)) for column in figures]
+    if sum(widths) + _FRAME * len(widths) > room:
+        widths = [_width(column) for column in figures]  # headings on several lines
+    for column, width in zip(figures, widths, strict=True):
+        table.add_column(column.title, justify="right", width=width)
     for place, label in enumerate(labels):
         cells = (_cell(column, place) for column in figures)
         table.add_row(escape(label), *cells)
