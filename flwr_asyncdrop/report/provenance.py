@@ -12,6 +12,8 @@ from flwr_asyncdrop.report.series import Series
 _MACHINE: Final = ("python", "flwr", "torch", "platform", "gpu")
 # Keys that the command line has flags of its own for, or that no run shares.
 _TOLD: Final = frozenset({"algo", "seed"})
+# What a task of the command line sets, and is left empty on purpose.
+_EMPTY: Final = frozenset({"lr-milestones"})
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,8 @@ def _commands(by_label: dict[str, dict[int, RunLog]]) -> Iterator[str]:
 def _flags(log: RunLog) -> str:
     words = [f"--devices={log.run['devices']}"]
     for key, value in log.run["config"].items():
-        if key == "seed":
-            continue
+        if key == "seed" or (value == "" and key not in _EMPTY):
+            continue  # what is empty is the algorithm's own
         if isinstance(value, bool):
             words.append(f"--{key}" if value else f"--no-{key}")
         else:

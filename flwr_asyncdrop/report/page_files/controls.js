@@ -59,6 +59,8 @@ document.getElementById("reset").addEventListener("click", () => {
   aim(data.target.value);
 });
 
+// Where the lines are not: rising ones end at the top.
+readout.classList.toggle("on-top", data.metric.falls);
 document.getElementById("interactive").hidden = false;
 document.getElementById("static").hidden = true;
 new ResizeObserver(() => {
