@@ -152,7 +152,7 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
             "overheads on the seeds with which both reached the target."
         )
         said.append(_about_intervals(comparison))
-    if any(any(column.best) for column in columns(comparison)):
+    if sum(bool(row.outcomes) for row in comparison.rows) > 1:
         said.append(_about_bold(comparison))
     if any(0 < len(row.arrivals) < len(row.outcomes) for row in comparison.rows):
         said.append("(m/n): m of n seeds reached the target, and only they count.")

@@ -131,6 +131,6 @@ def write_report(
         }
         if paper:
             write_paper(series, comparison, out / "paper")
-        names = [folder.name for folder in folders]
+        names = [folder.resolve().name for folder in folders]
         html = render_page(series, comparison, pictures, runs, names)
         return write_whole(out / "report.html", html.encode())
