@@ -71,15 +71,26 @@ def _table(
 ) -> Table:
     table = Table()
     table.add_column(title, no_wrap=True)
-    widths = [max(cell_len(column.title), _width(column)) for column in figures]
-    if sum(widths) + _FRAME * len(widths) > room:
-        widths = [_width(column) for column in figures]  # headings on several lines
+    widths = _widths(figures, room - _FRAME * len(figures))
     for column, width in zip(figures, widths, strict=True):
         table.add_column(column.title, justify="right", width=width)
     for place, label in enumerate(labels):
         cells = (_cell(column, place) for column in figures)
         table.add_row(escape(label), *cells)
     return table
+
+
+def _widths(figures: Sequence[Column], room: int) -> list[int]:
+    """Return the columns' widths: those of whole headings, for as many as have room."""
+    widths = [_width(column) for column in figures]
+    wanted = [max(cell_len(column.title), _width(column)) for column in figures]
+    left = room - sum(widths)
+    for place in sorted(range(len(widths)), key=lambda n: wanted[n] - widths[n]):
+        more = wanted[place] - widths[place]
+        if more <= left:
+            widths[place] += more
+            left -= more
+    return widths
 
 
 def _cell(column: Column, place: int) -> Text:
