@@ -23,8 +23,8 @@ _WIDEST: Final = 5.2  # inches of a single panel
 _PANEL: Final = 1.28  # inches high
 _TEXT: Final = 0.058  # inches; the width of a small character
 _RATIO: Final = 0.82  # height of a single panel's figure to its width
-_SHARE: Final = 0.55  # of that height, what the axes have at least
-_LINE: Final = 0.165  # inches from one label to the next
+_SHARE: Final = 0.68  # of that height, what the axes have at least
+_LINE: Final = 0.15  # inches from one label to the next
 _OTHERS: Final = "#D9D9D9"
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 
