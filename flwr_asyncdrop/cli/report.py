@@ -44,6 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
         metavar="LABEL",
         help="what the overheads are relative to (default: hetero-asyncdrop)",
     )
+    parser.add_argument(
+        "--paper",
+        action="store_true",
+        help="also figures as PDF and SVG, 3.3 inches wide, and a LaTeX table, in the "
+        "folder 'paper' of the report",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     target, reference = arguments.target, arguments.reference
     console = make_console()
     console.print(comparison_table(arguments.folders, target, reference))
-    page = write_report(arguments.folders, out, target=target, reference=reference)
+    page = write_report(
+        arguments.folders,
+        out,
+        target=target,
+        reference=reference,
+        paper=arguments.paper,
+    )
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
     return 0
 

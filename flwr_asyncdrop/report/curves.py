@@ -1,4 +1,4 @@
-"""The panels that show the headline metric: of one run, and of several algorithms."""
+"""Curves of the headline metric: of one run, and of several seeds as one."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.readable import byte_unit
-from flwr_asyncdrop.report.looks import Look, looks
+from flwr_asyncdrop.report.looks import Look
 from flwr_asyncdrop.report.panels import add_bytes_axis
 from flwr_asyncdrop.report.runlog import Curve, Metric, Point, RunLog
-from flwr_asyncdrop.report.series import Series
-from flwr_asyncdrop.report.style import BLUE, GREY, ORANGE, say_none
-from flwr_asyncdrop.report.target import CONTROL, Target
-from flwr_asyncdrop.report.thinning import shown
+from flwr_asyncdrop.report.style import BLUE, ORANGE, say_none
+from flwr_asyncdrop.report.thinning import MOST_BUCKETS, shown
 
-_Cost = Callable[[Point], float]
+Cost = Callable[[Point], float]
+"""What an x axis shows of a point."""
 
 _MOST_MARKERS = 60
 _ONE_RUN = Look(BLUE, "-", 1.4)
@@ -33,13 +31,13 @@ class Band:
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
-    def thinned(self) -> Self:
+    def thinned(self, buckets: int = MOST_BUCKETS) -> Self:
         """Return as many of its points as can be seen."""
-        few = shown(self.x, self.mean, self.low, self.high)
+        few = shown(self.x, self.mean, self.low, self.high, buckets=buckets)
         return type(self)(self.x[few], self.mean[few], self.low[few], self.high[few])
 
 
-def band(curves: Iterable[Curve], cost: _Cost) -> Band:
+def band(curves: Iterable[Curve], cost: Cost) -> Band:
     """Put the curves of several seeds together; `cost` is what the x axis shows.
 
     Between two evaluations a curve is taken to be straight. The band ends where the
@@ -67,8 +65,8 @@ def draw_metric(axes: Axes, log: RunLog) -> None:
     axes.set_title(f"{curve.metric.title.capitalize()}, evaluated {where}")
     axes.set_xlabel(log.time_label)
     marker = "o" if len(curve.points) <= _MOST_MARKERS else ""
-    _draw_band(axes, [curve], lambda point: point.time, _ONE_RUN, marker=marker)
-    _name_metric(axes, curve.metric)
+    draw_band(axes, [curve], lambda point: point.time, _ONE_RUN, marker=marker)
+    name_metric(axes, curve.metric)
     words = {"best": curve.best, "final": curve.final}
     if curve.best == curve.final:
         words = {"best and final": curve.best}
@@ -92,45 +90,8 @@ def draw_metric(axes: Axes, log: RunLog) -> None:
     add_bytes_axis(axes, log)
 
 
-def draw_against_time(axes: Axes, series: Sequence[Series], target: Target) -> None:
-    """Draw the metric of every series against time, and the target."""
-    log = next(log for one in series for log in one.runs.values())
-    _draw_series(axes, series, target, lambda point: point.time)
-    axes.set_xlabel(log.time_label)
-
-
-def draw_against_bytes(axes: Axes, series: Sequence[Series], target: Target) -> None:
-    """Draw the metric of every series against the bytes sent, and the target."""
-    unit, size = byte_unit(_reach(series, lambda point: point.num_bytes))
-    _draw_series(axes, series, target, lambda point: point.num_bytes / size)
-    axes.set_xlabel(f"sent and received ({unit})")
-
-
-def _draw_series(
-    axes: Axes, series: Sequence[Series], target: Target, cost: _Cost
-) -> None:
-    styles = looks(series)
-    for one in series:
-        if one.curves:
-            curves = list(one.curves.values())
-            _draw_band(axes, curves, cost, styles[one.label], label=one.label)
-    line: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (2, 2))}
-    axes.axhline(target.value, zorder=1, **line)
-    axes.annotate(
-        f"target {target.metric.text(target.value, 1)}",
-        (0, target.value),
-        xycoords=("axes fraction", "data"),
-        xytext=(3, 2),
-        textcoords="offset points",
-        fontsize="small",
-        color=GREY,
-    )
-    axes.set_xlim(0, _reach(series, cost))
-    _name_metric(axes, target.metric)
-
-
-def _draw_band(
-    axes: Axes, curves: Sequence[Curve], cost: _Cost, look: Look, **more: Any
+def draw_band(
+    axes: Axes, curves: Sequence[Curve], cost: Cost, look: Look, **more: Any
 ) -> None:
     """Draw the mean of some curves, shaded from the lowest to the highest of them."""
     line = band(curves, cost).thinned()
@@ -149,18 +110,8 @@ def _draw_band(
     )
 
 
-def _name_metric(axes: Axes, metric: Metric) -> None:
+def name_metric(axes: Axes, metric: Metric) -> None:
+    """Label the y axis with a metric."""
     axes.set_ylabel(metric.title)
     if metric.is_share:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
-def _reach(series: Sequence[Series], cost: _Cost) -> float:
-    """Return where the x axis ends: with the last that is not the slow control."""
-    ends = {
-        one.algorithm: max(cost(curve.final) for curve in one.curves.values())
-        for one in series
-        if one.curves
-    }
-    others = [end for algorithm, end in ends.items() if algorithm != CONTROL]
-    return max(others or ends.values())

@@ -14,7 +14,9 @@ FEWEST = 5
 """Seeds without which there is no interval: three say next to nothing."""
 
 _LEVEL = 0.95
-_MOST_ALL = 8  # seeds of which every resample is looked at
+MOST_ALL = 8
+"""Seeds up to which every resample is looked at."""
+
 _DRAWS = 10_000
 
 T = TypeVar("T")
@@ -47,7 +49,7 @@ def interval(seeds: Sequence[T], figure: Callable[[Sequence[T]], float]) -> Inte
     value = figure(seeds)
     if len(seeds) < FEWEST:
         return Interval(value)
-    if len(seeds) <= _MOST_ALL:
+    if len(seeds) <= MOST_ALL:
         low, high = _all_resamples(seeds, figure)
     else:
         low, high = _some_resamples(seeds, figure)

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from flwr_asyncdrop.report.curves import (
-    draw_against_bytes,
-    draw_against_time,
-    draw_metric,
-)
+from flwr_asyncdrop.report.comparison import Comparison
+from flwr_asyncdrop.report.curves import draw_metric
+from flwr_asyncdrop.report.lines import Axis, bytes_axis, draw_lines, time_axis
 from flwr_asyncdrop.report.panels import (
     draw_bytes,
     draw_levels,
@@ -25,22 +24,22 @@ from flwr_asyncdrop.report.style import GREY, save
 from flwr_asyncdrop.report.target import Target
 from flwr_asyncdrop.report.timeline import draw_timeline
 from flwr_asyncdrop.report.units import draw_units
+from flwr_asyncdrop.report.words import described
 
-# Inches: a run's picture; a column and a page of a paper.
+# Inches: a run's picture; a page of a paper; the width of a comparison.
 _WIDTH, _HEIGHT, _MORE_HEIGHT, _HEADER = 13.0, 8.6, 3.4, 0.86
-_COLUMN: Final = (3.4, 3.2)
 _PAGE: Final = (7.0, 2.5)
+_COMPARISON: Final = 6.8
 _RUN_DPI, _DPI = 140, 220
-_LEGEND_LINE: Final = 0.17
-_LONGEST_OF_TWO: Final = 20  # characters
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, and a sentence or two below it."""
+    """A PNG, a sentence or two below it, and what it shows if that says less."""
 
     path: Path
     caption: str
+    alt: str = ""
 
 
 def draw_log(log: RunLog, png: Path) -> Path:
@@ -97,40 +96,50 @@ def _facts(log: RunLog) -> Iterator[str]:
 
 
 def draw_comparison(
-    series: Sequence[Series], target: Target, out: Path
+    series: Sequence[Series], comparison: Comparison, out: Path
 ) -> list[Picture]:
-    """Draw the metric against time and against bytes, each as wide as a column."""
-    most = max(len(one.curves) for one in series)
-    lines = "mean of the seeds" if most > 1 else "one seed"
-    shade = "; shaded from the lowest to the highest seed" if most > 1 else ""
-    width, height = _COLUMN
-    columns = legend_columns([one.label for one in series])
-    lines_of_legend = -(-len(series) // columns)
-    size = (width, height + _LEGEND_LINE * max(0, lines_of_legend - 4))
+    """Draw the metric against time and against bytes."""
+    target = comparison.target
     log = next(log for one in series for log in one.runs.values())
-    shown = (
-        ("time", draw_against_time, log.time_label.removesuffix(" (s)")),
-        ("bytes", draw_against_bytes, "the bytes sent both ways"),
-    )
+    against = {
+        "time": log.time_label.removesuffix(" (s)"),
+        "bytes": "the bytes sent both ways",
+    }
     pictures = []
-    for cost, draw, words in shown:
-        png = out / f"{target.metric.name}-{cost}.png"
+    for cost, draw in comparison_figures(series, target, _COMPARISON).items():
         title = target.metric.title.capitalize()
-        caption = f"{title} against {words}: {lines}{shade}."
-        pictures.append(
-            Picture(_draw(png, size, columns, draw, series, target), caption)
-        )
+        caption = f"{title} against {against[cost]}: {over_seeds(series)}."
+        path = save(draw, out / f"{target.metric.name}-{cost}.png", dpi=_DPI)
+        pictures.append(Picture(path, caption, described(comparison, cost)))
     return pictures
 
 
-def legend_columns(labels: Sequence[str]) -> int:
-    """Return how many columns of a legend fit below a figure as wide as a column."""
-    return 2 if max(map(len, labels)) <= _LONGEST_OF_TWO else 1
+def comparison_figures(
+    series: Sequence[Series], target: Target, width: float
+) -> dict[str, Callable[[], Figure]]:
+    """Return what draws the figures of a comparison, so many inches wide."""
+
+    def drawing(axis: Axis) -> Callable[[], Figure]:
+        def figure() -> Figure:
+            made = Figure(layout="constrained")
+            draw_lines(made, series, target, axis, width)
+            return made
+
+        return figure
+
+    return {"time": drawing(time_axis(series)), "bytes": drawing(bytes_axis(series))}
+
+
+def over_seeds(series: Sequence[Series]) -> str:
+    """Say what lines and shades are."""
+    if max(len(one.curves) for one in series) > 1:
+        return "mean of the seeds; shaded from the lowest to the highest seed"
+    return "one seed"
 
 
 def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
     """Draw the timeline of a run, and the units and levels if its history has them."""
-    timeline = "Every task from dispatch to merge; the darker, the staler."
+    timeline = "Every task from dispatch to merge, coloured by its staleness."
     units = (
         "Share of each rank's updates that trained a unit. In each group, the units "
         "that the fastest ranks leave out most come first."
@@ -142,26 +151,18 @@ def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
         (bool(log.level_evaluations), "levels", draw_levels, levels),
     )
     return [
-        Picture(_draw(out / f"{name}-{label}.png", _PAGE, 0, draw, log), caption)
+        Picture(_draw(out / f"{name}-{label}.png", draw, log), caption)
         for there, name, draw, caption in shown
         if there
     ]
 
 
-def _draw(
-    png: Path,
-    size: tuple[float, float],
-    legend_columns: int,
-    panel: Callable[..., None],
-    *arguments: object,
-) -> Path:
-    """Save one panel, with a legend below it if that has columns."""
+def _draw(png: Path, panel: Callable[[Axes, RunLog], None], log: RunLog) -> Path:
+    """Save one panel, as wide as a page."""
 
     def figure() -> Figure:
-        made = Figure(figsize=size, layout="constrained")
-        panel(made.add_subplot(), *arguments)
-        if legend_columns:
-            made.legend(loc="outside lower center", ncols=legend_columns)
+        made = Figure(figsize=_PAGE, layout="constrained")
+        panel(made.add_subplot(), log)
         return made
 
     return save(figure, png, dpi=_DPI)

@@ -1,6 +1,6 @@
 """How pictures look, and how they are saved."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,13 @@ ORANGE: Final = "#E69F00"
 RED: Final = "#D55E00"
 GREY: Final = "#8A8A8A"
 INK: Final = "#222222"
+
+# Nothing that tells the time or the version of Matplotlib.
+_NO_METADATA: Final[Mapping[str, Mapping[str, None]]] = {
+    "png": {"Software": None},
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    "svg": {"Creator": None, "Date": None},
+}
 
 STYLE: Final[dict[str, Any]] = {
     "font.size": 9,
@@ -43,6 +50,8 @@ STYLE: Final[dict[str, Any]] = {
     "ytick.labelcolor": INK,
     "xtick.major.size": 3,
     "ytick.major.size": 3,
+    "pdf.fonttype": 42,  # TrueType: what venues ask for
+    "svg.hashsalt": "asyncdrop",
     "legend.frameon": True,
     "legend.framealpha": 0.85,
     "legend.edgecolor": "none",
@@ -50,14 +59,21 @@ STYLE: Final[dict[str, Any]] = {
 }
 
 
-def save(draw: Callable[[], Figure], png: Path, *, dpi: int) -> Path:
-    """Draw a figure in our style and write it, the same bytes for the same figure."""
-    png.parent.mkdir(parents=True, exist_ok=True)
+def save(
+    draw: Callable[[], Figure], path: Path, *, dpi: int, **settings: object
+) -> Path:
+    """Draw a figure in our style and write it, the same bytes for the same figure.
+
+    The suffix of `path` is the format: ``.png``, ``.pdf`` or ``.svg``. `settings` are
+    Matplotlib's, with ``_`` for the dots.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    more = {name.replace("_", "."): value for name, value in settings.items()}
     data = BytesIO()
-    with style.context(["default", STYLE]):
-        # Without the version of Matplotlib, and nothing in it tells the time.
-        draw().savefig(data, dpi=dpi, format="png", metadata={"Software": None})
-    return write_whole(png, data.getvalue())
+    kind = path.suffix.removeprefix(".")
+    with style.context(["default", {**STYLE, **more}]):
+        draw().savefig(data, dpi=dpi, format=kind, metadata=dict(_NO_METADATA[kind]))
+    return write_whole(path, data.getvalue())
 
 
 def say_none(axes: Axes, text: str) -> None:

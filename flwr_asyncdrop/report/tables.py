@@ -1,22 +1,21 @@
-"""A comparison as a table: for the terminal, in Markdown, CSV and JSON."""
+"""A comparison as a table: its columns and notes, in Markdown, CSV and JSON."""
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from rich.markup import escape
-from rich.table import Table
-
-from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
+from flwr_asyncdrop.report.best import best_costs, best_scores
+from flwr_asyncdrop.report.comparison import Comparison, Outcome, Row, Spread
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
-from flwr_asyncdrop.report.runlog import Metric
+from flwr_asyncdrop.report.runlog import Metric, Point
 
 _NONE = "N/A"
 _BYTES_PER_MB = 1e6
 
 _Cell = tuple[str, float | None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,15 @@ class Column:
     """A column: its heading, its texts, and the numbers behind them to sort by.
 
     The numbers are None where there is none, and throughout in the column of names.
+    `best` says which rows are the best in it, none in a column without winners. `key`
+    names the column whatever the target is.
     """
 
+    key: str
     title: str
     texts: tuple[str, ...]
     values: tuple[float | None, ...]
+    best: tuple[bool, ...]
 
 
 def columns(comparison: Comparison) -> tuple[Column, ...]:
@@ -39,9 +42,15 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
     target, metric = comparison.target, comparison.target.metric
     to = f"to {metric.text(target.value)}"
 
-    def column(title: str, cell: Callable[[Row], _Cell]) -> Column:
+    def column(
+        key: str,
+        title: str,
+        cell: Callable[[Row], _Cell],
+        best: tuple[bool, ...] | None = None,
+    ) -> Column:
         texts, values = zip(*map(cell, comparison.rows), strict=True)
-        return Column(title, texts, values)
+        nobody = tuple(False for _ in comparison.rows)
+        return Column(key, title, texts, values, best or nobody)
 
     def score(spread: Spread | None) -> _Cell:
         if spread is None:
@@ -65,17 +74,55 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
     def overhead(row: Row, found: Interval | None) -> _Cell:
         return beside(row, found, "+.1%")
 
+    def best(score: Callable[[Outcome], float]) -> tuple[bool, ...]:
+        return best_scores(comparison, lambda row: _by_seed(row.outcomes, score))
+
+    def cheapest(cost: Callable[[Point], float]) -> tuple[bool, ...]:
+        return best_costs(comparison, lambda row: _by_seed(row.arrivals, cost))
+
     return (
-        column("algorithm", lambda row: (row.label, None)),
-        column("seeds", _seeds),
-        column(f"{metric.extreme}. {metric.title}", lambda row: score(row.best)),
-        column(f"final {metric.title}", lambda row: score(row.final)),
-        column("beside the reference", difference),
-        column(f"s {to}", lambda row: _cost(row, row.seconds, 1)),
-        column(f"MB {to}", lambda row: _cost(row, row.num_bytes, _BYTES_PER_MB)),
-        column("time overhead", lambda row: overhead(row, row.time_overhead)),
-        column("comm. overhead", lambda row: overhead(row, row.byte_overhead)),
+        column("label", "algorithm", lambda row: (row.label, None)),
+        column("seeds", "seeds", _seeds),
+        column(
+            "best",
+            f"{metric.extreme}. {metric.title}",
+            lambda row: score(row.best),
+            best(lambda outcome: outcome.best),
+        ),
+        column(
+            "final",
+            f"final {metric.title}",
+            lambda row: score(row.final),
+            best(lambda outcome: outcome.final),
+        ),
+        column("difference", "beside the reference", difference),
+        column(
+            "seconds",
+            f"s {to}",
+            lambda row: _cost(row, row.seconds, 1),
+            cheapest(lambda point: point.time),
+        ),
+        column(
+            "bytes",
+            f"MB {to}",
+            lambda row: _cost(row, row.num_bytes, _BYTES_PER_MB),
+            cheapest(lambda point: point.num_bytes),
+        ),
+        column(
+            "time_overhead",
+            "time overhead",
+            lambda row: overhead(row, row.time_overhead),
+        ),
+        column(
+            "byte_overhead",
+            "comm. overhead",
+            lambda row: overhead(row, row.byte_overhead),
+        ),
     )
+
+
+def _by_seed(found: Mapping[int, T], number: Callable[[T], float]) -> dict[int, float]:
+    return {seed: number(each) for seed, each in found.items()}
 
 
 def _seeds(row: Row) -> _Cell:
@@ -105,6 +152,8 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
             "overheads on the seeds with which both reached the target."
         )
         said.append(_about_intervals(comparison))
+    if sum(bool(row.outcomes) for row in comparison.rows) > 1:
+        said.append(_about_bold(comparison))
     if any(0 < len(row.arrivals) < len(row.outcomes) for row in comparison.rows):
         said.append("(m/n): m of n seeds reached the target, and only they count.")
     cut_off = sum(len(row.incomplete) for row in comparison.rows)
@@ -129,6 +178,13 @@ def _about_intervals(comparison: Comparison) -> str:
     return f"No intervals: they take {FEWEST} seeds, and less is no evidence."
 
 
+def _about_bold(comparison: Comparison) -> str:
+    said = "Bold: the best of its column, of those that have it with every seed"
+    if any(len(row.outcomes) >= FEWEST for row in comparison.rows):
+        said += ", and what an interval over seeds cannot tell apart from it"
+    return f"{said}."
+
+
 def _interval_text(found: Interval, spec: str, scale: int) -> str:
     text = f"{scale * found.value:{spec}}"
     if found.low is None or found.high is None:
@@ -137,31 +193,21 @@ def _interval_text(found: Interval, spec: str, scale: int) -> str:
     return f"{text} {bounds}{'*' if found.is_clear else ''}"
 
 
-def terminal_table(comparison: Comparison) -> Table:
-    """Return the table for a terminal."""
-    caption = escape("\n".join(notes(comparison)))
-    table = Table(caption=caption, caption_justify="left")
-    parts = columns(comparison)
-    names, *figures = parts
-    # Half a label says less than a heading on two lines.
-    table.add_column(names.title, no_wrap=True)
-    for column in figures:
-        table.add_column(column.title, justify="right")
-    for texts in zip(*(column.texts for column in parts), strict=True):
-        table.add_row(*map(escape, texts))
-    return table
-
-
 def markdown(comparison: Comparison) -> str:
     """Return the table and its notes in Markdown."""
     parts = columns(comparison)
     lines = [
         [column.title for column in parts],
         ["---", *("--:" for _ in parts[1:])],
-        *zip(*(column.texts for column in parts), strict=True),
+        *zip(*map(_bold, parts), strict=True),
     ]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return f"{table}\n\n{' '.join(notes(comparison))}\n"
+
+
+def _bold(column: Column) -> list[str]:
+    cells = zip(column.texts, column.best, strict=True)
+    return [f"**{text}**" if best else text for text, best in cells]
 
 
 def json_values(comparison: Comparison) -> dict[str, Any]:

@@ -4,30 +4,19 @@ What draws is imported when it is needed: it takes the extra ``report``.
 """
 
 import json
-from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.history import read_history
-from flwr_asyncdrop.report.comparison import Comparison, compare
+from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.runlog import RunLog
-from flwr_asyncdrop.report.series import Series, read_series
+from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.storage.whole import changing, make_folder, write_whole
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from flwr_asyncdrop.report.pictures import Picture
-
-_TEMPLATE = "page.html"
-# What a page says of its runs, if they have it in common.
-_FACTS = {
-    "devices": "{} devices",
-    "in_flight": "{} in flight",
-    "partition": "partition {}",
-}
+    from flwr_asyncdrop.report.terminal import TerminalTable
 
 
 def draw_run(history: Path, png: Path) -> Path:
@@ -60,15 +49,15 @@ def draw_run(history: Path, png: Path) -> Path:
 
 def comparison_table(
     folders: Sequence[Path], target: str | float = "auto", reference: str | None = None
-) -> "Table":
-    """Compare the runs of some folders in a table for the terminal.
+) -> "TerminalTable":
+    """Compare the runs of some folders in tables for the terminal, which Rich prints.
 
     The parameters and errors are those of `write_report`.
     """
     require("rich", "report")
-    from flwr_asyncdrop.report.tables import terminal_table
+    from flwr_asyncdrop.report.terminal import TerminalTable
 
-    return terminal_table(compare(read_series(folders), target, reference))
+    return TerminalTable(compare(read_series(folders), target, reference))
 
 
 def write_report(
@@ -77,6 +66,7 @@ def write_report(
     *,
     target: str | float = "auto",
     reference: str | None = None,
+    paper: bool = False,
 ) -> Path:
     """Report on the runs of some folders: table, pictures, and a page with both.
 
@@ -95,6 +85,9 @@ def write_report(
     reference : str, optional
         The label that overheads are relative to: by default ``hetero-asyncdrop``, as
         in the paper, or the first to reach the target if that was not run.
+    paper : bool
+        Whether the folder ``paper`` of `out` gets the figures as PDF and SVG, 3.3
+        inches wide, and ``table.tex``, for LaTeX with the package booktabs.
 
     Returns
     -------
@@ -114,6 +107,8 @@ def write_report(
     """
     for module in ("matplotlib", "jinja2", "rich"):
         require(module, "report")
+    from flwr_asyncdrop.report.page import render_page
+    from flwr_asyncdrop.report.paper import write_paper
     from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
     from flwr_asyncdrop.report.tables import csv_text, json_values, markdown
 
@@ -128,71 +123,14 @@ def write_report(
     with changing(out):
         for name, text in texts.items():
             write_whole(out / name, text.encode())
-        pictures = draw_comparison(series, comparison.target, out)
+        pictures = draw_comparison(series, comparison, out)
         runs = {
             one.label: draw_fleet(next(iter(one.runs.values())), one.label, out)
             for one in series
             if one.runs
         }
-        html = _render_page(series, comparison, pictures, runs)
+        if paper:
+            write_paper(series, comparison, out / "paper")
+        names = [folder.resolve().name for folder in folders]
+        html = render_page(series, comparison, pictures, runs, names)
         return write_whole(out / "report.html", html.encode())
-
-
-def _render_page(
-    series: Sequence[Series],
-    comparison: Comparison,
-    pictures: Sequence["Picture"],
-    runs: Mapping[str, Sequence["Picture"]],
-) -> str:
-    """Return a page that needs nothing else; `runs` has pictures by label."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    from flwr_asyncdrop.report.tables import columns, notes
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    return environment.get_template(_TEMPLATE).render(
-        title=_title(series),
-        metric=comparison.target.metric.title.capitalize(),
-        facts=list(_facts(series)),
-        columns=columns(comparison),
-        reference=comparison.reference,
-        notes=notes(comparison),
-        figures=_inlined(pictures),
-        runs={label: _inlined(of_run) for label, of_run in runs.items()},
-    )
-
-
-def _inlined(pictures: Sequence["Picture"]) -> list[dict[str, str]]:
-    found = []
-    for picture in pictures:
-        data = b64encode(picture.path.read_bytes()).decode()
-        source = f"data:image/png;base64,{data}"
-        found.append({"source": source, "caption": picture.caption})
-    return found
-
-
-def _title(series: Sequence[Series]) -> str:
-    names = [_common(series, name) for name in ("dataset", "model")]
-    task = " with ".join(name for name in names if name is not None)
-    labels = f"{len(series)} algorithms" if len(series) > 1 else series[0].label
-    return f"{labels} on {task}" if task else labels
-
-
-def _facts(series: Sequence[Series]) -> Iterator[str]:
-    for name, text in _FACTS.items():
-        if value := _common(series, name):
-            yield text.format(value)
-    yield f"{sum(len(one.runs) for one in series)} runs"
-
-
-def _common(series: Sequence[Series], name: str) -> str | None:
-    """Return a fact if it is the same in all complete runs."""
-    logs = [log for one in series for log in one.runs.values()]
-    values = {str(log.fact(name)) for log in logs if log.fact(name) is not None}
-    return values.pop() if len(values) == 1 else None

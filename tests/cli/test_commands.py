@@ -299,13 +299,14 @@ def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
     run = tmp_path / "fedavg" / "seed-0"
     assert main(["simulate", "--algo=fedavg", *SMALL, *FLEET, f"--out={run}"]) == 0
     capsys.readouterr()
-    assert main(["report", str(tmp_path), "--target=0.01"]) == 0
+    assert main(["report", str(tmp_path), "--target=0.01", "--paper"]) == 0
     shown = capsys.readouterr().out
     assert "fedavg" in shown
     assert "s to 1.00%" in " ".join(shown.split())
     page = tmp_path / "report" / "report.html"
     assert str(page) in shown
     assert page.read_text().startswith("<!doctype html>")
+    assert (page.parent / "paper" / "table.tex").exists()
 
     assert main(["report", str(tmp_path / "fedavg" / "nothing")]) == 2
     assert capsys.readouterr().err.startswith("asyncdrop: ")

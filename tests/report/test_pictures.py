@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report import draw_run
 from flwr_asyncdrop.report.curves import draw_metric
-from flwr_asyncdrop.report.pictures import compose, legend_columns
+from flwr_asyncdrop.report.pictures import compose
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.timeline import draw_timeline, stack, window
 
@@ -226,8 +226,3 @@ def test_stacked_intervals_overlap_nowhere_and_use_the_fewest_rows(intervals):
         assert len(set(open_rows)) == len(open_rows)
         at_once.append(len(open_rows))
     assert max(rows, default=-1) + 1 == max(at_once)
-
-
-def test_long_labels_get_a_line_of_the_legend_each():
-    assert legend_columns(["fedavg", "layerwise-asyncdrop"]) == 2
-    assert legend_columns(["fedavg", "asyncdrop-plus,drop-rate=0.45"]) == 1

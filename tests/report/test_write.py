@@ -1,11 +1,18 @@
+import html
 import json
 import re
 from html.parser import HTMLParser
+from random import Random
 
 import pytest
 
 from flwr_asyncdrop.report import comparison_table, write_report
-from tests.report.histories import history, write
+from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.pagedata import embedded, page_data
+from flwr_asyncdrop.report.paper import latex
+from flwr_asyncdrop.report.provenance import what_made
+from flwr_asyncdrop.report.series import read_series
+from tests.report.histories import history, series, write
 
 WALL = {"wall": {"seconds": 0.0}}
 
@@ -13,7 +20,7 @@ WALL = {"wall": {"seconds": 0.0}}
 class Page(HTMLParser):
     """Notes what a page has, and checks that its tags are balanced."""
 
-    VOID = frozenset({"meta", "img", "link", "br"})
+    VOID = frozenset({"meta", "img", "link", "br", "wbr", "input"})
 
     def __init__(self, text):
         super().__init__()
@@ -24,6 +31,8 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs):
         if tag == "img":
             self.images.append(dict(attrs)["src"])
+        if tag == "td":
+            self.cells.append("")
         if tag not in self.VOID:
             self._open.append(tag)
 
@@ -32,7 +41,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         if self._open and self._open[-1] == "td":
-            self.cells.append(data)
+            self.cells[-1] += data
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +92,112 @@ def test_the_page_is_complete_in_itself(page):
     assert len(parsed.images) == 6
     assert all(src.startswith("data:image/png;base64,") for src in parsed.images)
     assert not re.search(r"https?:|<link|@import|url\(", text)
+    assert "default-src 'none'" in text
+
+
+def test_labels_end_no_script_and_become_no_markup(tmp_path):
+    label = "fedbuff,x=<,script><!--,\u2028'"
+    for name in (label, "fedavg"):
+        write(tmp_path / name / "seed-0", history(name, 0, [0.2, 0.6]))
+    page = write_report([tmp_path], tmp_path / "report").read_text()
+    Page(page)
+    found = re.search(r'<script type="application/json" id="data">(.*?)<', page, re.S)
+    data = json.loads(found[1])
+    assert label in [row["label"] for row in data["rows"]]
+    assert "<!--" not in page
+    text = embedded({"</script>": "<b>&"})
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"</script>": "<b>&"}
+
+
+def test_pictures_say_what_is_to_be_seen(page):
+    text = html.unescape(page.read_text())
+    assert 'alt="Accuracy against time: fedbuff reaches 50.00% after 20.0 s' in text
+    assert "asyncdrop,alpha<1 reaches 50.00% after 20.0 s and ends at 70.00%." in text
+    assert "reaches 50.00% after 20.0 MB" in text
+
+
+def test_the_page_says_what_made_it(tmp_path):
+    for rate, seed in ((0.1, 0), (0.1, 1), (0.2, 0)):
+        label = f"asyncdrop,drop-rate={rate}"
+        config = {"algo": "asyncdrop", "drop-rate": rate, "trace": "", "scale": False}
+        lines = history(label, seed, [0.5], **config)
+        lines[0]["wall"] |= {"flwr": "1.41.0", "gpu": False}
+        write(tmp_path / "mine" / label / f"seed-{seed}", lines)
+    runs = read_series([tmp_path])
+    made = what_made(runs, compare(runs, 0.5), ["mine"])
+    assert made.facts == (
+        ("seeds of asyncdrop,drop-rate=0.1", "0, 1"),
+        ("seeds of asyncdrop,drop-rate=0.2", "0"),
+        ("flwr", "1.41.0"),
+        ("gpu", "no"),
+    )
+    assert made.differing == ("drop-rate",)
+    assert made.variants == {
+        "asyncdrop,drop-rate=0.1": ("0.1",),
+        "asyncdrop,drop-rate=0.2": ("0.2",),
+    }
+    assert dict(made.common) == {
+        "devices": "8",
+        "dataset": "digits",
+        "clock": "virtual",
+        "trace": "its own default",
+        "scale": "False",
+    }
+    first, _, report = made.commands
+    assert first.startswith("for seed in 0 1; do asyncdrop simulate --devices=8 ")
+    assert "--algo=asyncdrop --drop-rate=0.1 --no-scale" in first
+    assert first.endswith('--out=again/asyncdrop,drop-rate=0.1/seed-"$seed"; done')
+    assert report == (
+        "asyncdrop report mine --target=0.5 --reference=asyncdrop,drop-rate=0.1"
+    )
+
+
+def test_ten_algorithms_with_five_seeds_fit_into_two_megabytes():
+    noise = Random(0)  # noqa: S311
+    rising = [0.9 * (1 - 0.99**place) for place in range(2000)]
+    values = [round(max(0, value + noise.gauss(0, 0.02)), 4) for value in rising]
+    runs = [
+        series(name, dict.fromkeys(range(5), values))
+        for name in [f"asyncdrop,alpha=0.{n}" for n in range(10)]
+    ]
+    assert len(page_data(runs, compare(runs, 0.5))) < 1_200_000
+
+
+def test_a_paper_gets_vector_figures_and_latex(results, tmp_path):
+    write_report([results], tmp_path / "a", target=0.5, paper=True)
+    write_report([results], tmp_path / "b", target=0.5, paper=True)
+    files = {path.name: path for path in (tmp_path / "a" / "paper").iterdir()}
+    names = [f"accuracy-{cost}" for cost in ("bytes", "time")]
+    assert set(files) == {
+        *(f"{name}.{kind}" for name in names for kind in ("pdf", "svg")),
+        "table.tex",
+    }
+    for name, path in files.items():
+        assert path.read_bytes() == (tmp_path / "b" / "paper" / name).read_bytes()
+    box = re.search(
+        rb"/MediaBox \[ 0 0 ([\d.]+) ", files["accuracy-time.pdf"].read_bytes()
+    )
+    assert float(box[1]) == pytest.approx(3.3 * 72, abs=0.5)
+    assert b"/Type3" not in files["accuracy-time.pdf"].read_bytes()
+    width = re.search(r'width="([\d.]+)pt"', files["accuracy-time.svg"].read_text())
+    assert float(width[1]) == pytest.approx(3.3 * 72, abs=0.5)
+
+
+def test_latex_by_hand():
+    runs = [
+        series("fedbuff_x,y=1%", {0: [0.25, 0.5]}),
+        series("hetero-asyncdrop", {seed: [0.5, 0.75] for seed in range(5)}),
+        series("fedavg", {seed: [0.25, 0.5] for seed in range(5)}),
+    ]
+    text = latex(compare(runs, 0.5))
+    lines = text.splitlines()
+    assert "\\toprule" in lines
+    assert any(line.startswith("fedbuff\\_x,y=1\\% & 1 & 50.00 & ") for line in lines)
+    assert " & $-$25.00 & 20.0 & 20.0 & +100.0\\% & +100.0\\% \\\\" in text
+    assert "\\textbf{75.00 $\\pm$ 0.00}" in text
+    assert "\\shortstack[r]{$-$25.00 \\\\ {[}$-$25.00, $-$25.00]{*}} & 20.0 & " in text
+    assert text.count("{") == text.count("}")
 
 
 def test_the_page_has_the_table_and_escapes_labels(page):
@@ -101,5 +216,5 @@ def test_the_same_runs_give_the_same_report(page, results, tmp_path):
 
 def test_the_terminals_table_goes_by_the_same_target(results):
     table = comparison_table([results], target=0.5, reference="fedbuff")
-    assert table.row_count == 2
-    assert "The reference is fedbuff" in table.caption
+    assert table.columns[0].texts == ("fedbuff", "asyncdrop,alpha<1")
+    assert any("The reference is fedbuff" in note for note in table.notes)

@@ -1,0 +1,77 @@
+// Numbers, written and put together as the report does it itself.
+
+// A decimal of so many digits; ties go to the even digit.
+function fixed(number, digits) {
+  const size = Math.abs(number);
+  let text = size.toFixed(digits);
+  const isTie = (size * 2 ** (digits + 1)) % 2 === 1;
+  if (isTie && Number(text.at(-1)) % 2 === 1) {
+    text = (size - 0.5 * 10 ** -digits).toFixed(digits);
+  }
+  return (number < 0 || Object.is(number, -0) ? "-" : "") + text;
+}
+
+function signed(number, digits) {
+  const text = fixed(number, digits);
+  return text.startsWith("-") ? text : `+${text}`;
+}
+
+function grouped(text) {
+  const [whole, ...rest] = text.split(".");
+  return [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...rest].join(".");
+}
+
+function sum(numbers) {
+  return numbers.reduce((total, number) => total + number, 0);
+}
+
+function mean(numbers) {
+  return sum(numbers) / numbers.length;
+}
+
+function metricText(value, digits = 2) {
+  return data.metric.share
+    ? `${fixed(100 * value, digits)}%`
+    : String(Number(value.toPrecision(4)));
+}
+
+function goodness(value) {
+  return data.metric.falls ? -value : value;
+}
+
+// A figure of some seeds with its 95 % bootstrap interval over all resamples.
+// Without bounds of too few seeds, and of so many that resamples would be drawn.
+function interval(seeds, figure) {
+  const value = figure(seeds);
+  const count = seeds.length;
+  if (count < data.fewest || count > data.mostAll) return { value };
+  const factorials = [1];
+  for (let n = 1; n <= count; n += 1) factorials.push(n * factorials[n - 1]);
+  const found = [];
+  (function choose(place, chosen, ways) {
+    if (chosen.length === count) {
+      found.push([figure(chosen), ways]);
+    } else if (place < count) {
+      const drawn = [...chosen];
+      for (let times = 0; drawn.length <= count; times += 1) {
+        choose(place + 1, [...drawn], ways / factorials[times]);
+        drawn.push(seeds[place]);
+      }
+    }
+  })(0, [], factorials[count]);
+  found.sort((a, b) => a[0] - b[0]);
+  const bound = (share) => {
+    let ways = 0;
+    for (const [each, more] of found) {
+      ways += more;
+      // Ways are whole but for the rounding of their quotients.
+      if (Math.round(ways * 1e6) / 1e6 / count ** count >= share) return each;
+    }
+    return found.at(-1)[0];
+  };
+  return { value, low: bound((1 - 0.95) / 2), high: bound((1 + 0.95) / 2) };
+}
+
+function isClear(found) {
+  return found.low !== undefined && (found.low > 0 || found.high < 0);
+}

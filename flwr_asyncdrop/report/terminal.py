@@ -1,0 +1,98 @@
+"""A comparison for a terminal, however narrow: no cell of figures is ever wrapped."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from flwr_asyncdrop.report.comparison import Comparison
+from flwr_asyncdrop.report.labels import folded
+from flwr_asyncdrop.report.tables import Column, columns, notes
+
+_FRAME = 3  # a column's line and the blanks beside its text
+_SHORTEST_LABEL = 12
+
+
+class TerminalTable:
+    """The table of a comparison, as several tables where one would be too wide.
+
+    Each of them has the labels. Labels go on several lines, after their commas, if they
+    leave no room for the widest column; figures never do.
+    """
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.columns = columns(comparison)
+        self.notes = notes(comparison)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        """Fit the tables into the width of the console."""
+        yield from self.tables(options.max_width)
+        for note in self.notes:
+            yield Text(note)
+
+    def tables(self, width: int) -> Iterator[Table]:
+        """Return the tables for so many columns of characters."""
+        names, *figures = self.columns
+        widest = max(_width(column) for column in figures)
+        room = max(width - 1 - _FRAME - widest - _FRAME, _SHORTEST_LABEL)
+        labels = [folded(label, room, cell_len) for label in names.texts]
+        lines = [line for label in labels for line in label.split("\n")]
+        taken = max(map(cell_len, [*lines, names.title])) + _FRAME + 1
+        for part in _parts(figures, width - taken):
+            yield _table(names.title, labels, part, width - taken)
+
+
+def _width(column: Column) -> int:
+    """Return the width in which a column's cells are whole, and its heading's words."""
+    return max(map(cell_len, [*column.title.split(), *column.texts]))
+
+
+def _parts(figures: Sequence[Column], room: int) -> Iterator[list[Column]]:
+    """Deal the columns to as few tables as have room for them, in their order."""
+    part: list[Column] = []
+    left = room
+    for column in figures:
+        needed = _width(column) + _FRAME
+        if part and needed > left:
+            yield part
+            part, left = [], room
+        part.append(column)
+        left -= needed
+    yield part
+
+
+def _table(
+    title: str, labels: Sequence[str], figures: Sequence[Column], room: int
+) -> Table:
+    table = Table()
+    table.add_column(title, no_wrap=True)
+    widths = _widths(figures, room - _FRAME * len(figures))
+    for column, width in zip(figures, widths, strict=True):
+        table.add_column(column.title, justify="right", width=width)
+    for place, label in enumerate(labels):
+        cells = (_cell(column, place) for column in figures)
+        table.add_row(escape(label), *cells)
+    return table
+
+
+def _widths(figures: Sequence[Column], room: int) -> list[int]:
+    """Return the columns' widths: those of whole headings, for as many as have room."""
+    widths = [_width(column) for column in figures]
+    wanted = [max(cell_len(column.title), _width(column)) for column in figures]
+    left = room - sum(widths)
+    for place in sorted(range(len(widths)), key=lambda n: wanted[n] - widths[n]):
+        more = wanted[place] - widths[place]
+        if more <= left:
+            widths[place] += more
+            left -= more
+    return widths
+
+
+def _cell(column: Column, place: int) -> Text:
+    style = "bold" if column.best[place] else ""
+    return Text(column.texts[place], style=style, no_wrap=True)

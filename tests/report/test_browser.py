@@ -1,0 +1,230 @@
+"""The page in a real browser: it takes Playwright and a Chromium on the path."""
+
+import shutil
+from itertools import pairwise
+
+import pytest
+
+from flwr_asyncdrop.report import write_report
+from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.report.tables import columns
+from tests.report.histories import history, write
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+
+BAD = "fedbuff,x=<img src=x onerror=alert(1)>,y=0.0000000001,z=trimmed-mean"
+RUNS = {
+    "fedavg": [0.1, 0.15, 0.25, 0.3, 0.45, 0.5, 0.55, 0.6],
+    BAD: [0.2, 0.5, 0.6, 0.7],
+    "hetero-asyncdrop": [0.3, 0.55, 0.7, 0.8],
+    "asyncdrop": [0.28, 0.56, 0.72, 0.76],
+}
+TARGET = 0.5
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    out = tmp_path_factory.mktemp("results")
+    for place, (label, values) in enumerate(RUNS.items()):
+        for seed in range(5):
+            shift = 0.07 * ((seed * 3 + place) % 5 - 2) / 2
+            lines = history(
+                label,
+                seed,
+                [value + shift for value in values],
+                megabytes_per_second=0.37 + 0.11 * place + 0.05 * seed,
+            )
+            write(out / label / f"seed-{seed}", lines)
+    return out
+
+
+@pytest.fixture(scope="module")
+def url(results, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    return write_report([results], out, target=TARGET).as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        found = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, url):
+    """Return what opens the page, and check that it was quiet to the end."""
+    noise, contexts = [], []
+
+    def requested(request):
+        if request.url != url and not request.url.startswith("data:"):
+            noise.append(request.url)
+
+    def opener(width=1024, scheme="light", **more):
+        viewport = {"width": width, "height": 800}
+        context = browser.new_context(viewport=viewport, color_scheme=scheme, **more)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(5000)
+        page.on("console", lambda message: noise.append(message.text))
+        page.on("pageerror", lambda error: noise.append(str(error)))
+        page.on("dialog", lambda dialog: noise.append(dialog.message))
+        page.on("request", requested)
+        page.goto(url)
+        return page
+
+    yield opener
+    for context in contexts:
+        context.close()
+    assert noise == []
+
+
+def cells(page, key, what):
+    """Return a property of the cells of a column, in the order of the lines."""
+    return page.evaluate(
+        f"""() => {{
+            const headings = [...document.querySelectorAll("th[data-key]")];
+            const place = headings.findIndex((each) => each.dataset.key === "{key}");
+            const lines = [...document.querySelectorAll("#results tbody tr")];
+            return lines.map((line) => line.cells[place].{what});
+        }}"""
+    )
+
+
+def texts(page, key):
+    return cells(page, key, "textContent")
+
+
+def bold(page, key):
+    return cells(page, key, "classList.contains('best')")
+
+
+def x_label(page):
+    return page.locator("#plot .axes > text").all_text_contents()[-2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1024, 1920])
+def test_it_fits_and_does_what_it_is_told(opened, width, scheme):
+    page = opened(width, scheme)
+    wide = "[document.documentElement.scrollWidth, innerWidth]"
+    content, screen = page.evaluate(wide)
+    assert content <= screen
+    lines = page.locator("#plot .series")
+    assert lines.count() == len(RUNS)
+    button = page.get_by_role("button", name="hetero-asyncdrop")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert lines.count() == len(RUNS) - 1
+    page.get_by_role("radio", name="bytes").check()
+    assert x_label(page) == "sent and received (MB)"
+    page.get_by_role("radio", name="updates").check()
+    assert x_label(page) == "updates merged"
+    page.locator("#target").fill("60")
+    assert page.locator("#plot .target text").text_content() == "target 60.00%"
+    page.get_by_text("What made it").scroll_into_view_if_needed()
+    for summary in page.locator("summary").all():
+        summary.click()
+    content, screen = page.evaluate(wide)
+    assert content <= screen
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_labels_beside_the_lines_do_not_overlap(opened):
+    page = opened(1024)
+    boxes = [each.bounding_box() for each in page.locator("#plot .label text").all()]
+    assert len(boxes) == len(RUNS)
+    boxes.sort(key=lambda box: box["y"])
+    for above, below in pairwise(boxes):
+        assert below["y"] - above["y"] >= 14
+    assert all(box["x"] + box["width"] <= 1024 for box in boxes)
+
+
+@pytest.mark.parametrize("target", [0.2, 0.4321, 0.56, 0.62, 0.7777, 0.99, TARGET])
+def test_the_table_follows_the_target_as_the_report_would(opened, results, target):
+    page = opened()
+    page.locator("#target").fill("1")
+    page.locator("#target").fill(str(100 * target))
+    table = compare(read_series([results]), target, "hetero-asyncdrop")
+    for column in columns(table):
+        assert texts(page, column.key) == list(column.texts)
+        assert bold(page, column.key) == list(column.best)
+        heading = page.locator(f"th[data-key={column.key}]")
+        assert heading.text_content().strip() == column.title
+    assert page.locator("#moved").is_visible() == (target != TARGET)
+
+
+def test_a_target_that_makes_no_sense_changes_nothing(opened):
+    page = opened()
+    before = texts(page, "seconds")
+    for text in ("", "0", "101", "-3"):
+        page.locator("#target").fill(text)
+        assert page.locator("#target").get_attribute("aria-invalid") == "true"
+        assert texts(page, "seconds") == before
+    page.locator("#reset").click()
+    assert page.locator("#target").input_value() == "50"
+    assert page.locator("#target").get_attribute("aria-invalid") == "false"
+
+
+def test_the_keyboard_does_it_all(opened):
+    page = opened()
+    page.get_by_role("button", name="fedavg").focus()
+    page.keyboard.press("Space")
+    assert page.locator("#plot .series").count() == len(RUNS) - 1
+    page.locator("#plot").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    for _ in range(25):
+        page.keyboard.press("ArrowRight")
+    # Half of the 40 s that are left: the second evaluation, the mean of five seeds.
+    spoken = page.locator("#spoken").text_content()
+    assert spoken.startswith("20.0 s: asyncdrop: 56.00% (49.00% to 63.00%)")
+    assert page.locator("#readout").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#readout").is_hidden()
+
+
+def test_the_pointer_shows_values_and_labels_as_text(opened):
+    page = opened()
+    page.locator("#plot").hover(position={"x": 150, "y": 100})
+    assert BAD in page.locator("#readout").text_content()
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_the_plot_says_what_is_to_be_seen(opened):
+    page = opened()
+    said = page.locator("#plot").get_attribute("aria-label")
+    assert said.startswith("accuracy against time: fedavg reaches 50.00% after ")
+    assert "hetero-asyncdrop reaches 50.00% after" in said
+    assert "ends at 80.00%." in said
+
+
+def test_a_click_on_a_heading_sorts(opened):
+    page = opened()
+    page.get_by_role("button", name="final accuracy").click()
+    assert texts(page, "label")[0] == "fedavg"
+    page.get_by_role("button", name="final accuracy").click()
+    assert texts(page, "label")[0] == "hetero-asyncdrop"
+
+
+def test_without_a_script_picture_and_table_remain(opened):
+    page = opened(java_script_enabled=False)
+    assert page.locator("#static img").first.is_visible()
+    assert page.locator("#interactive").is_hidden()
+    assert page.locator("#results tbody tr").count() == len(RUNS)
+
+
+def test_what_is_printed_has_the_plot_and_no_controls(opened):
+    page = opened()
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.locator("#plot").is_visible()
+    assert page.locator(".controls").is_hidden()
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == "rgb(255, 255, 255)"

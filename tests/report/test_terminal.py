@@ -1,0 +1,91 @@
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.terminal import TerminalTable
+from tests.report.histories import series
+
+LONG = "hetero-asyncdrop,drop-rate=0.45,combine=trimmed-mean,server-lr=0.0005"
+NAMES = [
+    "fedavg",
+    "async-fedavg",
+    "async-weighted",
+    "async-fedprox",
+    "async-fjord",
+    "fedbuff",
+    "fedbuff-wait",
+    "asyncdrop",
+    LONG,
+    "asyncdrop-plus",
+]
+
+
+def comparison(num_seeds):
+    runs = [
+        series(
+            name,
+            {
+                seed: [0.1, 0.5123 + 0.0431 * place + 0.0137 * (seed * place % 3)]
+                for seed in range(num_seeds)
+            },
+            megabytes_per_second=123.4,
+        )
+        for place, name in enumerate(NAMES)
+    ]
+    return compare(runs, target=0.6)
+
+
+def printed(table, width):
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(table)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3, 5])
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_every_figure_stands_whole_in_a_cell_of_its_own(width, num_seeds):
+    table = TerminalTable(comparison(num_seeds))
+    text = printed(table, width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    cells = [
+        cell.strip()
+        for line in lines
+        if line.startswith("│")
+        for cell in line.split("│")[2:-1]
+    ]
+    figures = [each for column in table.columns[1:] for each in column.texts]
+    assert sorted(filter(None, cells)) == sorted(figures)
+    for column in table.columns:
+        assert all(word in text for word in column.title.split())
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_labels_are_whole_or_folded_after_a_comma(width):
+    text = printed(TerminalTable(comparison(5)), width)
+    parts = re.split(r"(?<=,)", LONG)
+    firsts = [line.split("│")[1] for line in text.splitlines() if line.startswith("│")]
+    assert all(any(part in first for first in firsts) for part in parts)
+    assert "…" not in text
+
+
+def test_a_wide_terminal_has_one_table_and_a_narrow_one_some():
+    table = TerminalTable(comparison(3))
+    assert len(list(table.tables(220))) == 1
+    assert len(list(table.tables(80))) > 1
+
+
+def test_the_notes_come_last_and_markup_in_labels_is_text():
+    runs = [series("fedbuff[bold]", {0: [0.5]}), series("fedavg", {0: [0.6]})]
+    text = printed(TerminalTable(compare(runs)), 100)
+    assert "fedbuff[bold]" in text
+    assert text.rstrip().endswith("with every seed.")
+
+
+def test_the_best_is_bold():
+    (table,) = TerminalTable(comparison(1)).tables(300)
+    styles = [cell.style for cell in table.columns[2].cells]
+    assert styles == [*[""] * 9, "bold"]
