@@ -30,6 +30,11 @@ TEMPLATES = {
 
 # What is both a module and the name of a project on a package index.
 _NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_]{0,38}[A-Za-z0-9])?")
+# Flower would build another environment, and simulate two devices.
+_RUN = (
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream "
+    '--federation-config "num-supernodes=10 client-resources-num-cpus=1"'
+)
 _OWN_FOLDERS = ("tests",)
 
 
@@ -61,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"made a Flower project in {folder}; next:\n"
         f"cd {shlex.quote(str(folder))} && pip install -e '.[dev]'\n"
         "pytest\n"
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream\n"
+        f"{_RUN}\n"
     )
     return 0
 

@@ -71,7 +71,8 @@ def test_the_last_lines_can_be_pasted(tmp_path, capsys):
     assert commands == [
         f"cd '{folder}' && pip install -e '.[dev]'",
         "pytest",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream "
+        '--federation-config "num-supernodes=10 client-resources-num-cpus=1"',
     ]
     assert (folder / "my_net" / "task.py").exists()
     assert "my-net" in (folder / "README.md").read_text()
@@ -160,7 +161,8 @@ def test_every_template_is_a_file_of_the_project():
 def test_flower_runs_it(project):
     script = str(ROOT / "scripts" / "flwr_run.py")
     settings = ["--run-config", "num-server-rounds=3"]
-    nodes = ["--federation-config", "client-resources-num-cpus=1"]
+    resources = "num-supernodes=10 client-resources-num-cpus=1"
+    nodes = ["--federation-config", resources]
     done = run_engine([script, str(project), *settings, *nodes], ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "update 24/24" in done.stdout + done.stderr
