@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from uuid import uuid4
@@ -71,6 +73,9 @@ class WandbTracker(Tracker):
 
     def resume(self, place: StateDict, update: int, began: float) -> StateDict:
         """Continue the run with its id, from the points that it has."""
+        # The library names a folder by the second, and would write into it again.
+        while any(self._folder.glob(f"wandb/*-{_this_second()}-{place['id']}")):
+            time.sleep(0.1)
         self._open(place["id"], began, None)
         if self._written.exists():
             self._last = json.loads(self._written.read_text(encoding="utf-8"))
@@ -130,3 +135,7 @@ class WandbTracker(Tracker):
             self._folder / "wandb",
         )
         return "offline"
+
+
+def _this_second() -> str:
+    return datetime.now().astimezone().strftime("%Y%m%d_%H%M%S")

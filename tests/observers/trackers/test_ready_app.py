@@ -1,5 +1,7 @@
 """The ready app with ``track``: each tool reads back what the history has."""
 
+import json
+import logging
 import warnings
 from importlib.util import find_spec
 
@@ -8,9 +10,16 @@ import pytest
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import ConfigError, Interrupted
+from flwr_asyncdrop.observers import (
+    MlflowTracker,
+    TensorBoardTracker,
+    WandbTracker,
+)
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.simulation import LocalGrid
+from scripts.flwr_run import free_ports
 from tests.observers.trackers.readers import READERS, TOOLS, mlflow_runs
 
 SMALL = {
@@ -173,3 +182,61 @@ def test_a_run_that_replaces_another_has_its_own_points(tool, untracked, tmp_pat
 def test_a_tool_that_is_unknown_or_twice(text):
     with pytest.raises(ConfigError, match=r"track='.*' must be some of tensorboard"):
         RunConfig.parse({"track": text})
+
+
+BUILD = {
+    "tensorboard": lambda out: TensorBoardTracker(out / "tensorboard"),
+    "mlflow": lambda out: MlflowTracker(uri=f"sqlite:///{out}/mlruns/mlflow.db"),
+    "wandb": lambda out: WandbTracker(folder=out),
+}
+
+
+def test_what_is_done_again_and_differs_stands_there_once(tool, tmp_path):
+    """On the wall clock a run that resumes is not the one that was cut off.
+
+    TensorBoard's file is cut off, too. The others delete nothing.
+    """
+
+    def after(updates):
+        state = RunState.start_from({}, seed=0)
+        state.updates, state.time = updates, float(updates)
+        return state
+
+    first = BUILD[tool](tmp_path)
+    first.on_start(after(0))
+    first.on_round(after(2), 1)
+    saved = json.loads(json.dumps(first.state_dict()))
+    first.on_round(after(4), 200)
+    first.on_interrupt(after(4))
+    second = BUILD[tool](tmp_path)
+    second.load_state_dict(saved)
+    second.on_resume(after(2))
+    second.on_round(after(4), 2)
+    second.on_round(after(6), 3)
+    second.on_end(after(6))
+    points = READERS[tool](tmp_path)[0]["total/rounds"]
+    there = 2 if tool == "tensorboard" else 200
+    assert [(step, value) for step, _, value in points] == [(2, 1), (4, there), (6, 3)]
+
+
+def test_a_server_that_is_not_there_ends_no_run(tmp_path, monkeypatch, caplog):
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_ports(1)[0]}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    out = tmp_path / "run"
+    with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
+        history = run({"out-dir": str(out), "track": "mlflow", "num-rounds": 1})
+    assert history[-1]["event"] == "end"
+    assert not (out / "mlruns").exists()
+    said = [r.getMessage() for r in caplog.records if "MLflow" in r.getMessage()]
+    assert len(said) == 1
+    assert "MLflow gets no more points" in said[0]
+
+
+def test_nobody_who_is_logged_in_is_told(tmp_path, caplog):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
+        run({"out-dir": str(tmp_path / "run"), "track": "wandb", "num-rounds": 1})
+    said = [r.getMessage() for r in caplog.records if "logged in" in r.getMessage()]
+    assert len(said) == 1
+    assert str(tmp_path / "run" / "wandb") in said[0]
