@@ -176,6 +176,8 @@ class Tracker(Callback):
     def _finish(self, state: RunState, outcome: Outcome) -> None:
         summary = {"updates": float(state.updates), **_totals(state)}
         at = self._began + state.time
+        # A run that resumes goes on from here, without this end.
+        self._guard(self._note_place)
         self._guard(self.finish, summary, state.updates, at, outcome)
         self._broken = True  # it is over
 

@@ -6,6 +6,7 @@ the settings. Seconds count from the first point of all.
 
 import json
 import struct
+import time
 from collections import defaultdict
 
 TOOLS = ("tensorboard", "mlflow", "wandb")
@@ -58,7 +59,7 @@ def mlflow_runs(out):
 def wandb(out):
     points, settings = defaultdict(list), {}
     for path in sorted(out.glob("wandb/offline-run-*/*.wandb")):
-        for record in wandb_records(path):
+        for record in finished(path):
             for item in record.run.config.update:
                 settings[item.key] = json.loads(item.value_json)
             row = {
@@ -69,6 +70,16 @@ def wandb(out):
                 if not name.startswith("_"):
                     points[name].append((row["update"], row["seconds"], row[name]))
     return from_the_first(points), settings
+
+
+def finished(path):
+    """Return the records of a file: `finish` may return before the last is there."""
+    for _ in range(100):
+        records = list(wandb_records(path))
+        if records and records[-1].WhichOneof("record_type") == "exit":
+            return records
+        time.sleep(0.1)
+    raise AssertionError(f"{path} has no end")
 
 
 def wandb_records(path):

@@ -238,6 +238,17 @@ class TestTensorBoard:
             again.on_resume(state_of(updates=1))
         assert "has lost points of this run" in caplog.text
 
+    def test_a_checkpoint_after_the_end_has_all_points_but_the_end(self, tmp_path):
+        """Whichever of two callbacks hears first that a run ends early."""
+        tracker = TensorBoardTracker(tmp_path)
+        tracker.on_start(state_of())
+        tracker.on_round(state_of(updates=2, time=5.0), 1)
+        (file,) = tmp_path.iterdir()
+        length = file.stat().st_size
+        tracker.on_end(state_of(updates=3, time=6.0, ended="timeout"))
+        assert file.stat().st_size > length
+        assert tracker.state_dict()["place"]["files"] == {file.name: length}
+
     def test_files_of_others_stay_when_a_run_resumes(self, tmp_path):
         tracker = TensorBoardTracker(tmp_path)
         tracker.on_start(state_of())
