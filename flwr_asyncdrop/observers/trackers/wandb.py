@@ -60,7 +60,7 @@ class WandbTracker(Tracker):
         super().__init__(settings)
         self._project = project
         self._mode = mode
-        self._folder = folder
+        self._folder = Path(folder)
         self._run: Any = None
         self._began_at = 0.0
         self._last: dict[str, int] = {}  # step by metric
@@ -108,7 +108,6 @@ class WandbTracker(Tracker):
             id=run,
             dir=str(self._folder),
             mode=self._chosen_mode(),
-            # Offline the library refuses to look for an earlier run.
             resume=None if config is not None else "allow",
             config=config,
             reinit="create_new",
