@@ -16,6 +16,7 @@ _NEEDED = {"flwr_asyncdrop/py.typed", "flwr_asyncdrop/cli/main.py"}
 _TRIED = (
     ["-m", "flwr_asyncdrop", "--version"],
     ["-c", "import flwr_asyncdrop; flwr_asyncdrop.HeteroAsyncDrop"],
+    ["-m", "flwr_asyncdrop", "init", "made"],
     ["-m", "flwr_asyncdrop", "simulate", "--algo", "asyncdrop", "--model", "mlp",
      "--num-rounds", "1", "--workers", "0", "--out", "run"],
 )  # fmt: skip

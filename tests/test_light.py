@@ -115,12 +115,19 @@ USES = {
     "rich": ("rich", "report", "comparison_table([])"),
     "sklearn": ("sklearn", "data", ""),
     "prometheus": ("prometheus_client", "monitoring", ""),
+    "tensorboard": ("tensorboard", "tensorboard", ""),
+    "mlflow": ("mlflow", "mlflow", ""),
+    "wandb": ("wandb", "wandb", ""),
 }
 CODE = {
     "sklearn": "from flwr_asyncdrop.app.data import load_dataset; "
     "load_dataset('digits', None, download=False)",
     "prometheus": "from flwr_asyncdrop.observers.prometheus import PrometheusMetrics; "
     "PrometheusMetrics(9464)",
+    "tensorboard": "from flwr_asyncdrop.observers import TensorBoardTracker; "
+    "TensorBoardTracker(None)",
+    "mlflow": "from flwr_asyncdrop.observers import MlflowTracker; MlflowTracker()",
+    "wandb": "from flwr_asyncdrop.observers import WandbTracker; WandbTracker()",
 }
 
 

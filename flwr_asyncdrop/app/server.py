@@ -21,6 +21,7 @@ from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_mode
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule
 from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
+from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.exceptions import (
     CheckpointError,
@@ -118,9 +119,10 @@ def _train(
 ) -> bool:
     """Run, and write history and model; return whether all rounds were done."""
     folder = RunFolder(files.folder)
+    settings = _portable(config)
     history = HistoryWriter(
         folder.history,
-        {"algorithm": config.algo, "config": _portable(config)},
+        {"algorithm": config.algo, "config": settings},
         _machine(),
         overwrite=config.overwrite,
         every=config.history_every,
@@ -128,7 +130,8 @@ def _train(
     test = CentralTest(config)
     checkpointer = checkpointer_of(config, folder.path, resume_command)
     earlier = EarlierFiles(folder)
-    callbacks = [earlier, history, test, *callbacks, *_monitors(config)]
+    watching = [*_monitors(config), *trackers_of(config, settings, folder.path)]
+    callbacks = [earlier, history, test, *callbacks, *watching]
     strategy = build_strategy(config, callbacks, checkpointer)
     try:
         result = strategy.start(

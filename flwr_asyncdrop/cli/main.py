@@ -34,6 +34,7 @@ _REFUSALS = (
 )
 
 _COMMANDS = {
+    "init": "a small Flower project that runs",
     "simulate": "one run of one algorithm",
     "compare": "algorithms and seeds side by side",
     "tune": "settings of algorithms, with the same budget for all",

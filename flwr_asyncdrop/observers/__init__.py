@@ -1,1 +1,9 @@
-"""Callbacks that watch a run: history, progress, results, metrics."""
+"""Callbacks that watch a run: history, progress, results, metrics, trackers."""
+
+from flwr_asyncdrop.observers.trackers import (
+    MlflowTracker,
+    TensorBoardTracker,
+    WandbTracker,
+)
+
+__all__ = ["MlflowTracker", "TensorBoardTracker", "WandbTracker"]

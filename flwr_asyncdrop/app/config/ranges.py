@@ -48,3 +48,22 @@ DEADLINE = Range(
 )
 
 ADDRESS = Range(bool, "an address to listen on, e.g. '0.0.0.0' for all")
+
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+"""The tools that a run can be written to."""
+
+
+def read_trackers(text: str) -> tuple[str, ...]:
+    """Read ``tensorboard,mlflow``; blanks around the names do not matter."""
+    return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
+
+
+def _are_trackers(text: str) -> bool:
+    names = read_trackers(text)
+    return set(names) <= set(TRACKERS) and len(set(names)) == len(names)
+
+
+TRACKED = Range(
+    _are_trackers,
+    f"some of {', '.join(TRACKERS)}, each once, with commas between them",
+)

@@ -11,6 +11,7 @@ from flwr_asyncdrop.app.config.ranges import (
     BANDWIDTH,
     DEADLINE,
     MILESTONES,
+    TRACKED,
     one_of_or_reference,
 )
 from flwr_asyncdrop.app.data import DATASET_NAMES, Sizes
@@ -296,6 +297,13 @@ class Settings:
         "",
         "folder of the interrupted run to resume (absolute path)",
         A_PATH,
+        affects="nothing",
+    )
+    track: str = parameter(
+        "",
+        "tool that keeps and draws the run: tensorboard | mlflow | wandb, or several, "
+        "e.g. 'tensorboard,mlflow'; \"\" = none",
+        TRACKED,
         affects="nothing",
     )
     metrics_port: int = parameter(

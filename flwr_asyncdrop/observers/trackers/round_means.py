@@ -1,0 +1,55 @@
+"""What the updates of a round come to."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.server.callbacks import Merged
+
+# Clients choose the names, and every name is one more curve.
+_MOST_NAMES = 32
+
+
+@dataclass
+class RoundMeans:
+    """Sums over the updates of a round that is not full yet."""
+
+    updates: int = 0
+    staleness: int = 0
+    late: int = 0
+    failures: int = 0
+    sums: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, merged: Merged) -> None:
+        """Add an update."""
+        self.updates += 1
+        self.staleness += merged.staleness
+        self.late += merged.late
+        for name, value in wire.flat_metrics(merged.reply.metrics).items():
+            if name in self.counts or len(self.counts) < _MOST_NAMES:
+                self.sums[name] += value  # type: ignore[assignment]
+                self.counts[name] += 1
+
+    def values(self) -> dict[str, float]:
+        """Return the means by name; of each metric over the updates that have it."""
+        means = {f"train/{n}": self.sums[n] / count for n, count in self.counts.items()}
+        return {
+            "round/staleness": self.staleness / max(self.updates, 1),
+            "round/late": self.late,
+            "round/failures": self.failures,
+            **means,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums as JSON has them."""
+        plain = asdict(self)
+        return {**plain, "sums": dict(self.sums), "counts": dict(self.counts)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "RoundMeans":
+        """Return what `state_dict` was of."""
+        counters = {name: Counter(state[name]) for name in ("sums", "counts")}
+        return cls(**{**state, **counters})

@@ -1,0 +1,214 @@
+"""What all trackers have in common: which points there are, and when."""
+
+import logging
+import platform
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import ClassVar, Literal, ParamSpec
+
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.observers.trackers.round_means import RoundMeans
+from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.state_dict import StateDict
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+P = ParamSpec("P")
+Setting = bool | int | float | str
+Outcome = Literal["finished", "ended early", "failed", "interrupted"]
+
+_MOST_EVALUATED = 32
+_PACKAGES = ("flwr-asyncdrop", "flwr", "torch")
+
+
+class Tracker(Callback):
+    """Writes the points of a run to a tool that keeps and draws them.
+
+    The step of a point is the number of updates. Its time is the real time at which
+    the run began plus the seconds on the run's clock, so that a tool's axis of
+    relative time is the run's clock, virtual or not. A tracker that fails says so in
+    one warning, writes nothing more, and the run continues.
+
+    ==============================  ==================================================
+    at the start                    the settings and versions
+    at each evaluation              ``SOURCE/METRIC``; the source is ``server`` or
+                                    ``clients``
+    at the end of each round        ``train/METRIC``, means over the round's updates;
+                                    ``round/staleness`` (mean), ``round/late``,
+                                    ``round/failures``; ``total/bytes_down``,
+                                    ``total/bytes_up``, ``total/failures``,
+                                    ``total/seconds`` (the run's clock),
+                                    ``total/rounds``
+    at the end                      ``updates``, ``seconds``, ``bytes_down``,
+                                    ``bytes_up``, ``failures``, and how it ended
+    ==============================  ==================================================
+
+    Clients choose names: there are at most 32 of ``train``, and 32 of evaluations.
+
+    Parameters
+    ----------
+    settings : mapping of str to bool, int, float or str
+        What the tool shows as the run's parameters, beside seed and versions.
+    """
+
+    tool: ClassVar[str]
+
+    def __init__(self, settings: Mapping[str, Setting] | None = None) -> None:
+        self._settings = dict(settings or {})
+        self._broken = False
+        self._place: StateDict = {}
+        self._began = 0.0
+        self._round = RoundMeans()
+        self._evaluated: set[str] = set()
+        self._pending: BaseException | None = None
+
+    @abstractmethod
+    def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
+        """Begin a run at this real time; return what `resume` needs of it."""
+
+    @abstractmethod
+    def resume(self, place: StateDict, update: int, began: float) -> StateDict:
+        """Continue a run that has done `update` updates, without double points."""
+
+    @abstractmethod
+    def write(self, values: Mapping[str, float], update: int, at: float) -> None:
+        """Write points at a step and a real time."""
+
+    @abstractmethod
+    def finish(
+        self, summary: Mapping[str, float], update: int, at: float, outcome: Outcome
+    ) -> None:
+        """Write what the run came to, and let go of it."""
+
+    def where(self, place: StateDict) -> StateDict:
+        """Return what `resume` needs, as it is now."""
+        return place
+
+    def state_dict(self) -> StateDict:
+        """Return where the points go, and the round that is not full yet."""
+        if not self._broken:
+            self._guard(self._note_place)
+        return {
+            "place": self._place,
+            "began": self._began,
+            "round": self._round.state_dict(),
+            "evaluated": sorted(self._evaluated),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from there."""
+        self._place = dict(state["place"])
+        self._began = state["began"]
+        self._round = RoundMeans.from_state(state["round"])
+        self._evaluated = set(state["evaluated"])
+
+    def on_start(self, state: RunState) -> None:
+        """Begin the run."""
+        self._pending = sys.exception()
+        self._began = time.time() - state.time
+        settings = {**self._settings, "seed": state.seed, **_versions()}
+        self._guard(self._begin, settings)
+
+    def on_resume(self, state: RunState) -> None:
+        """Continue the run that the checkpoint knows, or begin one."""
+        if not self._place:
+            self.on_start(state)
+            return
+        self._pending = sys.exception()
+        self._guard(self._resume, state.updates)
+
+    def on_update(self, state: RunState, merged: Merged) -> None:
+        """Add the update to its round."""
+        self._round.add(merged)
+
+    def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
+        """Count the failure."""
+        self._round.failures += 1
+
+    def on_round(self, state: RunState, number: int) -> None:
+        """Write what the round came to."""
+        values = {
+            **self._round.values(),
+            **{f"total/{name}": value for name, value in _totals(state).items()},
+            "total/rounds": number,
+        }
+        self._round = RoundMeans()
+        self._guard(self.write, values, state.updates, self._began + state.time)
+
+    def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
+        """Write the numbers that it found, where the model was that it is of."""
+        values = {}
+        for name, value in (evaluation.metrics or {}).items():
+            key = f"{evaluation.source}/{name}"
+            shown = key in self._evaluated or len(self._evaluated) < _MOST_EVALUATED
+            if shown and isinstance(value, int | float):
+                self._evaluated.add(key)
+                values[key] = float(value)
+        at = self._began + evaluation.time
+        self._guard(self.write, values, evaluation.update, at)
+
+    def on_interrupt(self, state: RunState) -> None:
+        """Let go of the run, which can be resumed."""
+        self._finish(state, "interrupted")
+
+    def on_end(self, state: RunState) -> None:
+        """Write the summary."""
+        if sys.exception() is not self._pending:
+            self._finish(state, "failed")
+        else:
+            self._finish(state, "ended early" if state.ended else "finished")
+
+    def _begin(self, settings: Mapping[str, Setting]) -> None:
+        self._place = self.begin(settings, self._began)
+
+    def _resume(self, update: int) -> None:
+        self._place = self.resume(self._place, update, self._began)
+
+    def _note_place(self) -> None:
+        self._place = self.where(self._place)
+
+    def _finish(self, state: RunState, outcome: Outcome) -> None:
+        summary = {"updates": float(state.updates), **_totals(state)}
+        at = self._began + state.time
+        # A run that resumes goes on from here, without this end.
+        self._guard(self._note_place)
+        self._guard(self.finish, summary, state.updates, at, outcome)
+        self._broken = True  # it is over
+
+    def _guard(
+        self, call: Callable[P, None], *args: P.args, **options: P.kwargs
+    ) -> None:
+        """Call; whatever goes wrong is a warning, and the end of the tracking."""
+        if self._broken:
+            return
+        try:
+            call(*args, **options)
+        except ConfigError:
+            raise
+        except Exception as error:  # of a disk, a network, a server, a library
+            self._broken = True
+            logger.warning(
+                "%s gets no more points (%s), and the run continues",
+                self.tool,
+                one_line(error),
+            )
+
+
+def _totals(state: RunState) -> dict[str, float]:
+    return {
+        "seconds": state.time,
+        "bytes_down": float(state.bytes_down),
+        "bytes_up": float(state.bytes_up),
+        "failures": float(sum(state.failures.values())),
+    }
+
+
+def _versions() -> dict[str, str]:
+    names = {name: version(name) for name in _PACKAGES}
+    return {**names, "python": platform.python_version()}

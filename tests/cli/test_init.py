@@ -1,0 +1,168 @@
+"""``asyncdrop init``: what it makes runs, and nothing is left of what it refuses."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.utils import is_normalized_name
+
+from flwr_asyncdrop.cli import init
+from flwr_asyncdrop.cli.main import main
+from tests.nightly import NIGHTLY
+from tests.processes import run_engine
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_in(folder, *words):
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "thermostats"
+    assert main(["init", str(folder)]) == 0
+    return folder
+
+
+def test_its_own_test_trains_it(project):
+    """The test trains on a LocalGrid."""
+    done = run_in(project, "-m", "pytest", "-p", "no:cacheprovider", "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["check"], ["format", "--check"]], ids="-".join)
+def test_it_is_as_ruff_wants_it(project, words):
+    done = run_in(project, "-m", "ruff", *words, "--isolated", "--no-cache", ".")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_longest_name_fits_into_the_lines(tmp_path):
+    assert main(["init", str(tmp_path / "x" / "y"), "--name", "n" * 40]) == 0
+    done = run_in(
+        tmp_path, "-m", "ruff", "format", "--isolated", "--no-cache", "--check", "."
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_flower_reads_its_pyproject(project):
+    read = tomllib.loads((project / "pyproject.toml").read_text())
+    app = read["tool"]["flwr"]["app"]
+    assert app["components"] == {
+        "serverapp": "thermostats.server_app:app",
+        "clientapp": "thermostats.client_app:app",
+    }
+    assert is_normalized_name(read["project"]["name"])
+    assert read["project"]["dependencies"][0].startswith("flwr-asyncdrop")
+    sources = "".join(path.read_text() for path in project.rglob("*.py"))
+    keys = app["config"]
+    assert [key for key in keys if f'"{key}"' not in sources] == []
+
+
+def test_the_last_lines_can_be_pasted(tmp_path, capsys):
+    folder = tmp_path / "two words"
+    assert main(["init", str(folder), "--name", "my_net"]) == 0
+    _, *commands = capsys.readouterr().out.splitlines()
+    assert commands == [
+        f"cd '{folder}' && pip install -e '.[dev]'",
+        "pytest",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 flwr run . --stream "
+        '--federation-config "num-supernodes=10 client-resources-num-cpus=1"',
+    ]
+    assert (folder / "my_net" / "task.py").exists()
+    assert "my-net" in (folder / "README.md").read_text()
+    left = [p for p in folder.rglob("*") if p.is_file() and "$" in p.read_text()]
+    assert left == []
+
+
+def test_a_folder_that_is_empty_is_filled(tmp_path, monkeypatch):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert main(["init", "."]) == 0
+    assert (folder / "here" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my-net", "e.g. --name my_net"),
+        ("9", "e.g. --name my_project"),
+        ("class", "e.g. --name my_project"),
+        ("_net", "e.g. --name net"),
+        ("n" * 41, f"e.g. --name {'n' * 40}"),
+        ("näme", "e.g. --name n_me"),
+        ("torch", "e.g. --name my_torch"),
+        ("json", "another module"),
+        ("flwr_asyncdrop", "another module"),
+        ("tests", "another module"),
+    ],
+)
+@pytest.mark.parametrize("by", ["folder", "flag"])
+def test_a_name_that_no_package_can_have(name, said, by, tmp_path, capsys):
+    words = (
+        [str(tmp_path / name)] if by == "folder" else [str(tmp_path / "x"), "--name"]
+    )
+    assert main(["init", *words, *([name] if by == "flag" else [])]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert repr(name) in line
+    assert "with --name" in line
+    assert said in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_empty_stays_as_it_is(tmp_path, capsys):
+    (tmp_path / ".hidden").write_text("mine")
+    assert main(["init", str(tmp_path), "--name", "net"]) == 2
+    assert f"{tmp_path} is not empty: choose a new folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [".hidden"]
+
+
+def test_a_file_is_no_folder(tmp_path, capsys):
+    (tmp_path / "net").write_text("mine")
+    assert main(["init", str(tmp_path / "net")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_nothing_is_left_of_a_project_half_written(there, error, tmp_path, monkeypatch):
+    folder = tmp_path / "a" / "net"
+    if there:
+        folder.mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    write, written = Path.write_text, []
+
+    def fails_later(path, *args, **options):
+        written.append(path)
+        if len(written) == 5:
+            raise error
+        return write(path, *args, **options)
+
+    monkeypatch.setattr(Path, "write_text", fails_later)
+    assert main(["init", str(folder)]) in (1, 130)
+    assert len(written) == 5
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_every_template_is_a_file_of_the_project():
+    folder = Path(init.__file__).with_name("project")
+    on_disk = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert on_disk == {f"{template}.tmpl" for template in init.TEMPLATES.values()}
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+def test_flower_runs_it(project):
+    script = str(ROOT / "scripts" / "flwr_run.py")
+    settings = ["--run-config", "num-server-rounds=3"]
+    resources = "num-supernodes=10 client-resources-num-cpus=1"
+    nodes = ["--federation-config", resources]
+    done = run_engine([script, str(project), *settings, *nodes], ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "update 24/24" in done.stdout + done.stderr

@@ -1,0 +1,264 @@
+"""What all trackers do: the points by hand, and failures that end no run."""
+
+import json
+import logging
+from importlib.util import find_spec
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+
+from flwr_asyncdrop import AsyncStrategy, speed_levels
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.observers import TensorBoardTracker
+from flwr_asyncdrop.observers.trackers.round_means import RoundMeans
+from flwr_asyncdrop.observers.trackers.tracker import Tracker
+from flwr_asyncdrop.server.callbacks import Evaluation, Merged
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.wire import Reply
+from tests.grids import HandlerGrid
+from tests.runs import answer, mlp, plus_one
+
+
+class Notes(Tracker):
+    """Keeps in lists what it is given, and fails where it is told to."""
+
+    tool = "Notes"
+
+    def __init__(self, fails_at=()):
+        super().__init__({"lr": 0.5})
+        self.fails_at, self.calls = fails_at, []
+
+    def _note(self, what, *values):
+        self.calls.append((what, *values))
+        if what in self.fails_at:
+            raise OSError(28, "No space left on device")
+
+    def begin(self, settings, began):
+        self._note("begin", settings)
+        return {"run": "a"}
+
+    def resume(self, place, update, began):
+        self._note("resume", place, update)
+        return place
+
+    def write(self, values, update, at):
+        self._note("write", dict(values), update, round(at - self._began, 3))
+
+    def finish(self, summary, update, at, outcome):
+        self._note("finish", dict(summary), outcome)
+
+    def of(self, what):
+        return [call[1:] for call in self.calls if call[0] == what]
+
+
+def state_of(**values):
+    state = RunState.start_from({}, seed=3)
+    for name, value in values.items():
+        setattr(state, name, value)
+    return state
+
+
+def merged(message, staleness, late=False, **metrics):
+    reply = Reply.__new__(Reply)
+    object.__setattr__(reply, "metrics", answer(message, {}, **metrics).content)
+    return Merged(None, reply, staleness, round=1, late=late)
+
+
+@pytest.fixture
+def message():
+    return Message(RecordDict(), dst_node_id=1, message_type="train")
+
+
+def test_the_points_of_a_round_by_hand(message):
+    notes = Notes()
+    notes.on_start(state_of())
+    ((settings,),) = notes.of("begin")
+    assert (settings["lr"], settings["seed"]) == (0.5, 3)
+    assert {"flwr-asyncdrop", "flwr", "torch", "python"} <= settings.keys()
+    notes.on_update(state_of(), merged(message, 1, loss=3.0))
+    notes.on_update(state_of(), merged(message, 4, late=True, loss=1.0, other=7))
+    notes.on_failure(state_of(), None, "dropout", "lost")
+    counts = {"bytes_down": 10, "bytes_up": 20, "failures": {"dropout": 1}}
+    notes.on_round(state_of(updates=2, time=12.5, **counts), 1)
+    # The sums begin again with each round.
+    notes.on_update(state_of(), merged(message, 2, loss=5.0))
+    notes.on_round(state_of(updates=3, time=20.0, **counts), 2)
+    first, second = notes.of("write")
+    assert first == (
+        {
+            "round/staleness": 2.5,
+            "round/late": 1,
+            "round/failures": 1,
+            "train/num-examples": 1.0,
+            "train/loss": 2.0,
+            "train/other": 7.0,
+            "total/seconds": 12.5,
+            "total/bytes_down": 10.0,
+            "total/bytes_up": 20.0,
+            "total/failures": 1.0,
+            "total/rounds": 1,
+        },
+        2,
+        12.5,
+    )
+    assert second[1:] == (3, 20.0)
+    assert (second[0]["train/loss"], second[0]["round/failures"]) == (5.0, 0)
+    assert "train/other" not in second[0]
+
+
+def test_an_evaluation_stands_where_its_model_was():
+    notes = Notes()
+    notes.on_start(state_of())
+    metrics = MetricRecord({"accuracy": 0.5, "by-level": [0.1, 0.2], "count": 3})
+    notes.on_evaluation(
+        state_of(updates=9, time=90.0), Evaluation("server", 1, 4, 40.0, metrics)
+    )
+    assert notes.of("write") == [
+        ({"server/accuracy": 0.5, "server/count": 3.0}, 4, 40.0)
+    ]
+
+
+def test_names_that_clients_choose_are_bounded(message):
+    means = RoundMeans()
+    means.add(merged(message, 0, **{f"m{n}": n for n in range(100)}))
+    assert len([name for name in means.values() if name.startswith("train/")]) == 32
+
+
+def test_a_round_that_is_half_full_is_in_the_checkpoint(message):
+    notes, again = Notes(), Notes()
+    notes.on_start(state_of())
+    notes.on_update(state_of(), merged(message, 3, loss=3.0))
+    again.load_state_dict(json.loads(json.dumps(notes.state_dict())))
+    again.on_resume(state_of(updates=1))
+    assert again.of("resume") == [({"run": "a"}, 1)]
+    again.on_update(state_of(), merged(message, 0, loss=1.0))
+    again.on_round(state_of(updates=2), 1)
+    ((values, *_),) = again.of("write")
+    assert (values["train/loss"], values["round/staleness"]) == (2.0, 1.5)
+
+
+def test_a_run_that_was_not_tracked_before_begins_when_it_resumes():
+    notes = Notes()
+    notes.on_resume(state_of(updates=8, time=50.0))
+    assert len(notes.of("begin")) == 1
+    notes.on_round(state_of(updates=8, time=60.0), 4)
+    assert notes.of("write")[0][2] == 60.0
+
+
+def run_with(callbacks):
+    strategy = AsyncStrategy(
+        mlp(),
+        torch.zeros(1, 4),
+        aggregator=Mixing(0.5),
+        in_flight=2,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
+        callbacks=callbacks,
+    )
+    return strategy.start(
+        grid=HandlerGrid(plus_one),
+        initial_arrays=ArrayRecord(mlp().state_dict()),
+        num_rounds=3,
+        evaluate_fn=lambda number, arrays: MetricRecord({"loss": 1.0 / (number + 1)}),
+    )
+
+
+@pytest.mark.parametrize("fails_at", ["begin", "write", "finish"])
+def test_a_tool_that_fails_is_named_once_and_ends_no_run(fails_at, caplog):
+    notes = Notes([fails_at])
+    with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
+        result = run_with([notes])
+    assert max(result.evaluate_metrics_serverapp) == 3
+    said = [r.getMessage() for r in caplog.records if "Notes" in r.getMessage()]
+    assert len(said) == 1
+    assert "Notes gets no more points" in said[0]
+    assert "No space left on device" in said[0]
+    assert len(notes.of(fails_at)) == 1
+    assert notes.calls[-1][0] == fails_at
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(None, "finished"), (RuntimeError("bad"), "failed")]
+)
+def test_how_it_ended(error, outcome):
+    class Breaks(Notes):
+        def on_round(self, state, number):
+            if error is not None and number == 2:
+                raise error
+            super().on_round(state, number)
+
+    notes = Breaks()
+    if error is None:
+        run_with([notes])
+    else:
+        with pytest.raises(RuntimeError, match="bad"):
+            run_with([notes])
+    ((summary, ended),) = notes.of("finish")
+    assert ended == outcome
+    assert summary["updates"] == (6 if error is None else 4)
+
+
+class TestTensorBoard:
+    """What needs the library, and no run."""
+
+    @pytest.fixture(autouse=True)
+    def installed(self):
+        if find_spec("tensorboard") is None:
+            pytest.skip("tensorboard is not installed")
+
+    def test_the_points_of_another_run_stay(self, tmp_path):
+        TensorBoardTracker(tmp_path).on_start(state_of())
+        (before,) = tmp_path.iterdir()
+        with pytest.raises(ConfigError, match="has the points of another run"):
+            TensorBoardTracker(tmp_path).on_start(state_of())
+        assert list(tmp_path.iterdir()) == [before]
+
+    def test_a_folder_that_cannot_be_written(self, tmp_path, caplog):
+        (tmp_path / "file").write_text("in the way")
+        tracker = TensorBoardTracker(tmp_path / "file")
+        with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
+            tracker.on_start(state_of())
+            tracker.on_round(state_of(), 1)
+            tracker.on_end(state_of())
+        (line,) = [r.getMessage() for r in caplog.records]
+        assert line.startswith("TensorBoard gets no more points")
+        assert "exists" in line
+
+    def test_points_that_were_lost_are_told(self, tmp_path, caplog):
+        tracker = TensorBoardTracker(tmp_path)
+        tracker.on_start(state_of())
+        saved = tracker.state_dict()
+        for path in tmp_path.iterdir():
+            path.unlink()
+        again = TensorBoardTracker(tmp_path)
+        again.load_state_dict(saved)
+        with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
+            again.on_resume(state_of(updates=1))
+        assert "has lost points of this run" in caplog.text
+
+    def test_a_checkpoint_after_the_end_has_all_points_but_the_end(self, tmp_path):
+        """Whichever of two callbacks hears first that a run ends early."""
+        tracker = TensorBoardTracker(tmp_path)
+        tracker.on_start(state_of())
+        tracker.on_round(state_of(updates=2, time=5.0), 1)
+        (file,) = tmp_path.iterdir()
+        length = file.stat().st_size
+        tracker.on_end(state_of(updates=3, time=6.0, ended="timeout"))
+        assert file.stat().st_size > length
+        assert tracker.state_dict()["place"]["files"] == {file.name: length}
+
+    def test_files_of_others_stay_when_a_run_resumes(self, tmp_path):
+        tracker = TensorBoardTracker(tmp_path)
+        tracker.on_start(state_of())
+        saved = tracker.state_dict()
+        tracker.on_round(state_of(updates=2, time=5.0), 1)
+        other = tmp_path / "events.out.tfevents.1.host.other"
+        other.write_bytes(b"mine")
+        again = TensorBoardTracker(tmp_path)
+        again.load_state_dict(saved)
+        again.on_resume(state_of(updates=1))
+        (name,) = saved["place"]["files"]
+        assert (tmp_path / name).stat().st_size == saved["place"]["files"][name]
+        assert other.read_bytes() == b"mine"
