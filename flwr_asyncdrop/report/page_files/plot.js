@@ -87,7 +87,7 @@ function layOut(rows) {
   low = data.metric.share ? Math.max(0, low - room) : low - room;
   high = data.metric.share ? Math.min(1, high + room) : high + room;
   const longest = Math.max(0, ...rows.map((row) => row.label.length));
-  const labels = width >= NARROW ? Math.min(longest * 6.9 + 26, width * 0.34) : 14;
+  const labels = width >= NARROW ? Math.min(longest * 6.9 + 26, width * 0.34) : 28;
   const box = { left: 58, top: 14, right: width - labels, bottom: height - 46 };
   const end = right || 1;
   const x = (value) => box.left + (value / end) * (box.right - box.left);
