@@ -1,6 +1,7 @@
 """``asyncdrop compare``: algorithms and seeds side by side on all cores."""
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -187,7 +188,7 @@ def _print_table(out: Path, console: Console) -> None:
 
 
 def _report(out: Path) -> str:
-    return f"asyncdrop report {out}"
+    return f"asyncdrop report {shlex.quote(str(out))}"
 
 
 def _print(line: str, console: Console) -> None:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
+from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.compare import WITHOUT, compare
 from flwr_asyncdrop.cli.display import make_console
@@ -28,6 +29,7 @@ from flwr_asyncdrop.cli.race import Terms, lanes_of, race
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.tuned import write_tuned
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.storage.lock import FolderLock
 
@@ -119,6 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seeds,
         arguments.devices,
     )
+    _check_lengths(terms)
     lanes = lanes_of(arguments.algos, terms)
     check_inputs([lane.settings({}) for lane in lanes], arguments.devices)
     out = make_output_folder(arguments.out, "out")
@@ -156,3 +159,33 @@ def run(arguments: argparse.Namespace) -> int:
     command = f"asyncdrop compare {shlex.join(words_of(flags))}"
     say(f"compare them, with other seeds: {command}")
     return 0
+
+
+def _check_lengths(terms: Terms) -> None:
+    """Refuse what would make runs longer or shorter than their rung says."""
+    for key in ("num-rounds", "max-seconds"):
+        if key in terms.search:
+            raise ConfigError(
+                f"{key} is how long a run is, which is the same for all: leave it out "
+                "of --search"
+            )
+    # A rung shortens runs by their rounds, and knows no seconds.
+    in_seconds = [
+        key
+        for key, values in {
+            **{key: [value] for key, value in terms.explicit.items()},
+            **terms.search,
+        }.items()
+        if _counts_seconds(key, values)
+    ]
+    if in_seconds and terms.rungs > 1:
+        raise ConfigError(
+            f"{in_seconds[0]} is in seconds, which stay what they are in shorter runs: "
+            "give --rungs 1, so that all runs are whole ones"
+        )
+
+
+def _counts_seconds(key: str, values: Sequence[Value]) -> bool:
+    if key == "max-seconds":
+        return any(values)
+    return key == "lr-milestones" and any(str(value).endswith("s") for value in values)

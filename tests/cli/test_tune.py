@@ -200,3 +200,28 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
 def test_a_lane_without_anything_to_search_has_one_candidate(tmp_path):
     lane = Lane("fedavg", frozenset(), terms())
     assert [len(own) for own in lane.runs(tmp_path)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--max-seconds=50"], "max-seconds"),
+        (["--lr-milestones=10s,20s"], "lr-milestones"),
+        (["--search=lr-milestones=10s,20s"], "lr-milestones"),
+        (["--search=num-rounds=2,4"], "num-rounds"),
+        (["--search=max-seconds=10,20", "--rungs=1"], "max-seconds"),
+    ],
+)
+def test_short_runs_that_would_not_be_short_are_refused(words, says, tmp_path, capsys):
+    out = tmp_path / "tuned"
+    arguments = [*SMALL, "--algos=fedbuff", *SEARCH, *words, f"--out={out}"]
+    assert main(["tune", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert not out.exists()
+
+
+def test_seconds_are_no_problem_of_whole_runs(tmp_path):
+    words = ["--search=lr=0.01", "--max-seconds=50", "--lr-milestones=10s", "--rungs=1"]
+    out = tmp_path / "tuned"
+    assert main(["tune", *SMALL, "--algos=fedavg", *words, f"--out={out}"]) == 0
