@@ -9,10 +9,10 @@ from flwr_asyncdrop.cli.answer import find, write_answer
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.budget import choose_plan, in_runs, in_seconds
 from flwr_asyncdrop.cli.compare import WITHOUT, compare
-from flwr_asyncdrop.cli.display import make_console
+from flwr_asyncdrop.cli.display import make_console, print_line
 from flwr_asyncdrop.cli.flags import (
-    MOST_WORKERS,
     add_flags,
+    add_jobs,
     add_task,
     algos_from_outside,
     between,
@@ -22,7 +22,6 @@ from flwr_asyncdrop.cli.flags import (
     some_names,
     values,
 )
-from flwr_asyncdrop.cli.pool import cores
 from flwr_asyncdrop.cli.question import ALGOS, MOST_CANDIDATES, question_of
 from flwr_asyncdrop.cli.race import lanes_of
 from flwr_asyncdrop.cli.runs import MOST_RUNS, RunSpec
@@ -108,13 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         metavar="INT,...",
         help="seeds of the comparison, at least 3; intervals take 5 (default: 0-4)",
     )
-    parser.add_argument(
-        "--jobs",
-        type=between(1, MOST_WORKERS),
-        default=cores(),
-        metavar="INT",
-        help="cores to use; with ray, runs side by side (default: all cores)",
-    )
+    add_jobs(parser)
     parser.add_argument(
         "--out", type=folder, required=True, metavar="DIR", help="folder of all runs"
     )
@@ -135,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     undone = 0
 
     def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line, console)
 
     def do(what: str, runs: Sequence[RunSpec], jobs: int = arguments.jobs) -> None:
         nonlocal undone

@@ -11,14 +11,13 @@ from rich.console import Console
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import Backend, add_backend, backend_of
-from flwr_asyncdrop.cli.display import make_console, make_display
+from flwr_asyncdrop.cli.display import make_console, make_display, print_line
 from flwr_asyncdrop.cli.events import Failed, Skipped
 from flwr_asyncdrop.cli.flags import (
-    MOST_WORKERS,
     add_flags,
+    add_jobs,
     add_task,
     algos_from_outside,
-    between,
     file,
     folder,
     given,
@@ -26,7 +25,7 @@ from flwr_asyncdrop.cli.flags import (
     some_names,
     values,
 )
-from flwr_asyncdrop.cli.pool import RunPool, cores, share_out
+from flwr_asyncdrop.cli.pool import RunPool, share_out
 from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
@@ -100,13 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         help="the algorithms and values of one of the paper's ablations: "
         f"{', '.join(ABLATIONS)}",
     )
-    parser.add_argument(
-        "--jobs",
-        type=between(1, MOST_WORKERS),
-        default=cores(),
-        metavar="INT",
-        help="cores to use; with ray, runs side by side (default: all cores)",
-    )
+    add_jobs(parser)
     parser.add_argument(
         "--out",
         type=folder,
@@ -174,25 +167,21 @@ def _run_shard(
     agree(out, description)
     found = standing(dealt, own, undone, out)
     for line in found.lines:
-        _print(line, console)
+        print_line(line, console)
     if found.is_complete:
         _print_table(out, console)
     else:
-        _print(f"report on the whole, when it is there: {_report(out)}", console)
+        print_line(f"report on the whole, when it is there: {_report(out)}", console)
     return _FAILED if undone else 0
 
 
 def _print_table(out: Path, console: Console) -> None:
     console.print(comparison_table([out]))
-    _print(f"figures and a page with everything: {_report(out)}", console)
+    print_line(f"figures and a page with everything: {_report(out)}", console)
 
 
 def _report(out: Path) -> str:
     return f"asyncdrop report {shlex.quote(str(out))}"
-
-
-def _print(line: str, console: Console) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _what(

@@ -104,7 +104,7 @@ class LineDisplay:
     def say(self, line: str) -> None:
         """Print a line as it is, if the disk or pipe that it goes to takes it."""
         with suppress(OSError):
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            print_line(line, self.console)
 
 
 class BarDisplay(LineDisplay):
@@ -142,7 +142,7 @@ class BarDisplay(LineDisplay):
     def on_start(self, run: RunSpec) -> None:
         """Give a run its bar."""
         self._bar_of[run.name] = self._bars.add_task(
-            escape(run.name), total=_length(run)[1], progress=""
+            escape(run.name), total=_length(run, RunProgress())[1], progress=""
         )
 
     def on_progress(self, run: RunSpec, progress: RunProgress) -> None:
@@ -172,13 +172,18 @@ def make_display(
     return kind(console, num_runs, num_complete)
 
 
+def print_line(line: str, console: Console) -> None:
+    """Print a line as it is."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
 def _so_far(run: RunSpec, progress: RunProgress) -> str:
     if run.config.max_seconds:
         return f"{progress.updates} updates, {progress}"
     return f"{progress.updates}/{run.num_updates} updates, {progress}"
 
 
-def _length(run: RunSpec, progress: RunProgress = RunProgress()) -> tuple[int, int]:  # noqa: B008  # frozen
+def _length(run: RunSpec, progress: RunProgress) -> tuple[int, int]:
     """Return how far a run is and where it ends: in updates, or in its seconds."""
     if seconds := run.config.max_seconds:
         return round(min(progress.time, seconds)), math.ceil(seconds)

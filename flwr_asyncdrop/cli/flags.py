@@ -16,7 +16,10 @@ from flwr_asyncdrop.paths import problem_of_path
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.simulation.local_grid import MOST_NODES
 
-TASK_DEFAULTS = MappingProxyType({"task": "digits", "devices": 104})
+DEVICES = 104
+"""The size of the simulated fleet, if nothing says it."""
+
+TASK_DEFAULTS = MappingProxyType({"task": "digits", "devices": DEVICES})
 """The defaults of the flags of `add_task`."""
 
 MOST_SEEDS = 1000
@@ -43,6 +46,24 @@ def add_task(parser: argparse.ArgumentParser) -> None:
         metavar="INT",
         help=f"size of the simulated fleet (default: {TASK_DEFAULTS['devices']})",
     )
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Add ``--jobs``."""
+    parser.add_argument(
+        "--jobs",
+        type=between(1, MOST_WORKERS),
+        default=cores(),
+        metavar="INT",
+        help="cores to use; with ray, runs side by side (default: all cores)",
+    )
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def add_flags(

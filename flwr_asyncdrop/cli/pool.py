@@ -1,7 +1,6 @@
 """Runs side by side, each in a process of its own."""
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -29,13 +28,6 @@ from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch
 Work = Callable[[RunSpec, Backend, "Connection[Said, None]"], None]
 
 _KILLED = -9
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def share_out(jobs: int, num_runs: int) -> tuple[int, int]:

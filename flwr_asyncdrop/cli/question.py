@@ -10,7 +10,7 @@ from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.experiment import load_data
 from flwr_asyncdrop.app.learning import Classification, NextToken
 from flwr_asyncdrop.cli.equal_time import EqualTime, default_seconds
-from flwr_asyncdrop.cli.flags import TASK_DEFAULTS, given
+from flwr_asyncdrop.cli.flags import DEVICES, given
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of
@@ -111,7 +111,7 @@ def _devices(explicit: Mapping[str, Value]) -> int:
     """Return the devices of the trace, or else the usual number."""
     if trace := explicit.get("trace"):
         return len(read_trace(Path(str(trace)), local_steps=1))
-    return int(TASK_DEFAULTS["devices"])  # type: ignore[call-overload,no-any-return]
+    return DEVICES
 
 
 def _check_target(target: str, data: Dataset) -> None:

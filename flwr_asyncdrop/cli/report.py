@@ -4,7 +4,7 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from flwr_asyncdrop.cli.display import make_console
+from flwr_asyncdrop.cli.display import make_console, print_line
 from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.parameters import read_number
 from flwr_asyncdrop.paths import make_output_folder
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         reference=reference,
         paper=arguments.paper,
     )
-    console.print(str(page), markup=False, highlight=False, soft_wrap=True)
+    print_line(str(page), console)
     return 0
 
 

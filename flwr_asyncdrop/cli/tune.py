@@ -8,10 +8,10 @@ from functools import partial
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.compare import WITHOUT, compare
-from flwr_asyncdrop.cli.display import make_console
+from flwr_asyncdrop.cli.display import make_console, print_line
 from flwr_asyncdrop.cli.flags import (
-    MOST_WORKERS,
     add_flags,
+    add_jobs,
     add_task,
     algos_from_outside,
     between,
@@ -22,7 +22,6 @@ from flwr_asyncdrop.cli.flags import (
     values,
     words_of,
 )
-from flwr_asyncdrop.cli.pool import cores
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of, race
@@ -94,13 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         metavar="INT,...",
         help="seeds to tune with, which a comparison must not use (default: 1000)",
     )
-    parser.add_argument(
-        "--jobs",
-        type=between(1, MOST_WORKERS),
-        default=cores(),
-        metavar="INT",
-        help="cores to use; with ray, runs side by side (default: all cores)",
-    )
+    add_jobs(parser)
     parser.add_argument(
         "--out", type=folder, required=True, metavar="DIR", help="folder of all runs"
     )
@@ -128,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = make_console()
 
     def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line, console)
 
     def do(rung: int, runs: Sequence[RunSpec]) -> None:
         say(f"rung {rung} of {arguments.rungs}")

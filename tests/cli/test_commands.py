@@ -310,3 +310,11 @@ def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
 
     assert main(["report", str(tmp_path / "fedavg" / "nothing")]) == 2
     assert capsys.readouterr().err.startswith("asyncdrop: ")
+
+
+def test_the_hint_of_a_comparison_can_be_pasted(tmp_path, capsys):
+    out = tmp_path / "my runs"
+    arguments = ["--algos=fedavg", "--seeds=0", *SMALL, *FLEET, f"--out={out}"]
+    assert main(["compare", *arguments]) == 0
+    hint = capsys.readouterr().out.splitlines()[-1].partition(": ")[2]
+    assert shlex.split(hint) == ["asyncdrop", "report", str(out)]

@@ -20,7 +20,7 @@ class RoundMeans:
     staleness: int = 0
     late: int = 0
     failures: int = 0
-    sums: Counter[str] = field(default_factory=Counter)
+    sums: dict[str, float] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, merged: Merged) -> None:
@@ -30,7 +30,7 @@ class RoundMeans:
         self.late += merged.late
         for name, value in wire.flat_metrics(merged.reply.metrics).items():
             if name in self.counts or len(self.counts) < _MOST_NAMES:
-                self.sums[name] += value  # type: ignore[assignment]
+                self.sums[name] = self.sums.get(name, 0.0) + value
                 self.counts[name] += 1
 
     def values(self) -> dict[str, float]:
@@ -45,11 +45,10 @@ class RoundMeans:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums as JSON has them."""
-        plain = asdict(self)
-        return {**plain, "sums": dict(self.sums), "counts": dict(self.counts)}
+        return {**asdict(self), "counts": dict(self.counts)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "RoundMeans":
         """Return what `state_dict` was of."""
-        counters = {name: Counter(state[name]) for name in ("sums", "counts")}
-        return cls(**{**state, **counters})
+        copies = {"sums": dict(state["sums"]), "counts": Counter(state["counts"])}
+        return cls(**{**state, **copies})
