@@ -22,8 +22,8 @@ _BETWEEN = re.compile(r"(?<=\[tool\.flwr\.app\.config\]\n).*?(?=\n\[)", re.DOTAL
 
 def main() -> None:
     """Write both files."""
-    PYPROJECT.write_text(pyproject())
-    DOCS.write_text(docs())
+    PYPROJECT.write_text(pyproject(), encoding="utf-8")
+    DOCS.write_text(docs(), encoding="utf-8")
 
 
 def pyproject() -> str:
@@ -32,12 +32,16 @@ def pyproject() -> str:
     for section, keys in sections():
         lines.append(f"# {section}")
         lines += [f"{toml(key):29} # {described(key)}" for key in keys]
-    return _BETWEEN.sub(lambda _: "\n".join(lines) + "\n", PYPROJECT.read_text())
+    return _BETWEEN.sub(
+        lambda _: "\n".join(lines) + "\n", PYPROJECT.read_text(encoding="utf-8")
+    )
 
 
 def docs() -> str:
     """Return the page of keys: its own words, then the tables."""
-    words, mark, _ = DOCS.read_text().partition("Written by `python -m scripts.keys`:")
+    words, mark, _ = DOCS.read_text(encoding="utf-8").partition(
+        "Written by `python -m scripts.keys`:"
+    )
     parts = [f"{words}{mark}"]
     for section, keys in sections():
         parts.append(f"\n## {section}\n")

@@ -45,7 +45,8 @@ class Standing:
 
     `loss` is by how much it is worse: in seconds to the target, where a run that did
     not reach it counts with its whole time, or, if nobody reached it, in the final
-    metric. It is None for the best one itself.
+    metric, where one that diverged counts as the worst of the others. It is None for
+    the best one itself.
     """
 
     candidate: Candidate
@@ -95,6 +96,10 @@ def advise(candidates: Sequence[Candidate], target: Target, seconds: float) -> A
         zip((each.algorithm for each in candidates), comparison.rows, strict=True)
     )
     reached = any(row.arrivals for row in rows.values())
+    worst = max(
+        (-target.metric.goodness(v) for r in rows.values() for v in r.finals.values()),
+        default=0.0,
+    )
 
     def losses(row: Row) -> dict[int, float]:
         if reached:
@@ -103,7 +108,8 @@ def advise(candidates: Sequence[Candidate], target: Target, seconds: float) -> A
                 for seed, outcome in row.outcomes.items()
             }
         goodness = target.metric.goodness
-        return {seed: -goodness(o.final) for seed, o in row.outcomes.items()}
+        ends = {seed: -goodness(value) for seed, value in row.finals.items()}
+        return {seed: ends.get(seed, worst) for seed in row.outcomes}
 
     found = {name: losses(row) for name, row in rows.items()}
     ordered = sorted(

@@ -105,7 +105,10 @@ def _last(lane: Lane, asked: Question, out: Path) -> list[RunSpec]:
 def _about(lane: Lane, advice: Advice) -> Iterator[str]:
     """Say what the search of one algorithm could not tell."""
     if lane.failed:
-        yield f"{lane.failed} settings of {lane.label} are out, as runs of them failed"
+        yield (
+            f"{lane.failed} settings of {lane.label} are out, as runs of them failed "
+            "or diverged"
+        )
     tried, grid = len(lane.candidates), math.prod(map(len, lane.search.values()))
     if tried < grid:
         yield f"{tried} of {grid} settings of {lane.label} were tried: --candidates"

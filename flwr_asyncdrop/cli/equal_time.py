@@ -81,7 +81,9 @@ class EqualTime:
         }
         found = [curves.get(_key(run)) for run in runs]
         return [
-            None if curve is None else _score(curve, target, run.config.max_seconds)
+            None
+            if curve is None or curve.diverged
+            else _score(curve, target, run.config.max_seconds)
             for run, curve in zip(runs, found, strict=True)
         ]
 

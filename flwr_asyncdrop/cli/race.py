@@ -184,7 +184,7 @@ class Lane:
 
     @property
     def failed(self) -> int:
-        """How many candidates are out, as runs of them failed."""
+        """How many candidates are out, as runs of them failed or diverged."""
         return sum(None in each.finals for rung in self.results for each in rung)
 
     def said(self) -> list[str]:
@@ -193,7 +193,9 @@ class Lane:
         settings = ", ".join(f"{key}={value}" for key, value in chosen.values.items())
         lines = [f"{self.label}: {settings or 'nothing to search'} ({tried} tried)"]
         if self.failed:
-            lines.append(f"  {self.failed} of them are out, as runs of them failed")
+            lines.append(
+                f"  {self.failed} of them are out, as runs of them failed or diverged"
+            )
         if edges := at_edge(chosen.values, self.search):
             lines.append(
                 f"  {', '.join(edges)}: at the edge of what was searched, a better "
@@ -224,8 +226,8 @@ def race(
 
     `do` does those of some runs that are missing, given the number of their rung.
     ConfigError if a key means nothing to any algorithm. RunError if all runs of one
-    have failed; with `lose`, which is given it then, the others go on without it, and
-    the RunError is that of the last one.
+    have failed or diverged; with `lose`, which is given it then, the others go on
+    without it, and the RunError is that of the last one.
     """
     lanes = lanes_of(names, terms)
     for number in range(1, terms.rungs + 1):
@@ -262,8 +264,8 @@ def lanes_of(names: Sequence[str], terms: Terms) -> list[Lane]:
 
 
 def _final(run: RunSpec) -> float | None:
-    """Return how a run ended, the larger the better; None if it failed."""
+    """Return how a run ended, the larger the better; None if it failed or diverged."""
     log = RunFolder(run.folder).log if is_complete(run) else None
-    if log is None or log.curve is None:
+    if log is None or log.curve is None or log.curve.diverged:
         return None
     return log.curve.metric.goodness(log.curve.final.value)

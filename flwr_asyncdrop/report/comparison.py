@@ -34,17 +34,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run came to: its best and last value, and when it met the target."""
+    """What one run came to: its best and last value, and when it met the target.
+
+    A run that diverged has no last value.
+    """
 
     best: float
-    final: float
+    final: float | None
     arrival: Point | None
 
     @classmethod
     def of(cls, curve: Curve, target: Target) -> Self:
         """Return what a curve came to."""
         reached = (point for point in curve.points if target.reached_by(point.value))
-        return cls(curve.best.value, curve.final.value, next(reached, None))
+        final = None if curve.diverged else curve.final.value
+        return cls(curve.best.value, final, next(reached, None))
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,19 @@ class Row:
 
     @property
     def final(self) -> Spread | None:
-        """The last values of the seeds."""
-        return Spread.of(outcome.final for outcome in self.outcomes.values())
+        """The last values of the seeds; None if one of them diverged."""
+        return None if self.diverged else Spread.of(self.finals.values())
+
+    @property
+    def finals(self) -> dict[int, float]:
+        """The last value of each seed that did not diverge."""
+        outcomes = self.outcomes.items()
+        return {seed: o.final for seed, o in outcomes if o.final is not None}
+
+    @property
+    def diverged(self) -> list[int]:
+        """The seeds whose last evaluation has no finite value."""
+        return sorted(self.outcomes.keys() - self.finals.keys())
 
     @property
     def arrivals(self) -> dict[int, Point]:
@@ -153,11 +168,9 @@ def _lateness(row: Row) -> tuple[float, float]:
 
 def _difference(row: Row, base: Row) -> Interval | None:
     both = sorted(row.outcomes.keys() & base.outcomes.keys())
-    if not both or row is base:
+    if not both or row is base or row.diverged or base.diverged:
         return None
-    return interval(
-        [row.outcomes[seed].final - base.outcomes[seed].final for seed in both], fmean
-    )
+    return interval([row.finals[seed] - base.finals[seed] for seed in both], fmean)
 
 
 def _overhead(row: Row, base: Row, cost: Callable[[Point], float]) -> Interval | None:

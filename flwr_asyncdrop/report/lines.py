@@ -202,10 +202,13 @@ def _draw_target(axes: Axes, target: Target, *, named: bool = True) -> None:
 
 
 def _reach(series: Sequence[Series], cost: Cost) -> float:
-    """Return where the x axis ends: with the last that is not the slow control."""
+    """Return where the x axis ends: with the last that is not the slow control.
+
+    With the control's end if no other has a value after the start.
+    """
     ends = list(_ends(series, cost))
     others = [end for algorithm, end in ends if algorithm != CONTROL]
-    return max(others or [end for _, end in ends])
+    return max(others, default=0.0) or max(end for _, end in ends)
 
 
 def _ends(series: Sequence[Series], cost: Cost) -> Iterator[tuple[str, float]]:

@@ -80,7 +80,7 @@ def render_page(
 
 
 def _text(name: str) -> str:
-    return (_FILES / name).read_text()
+    return (_FILES / name).read_text(encoding="utf-8")
 
 
 def _inlined(pictures: Sequence["Picture"]) -> list[dict[str, str]]:

@@ -80,12 +80,14 @@ class Point:
 class Curve:
     """The headline metric over time: one point or more, in the order of time.
 
-    `source` is who evaluated: ``"server"`` or ``"clients"``.
+    `source` is who evaluated: ``"server"`` or ``"clients"``. Points are finite; a run
+    `diverged` whose last evaluation has no finite value.
     """
 
     metric: Metric
     source: str
     points: tuple[Point, ...]
+    diverged: bool = False
 
     @property
     def final(self) -> Point:
@@ -234,7 +236,8 @@ class RunLog:
             named = (headline(line["metrics"]) for line in lines)
             name = next((metric[0] for metric in named if metric is not None), None)
             if name is not None:
-                return Curve(Metric(name), source, _points(lines, name))
+                diverged = headline({name: lines[-1]["metrics"].get(name)}) is None
+                return Curve(Metric(name), source, _points(lines, name), diverged)
         return None
 
 

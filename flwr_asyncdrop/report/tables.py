@@ -2,12 +2,12 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr_asyncdrop.report.best import best_costs, best_scores
-from flwr_asyncdrop.report.comparison import Comparison, Outcome, Row, Spread
+from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
 from flwr_asyncdrop.report.runlog import Metric, Point
 
@@ -15,7 +15,6 @@ _NONE = "N/A"
 _BYTES_PER_MB = 1e6
 
 _Cell = tuple[str, float | None]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,11 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
     def overhead(row: Row, found: Interval | None) -> _Cell:
         return beside(row, found, "+.1%")
 
-    def best(score: Callable[[Outcome], float]) -> tuple[bool, ...]:
-        return best_scores(comparison, lambda row: _by_seed(row.outcomes, score))
-
     def cheapest(cost: Callable[[Point], float]) -> tuple[bool, ...]:
-        return best_costs(comparison, lambda row: _by_seed(row.arrivals, cost))
+        def costs(row: Row) -> dict[int, float]:
+            return {seed: cost(point) for seed, point in row.arrivals.items()}
+
+        return best_costs(comparison, costs)
 
     return (
         column("label", "algorithm", lambda row: (row.label, None)),
@@ -87,13 +86,13 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
             "best",
             f"{metric.extreme}. {metric.title}",
             lambda row: score(row.best),
-            best(lambda outcome: outcome.best),
+            best_scores(comparison, _bests),
         ),
         column(
             "final",
             f"final {metric.title}",
             lambda row: score(row.final),
-            best(lambda outcome: outcome.final),
+            best_scores(comparison, lambda row: row.finals),
         ),
         column("difference", "beside the reference", difference),
         column(
@@ -121,8 +120,8 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
     )
 
 
-def _by_seed(found: Mapping[int, T], number: Callable[[T], float]) -> dict[int, float]:
-    return {seed: number(each) for seed, each in found.items()}
+def _bests(row: Row) -> dict[int, float]:
+    return {seed: outcome.best for seed, outcome in row.outcomes.items()}
 
 
 def _seeds(row: Row) -> _Cell:
@@ -154,6 +153,13 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
         said.append(_about_intervals(comparison))
     if sum(bool(row.outcomes) for row in comparison.rows) > 1:
         said.append(_about_bold(comparison))
+    for row in comparison.rows:
+        if row.diverged:
+            seeds = ", ".join(map(str, row.diverged))
+            said.append(
+                f"{row.label} diverged with seed {seeds}: its last evaluation has no "
+                f"finite {target.metric.title}."
+            )
     if any(0 < len(row.arrivals) < len(row.outcomes) for row in comparison.rows):
         said.append("(m/n): m of n seeds reached the target, and only they count.")
     cut_off = sum(len(row.incomplete) for row in comparison.rows)

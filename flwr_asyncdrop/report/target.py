@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.report.runlog import Curve, Metric
 from flwr_asyncdrop.report.series import Series
 
@@ -49,14 +49,14 @@ def choose_target(
     whose = "baseline" if baselines else "algorithm"
     compared = baselines or complete
 
-    def ranked(value: Callable[[Curve], float]) -> list[tuple[float, str, float]]:
-        means = [
-            (one.label, fmean(map(value, one.curves.values()))) for one in compared
-        ]
+    def ranked(
+        runs: Sequence[Series], value: Callable[[Curve], float]
+    ) -> list[tuple[float, str, float]]:
+        means = [(one.label, fmean(map(value, one.curves.values()))) for one in runs]
         return sorted((metric.goodness(mean), label, mean) for label, mean in means)
 
     if wish == "auto":
-        bests = ranked(lambda curve: curve.best.value)
+        bests = ranked(compared, lambda curve: curve.best.value)
         _, label, value = bests[min(1, len(bests) - 1)]
         worst, best = _EXTREMES[metric.extreme]
         which = f"second-{worst}" if len(bests) > 1 else "only"
@@ -64,7 +64,17 @@ def choose_target(
     number = read_target(wish, metric)
     if not str(wish).endswith(_BEST):
         return Target(metric, number, "given")
-    _, label, final = ranked(lambda curve: curve.final.value)[-1]
+    sane = [
+        one
+        for one in compared
+        if not any(curve.diverged for curve in one.curves.values())
+    ]
+    if not sane:
+        raise DataError(
+            f"target={wish!r} needs a {whose} that did not diverge: name an "
+            f"{metric.title} instead"
+        )
+    _, label, final = ranked(sane, lambda curve: curve.final.value)[-1]
     value = final / number if metric.falls else number * final
     rule = f"{number:g} of the best {whose}'s final {metric.title}, {label}'s"
     return Target(metric, value, rule)

@@ -62,7 +62,7 @@ def test_those_ahead_go_on_and_one_wins(tmp_path):
     assert lane.winner.values == {"lr": 0.4}
     assert lane.said() == [
         "fedbuff: lr=0.4 (4 tried)",
-        "  1 of them are out, as runs of them failed",
+        "  1 of them are out, as runs of them failed or diverged",
         "  lr: at the edge of what was searched, a better value may lie beyond",
     ]
 

@@ -2,6 +2,7 @@ import pytest
 
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.report.comparison import Spread, compare
+from flwr_asyncdrop.report.tables import markdown, notes
 from flwr_asyncdrop.report.target import choose_target
 from tests.report.histories import series
 
@@ -111,6 +112,36 @@ def test_without_the_papers_reference_it_is_who_gets_there_first_and_most_often(
 def test_a_reference_that_was_not_run_is_refused():
     with pytest.raises(ConfigError, match="reference='x' was not run: choose one of"):
         compare(ALL, reference="x")
+
+
+def test_a_run_that_diverged_has_no_final_value_and_neither_has_its_mean():
+    nan = float("nan")
+    runs = [
+        series(
+            "fedbuff", {0: [8.0, 6.0, nan], 1: [8.0, 7.0, 4.0]}, metric="perplexity"
+        ),
+        series("hetero-asyncdrop", {0: [8.0, 5.0], 1: [8.0, 5.0]}, metric="perplexity"),
+    ]
+    comparison = compare(runs, 6.5)
+    fedbuff, hetero = comparison.rows
+    assert fedbuff.diverged == [0]
+    assert fedbuff.final is None
+    assert fedbuff.final_difference is None
+    assert fedbuff.best.mean == pytest.approx(5.0)
+    assert [point.time for point in fedbuff.arrivals.values()] == [20.0, 30.0]
+    assert hetero.final.mean == 5.0
+    said = " ".join(notes(comparison))
+    assert "fedbuff diverged with seed 0: its last evaluation has no finite" in said
+    assert "N/A" in markdown(comparison).splitlines()[2]
+
+
+def test_the_best_baseline_is_one_that_did_not_diverge():
+    nan = float("nan")
+    lost = series("fedbuff", {0: [2.0, nan]}, metric="perplexity")
+    kept = series("async-fedavg", {0: [8.0, 6.0]}, metric="perplexity")
+    assert choose_target([lost, kept], "0.5best").value == 12.0
+    with pytest.raises(DataError, match="that did not diverge"):
+        choose_target([lost], "0.5best")
 
 
 def test_incomplete_runs_are_counted_and_left_out():

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -92,3 +93,17 @@ def test_long_labels_have_panels_too_and_all_of_their_text():
     width = figure.axes[0].get_tightbbox().width
     assert title.get_window_extent().width <= width
     assert title.get_window_extent().y1 <= figure.bbox.y1
+
+
+def test_the_axis_reaches_to_the_control_if_all_others_diverged_at_once():
+    nan = float("nan")
+    other = series("fedbuff", {0: [8.0, nan]}, metric="perplexity")
+    log = other.runs[0]
+    start = {**log.evaluations[0], "time": 0.0, "bytes_down": 0, "bytes_up": 0}
+    at_once = replace(log, evaluations=(start, log.evaluations[1]))
+    runs = [
+        series("fedavg", {0: [8.0, 7.0]}, metric="perplexity"),
+        replace(other, runs={0: at_once}),
+    ]
+    (axes,) = drawn(runs).axes
+    assert axes.get_xlim() == (0, 20)

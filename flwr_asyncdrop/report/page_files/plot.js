@@ -200,7 +200,8 @@ function described() {
     const reached = costs.length
       ? `reaches ${goal} after ${costWords(mean(costs))}${share}`
       : `does not reach ${goal}`;
-    return `${row.label} ${reached} and ends at ${metricText(row.final)}.`;
+    const end = row.final === null ? "" : ` and ends at ${metricText(row.final)}`;
+    return `${row.label} ${reached}${end}.`;
   });
   return `${data.metric.title} against ${against[state.axis]}: ${said.join(" ")}`;
 }

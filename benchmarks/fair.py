@@ -1,0 +1,97 @@
+"""One table of docs/results.md: algorithms tuned alike, then measured apart.
+
+``python -m benchmarks.fair mlp-small --data-dir DATA --out runs/fair`` tunes into
+``runs/fair/tune-mlp-small`` and compares into ``runs/fair/mlp-small``. The same command
+resumes. ``python -m scripts.results pack runs/fair mlp-small`` keeps the histories.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr_asyncdrop.cli.main import main as asyncdrop
+
+_BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
+_ALGOS = (
+    "fedavg,fedbuff,fedbuff-wait,hetero-asyncdrop,asyncdrop-plus,"
+    "baselines.memories:Ringleader"
+)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A task on a fleet, the virtual seconds of a run, and the rates to search."""
+
+    task: str
+    seconds: float
+    rates: str
+    flags: tuple[str, ...] = ()
+
+
+GROUNDS = {
+    "mlp-small": Ground("mlp-small", 4000, "0.01,0.03,0.09"),
+    "cnn-small": Ground("cnn-small", 2500, "0.02,0.06,0.18"),
+    "lstm-small": Ground("lstm-small", 2500, "0.005,0.015,0.045"),
+    "transformer-small": Ground("transformer-small", 2500, "0.001,0.004,0.016"),
+    "lm-small": Ground("lm-small", 2500, "0.002,0.008,0.032"),
+    "tabular-small": Ground("tabular-small", 4000, "0.05,0.12,0.3"),
+    # 10x between devices, 50 to 5 Mbit/s: a task computes for 0.25 to 2.5 s and its
+    # full model travels for 0.05 to 0.5 s
+    "mlp-links": Ground(
+        "mlp-small",
+        80,
+        "0.01,0.03,0.09",
+        (
+            *("--speed-ratio", "10", "--step-seconds", "0.01"),
+            *("--bandwidth-mbps", "50", "--jitter", "0.3"),
+            *("--dropout", "0.1", "--availability", "0.8"),
+        ),
+    ),
+    "mlp-crowd": Ground(
+        "mlp-small",
+        1600,
+        "0.01,0.03,0.09",
+        ("--devices", "1000", "--in-flight", "64"),
+    ),
+}
+
+
+def commands(name: str, out: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words of `tune`, and of the `compare` that follows it."""
+    ground = GROUNDS[name]
+    common = [
+        *("--task", ground.task, "--algos", _ALGOS),
+        *("--max-seconds", f"{ground.seconds:g}", "--num-rounds", "10000"),
+        *("--lr-milestones", f"{ground.seconds / 2:g}s,{ground.seconds * 0.75:g}s"),
+        *("--outlier-factor", "0", *ground.flags, *flags),
+    ]
+    tuned = out / f"tune-{name}"
+    searched = ("lr=" + ground.rates, "server-lr=0.5,1.0", "alpha=0.25,0.5")
+    search = [word for each in searched for word in ("--search", each)]
+    tune = ["tune", *common, *search, "--rungs", "1", "--out", str(tuned)]
+    seeds = ["--seeds", "0-4", "--tuned", str(tuned / "tuned.json")]
+    return tune, ["compare", *common, *seeds, "--out", str(out / name)]
+
+
+def main() -> int:
+    """Tune, then compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ground", choices=GROUNDS)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments, flags = parser.parse_known_args()
+    # A process of a run finds the baselines as a user's own algorithm: by Python's path
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(_BASELINES), os.environ.get("PYTHONPATH")))
+    )
+    sys.path.insert(0, str(_BASELINES))
+    for words in commands(arguments.ground, arguments.out, flags):
+        if status := asyncdrop(words):
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
