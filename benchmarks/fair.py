@@ -50,6 +50,14 @@ GROUNDS = {
             *("--dropout", "0.1", "--availability", "0.8"),
         ),
     ),
+    # Labels that have nothing to do with speed
+    "mlp-dirichlet": Ground(
+        "mlp-small",
+        4000,
+        "0.01,0.03,0.09",
+        ("--partition", "dirichlet", "--dirichlet-alpha", "0.1"),
+    ),
+    "mlp-iid": Ground("mlp-small", 4000, "0.01,0.03,0.09", ("--partition", "iid")),
     "mlp-crowd": Ground(
         "mlp-small",
         1600,

@@ -13,6 +13,7 @@ from flwr_asyncdrop.algorithms.mixed import (
 from flwr_asyncdrop.algorithms.registry import ALGORITHMS, algorithm
 from flwr_asyncdrop.algorithms.stepped import (
     AsyncDropPlus,
+    BufferSized,
     FedAvg,
     FedBuff,
     FedBuffWait,
@@ -27,6 +28,7 @@ __all__ = [
     "AsyncFedProx",
     "AsyncFjord",
     "AsyncWeighted",
+    "BufferSized",
     "FedAvg",
     "FedBuff",
     "FedBuffWait",

@@ -88,8 +88,8 @@ class FedAvg(ServerStepped):
 
 
 @dataclass(frozen=True)
-class Collecting(ServerStepped):
-    """The hyperparameter of a buffer.
+class BufferSized(Algorithm):
+    """The hyperparameter of a buffer, for algorithms that collect updates.
 
     Attributes
     ----------
@@ -107,6 +107,11 @@ class Collecting(ServerStepped):
     def size(self, in_flight: int) -> int:
         """Return the updates that are collected with so many devices in flight."""
         return self.buffer_size or max(in_flight // 2, 1)
+
+
+@dataclass(frozen=True)
+class Collecting(BufferSized, ServerStepped):
+    """A buffer, and the server's step with it."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""What algorithms have in common whose server collects K updates, then steps."""
+"""A server that collects K updates, then steps with their mean."""
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,8 +13,6 @@ from flwr_asyncdrop.aggregation import (
     is_weight,
     mean_change,
 )
-from flwr_asyncdrop.algorithms import Algorithm
-from flwr_asyncdrop.parameters import at_least, parameter
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 
@@ -70,9 +69,9 @@ class Collecting(Aggregator):
         """Return what is collected of a change: all of it."""
         return change
 
+    @abstractmethod
     def step(self, state: State, mean: State, staleness: list[int]) -> None:
         """Move the weights, in place; `mean` is nobody else's."""
-        raise NotImplementedError
 
     def state_dict(self) -> StateDict:
         """Return what waits for the next step; the algorithm adds its own."""
@@ -81,25 +80,3 @@ class Collecting(Aggregator):
     def load_state_dict(self, state: StateDict) -> None:
         """Restore it."""
         self._waiting = from_plain(_Waiting, state["waiting"])
-
-
-@dataclass(frozen=True)
-class Sized(Algorithm):
-    """The size of the buffer.
-
-    Attributes
-    ----------
-    buffer_size : int or None
-        Updates that are collected before the server steps; None for half of the
-        devices in flight.
-    """
-
-    buffer_size: int | None = parameter(
-        None,
-        "updates collected before the server steps; left out: half of in-flight",
-        at_least(1),
-    )
-
-    def size(self, in_flight: int) -> int:
-        """Return the updates that are collected with so many devices in flight."""
-        return self.buffer_size or max(in_flight // 2, 1)

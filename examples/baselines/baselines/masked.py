@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from flwr_asyncdrop.aggregation import Aggregator, Buffered, combiner
+from flwr_asyncdrop.algorithms import BufferSized
 from flwr_asyncdrop.masks import GradedRate, MaskContext, MaskPolicy
 from flwr_asyncdrop.parameters import in_interval, more_than, parameter
 from flwr_asyncdrop.submodel import Keep
-
-from baselines.collecting import Sized
 
 # Multiples of it, modulo 1, are spread evenly, however many devices there are.
 _GOLDEN = (5**0.5 - 1) / 2
@@ -63,7 +62,7 @@ class RestoredWindow(MaskPolicy):
 
 
 @dataclass(frozen=True)
-class Submodels(Sized):
+class Submodels(BufferSized):
     """What the algorithms below have in common: FedBuff with submodels.
 
     Attributes

@@ -3,17 +3,16 @@
 A memory has a model for each device, or for each speed rank where that is too much.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from flwr_asyncdrop.aggregation import Aggregator, Update, change_of, is_weight
-from flwr_asyncdrop.algorithms import Algorithm
+from flwr_asyncdrop.algorithms import Algorithm, BufferSized
 from flwr_asyncdrop.parameters import more_than, parameter
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
-
-from baselines.collecting import Sized
 
 
 @dataclass
@@ -45,9 +44,9 @@ class Remembering(Aggregator):
             state[name].copy_(delta[name])
         return changed
 
+    @abstractmethod
     def take(self, state: State, delta: State, update: Update) -> bool:
         """Take the change of the weights in; return whether they have changed."""
-        raise NotImplementedError
 
     def state_dict(self) -> StateDict:
         """Return the memory."""
@@ -158,7 +157,7 @@ class Ace(Stepped):
 
 
 @dataclass(frozen=True)
-class Ca2fl(Stepped, Sized):
+class Ca2fl(Stepped, BufferSized):
     """CA2FL (Wang et al., ICLR 2024): a buffer that is calibrated by all devices."""
 
     def aggregator(self, in_flight: int) -> Aggregator:

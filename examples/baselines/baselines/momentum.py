@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 from flwr_asyncdrop.aggregation import Aggregator
+from flwr_asyncdrop.algorithms import BufferSized
 from flwr_asyncdrop.parameters import at_least, in_interval, more_than, parameter
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State
 
-from baselines.collecting import Collecting, Sized
+from baselines.collecting import Collecting
 
 
 @dataclass
@@ -97,7 +98,7 @@ def matching(
 
 
 @dataclass(frozen=True)
-class ApproximatedMomentum(Sized):
+class ApproximatedMomentum(BufferSized):
     """Momentum approximation (Yu et al., arXiv 2402.09247), for FedBuff.
 
     Attributes

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from flwr_asyncdrop.aggregation import Aggregator, Change, is_weight
+from flwr_asyncdrop.algorithms import BufferSized
 from flwr_asyncdrop.parameters import more_than, one_of, parameter
 from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -11,7 +12,7 @@ from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.wire.codec import scheme
 from torch import Tensor
 
-from baselines.collecting import Collecting, Sized
+from baselines.collecting import Collecting
 
 SCHEMES = ("q8", "q4", "q2", "q1")
 
@@ -90,7 +91,7 @@ def rounded(values: Tensor, spec: str, seed: int, *, unbiased: bool) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Qafel(Sized):
+class Qafel(BufferSized):
     """QAFeL (arXiv 2410.00242): FedBuff with a hidden state that is quantised.
 
     Attributes

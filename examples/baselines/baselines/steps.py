@@ -11,13 +11,13 @@ from flwr_asyncdrop.aggregation import (
     is_weight,
     mean_change,
 )
-from flwr_asyncdrop.algorithms import Algorithm
+from flwr_asyncdrop.algorithms import Algorithm, BufferSized
 from flwr_asyncdrop.parameters import at_least, in_interval, more_than, parameter
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 from torch import Tensor
 
-from baselines.collecting import Collecting, Sized
+from baselines.collecting import Collecting
 
 
 @dataclass
@@ -165,7 +165,7 @@ class Moved(Algorithm):
 
 
 @dataclass(frozen=True)
-class Fadas(Moved, Sized):
+class Fadas(Moved, BufferSized):
     """FADAS (Wang et al., ICML 2024): FedBuff with AMSGrad on the server.
 
     Attributes
