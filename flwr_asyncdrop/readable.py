@@ -1,13 +1,14 @@
 """Metrics, numbers of bytes, and what strangers write, as people read them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 LONGEST_TEXT = 1000
 """Characters of a text that are shown at the most."""
 
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _LONGEST_VALUE = 80
 _MOST_BITS = 128
 _LOWER_IS_BETTER = ("loss", "error", "perplexity")
@@ -48,6 +49,26 @@ def readable_bytes(count: float) -> str:
     value = count / size
     decimals = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:,.{decimals}f} {unit}"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return finite numbers as a line of bars, from the lowest to the highest."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    top = len(_BLOCKS) - 1
+    scale = top / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((value - low) * scale)] for value in values)
+
+
+def readable_seconds(seconds: float) -> str:
+    """Return a time to two units at most, e.g. ``"1 h 20 min"`` or ``"9 s"``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min" + (f" {rest} s" if rest and minutes < 10 else "")
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h" + (f" {minutes} min" if minutes else "")
 
 
 def printable(text: str, longest: int = LONGEST_TEXT) -> str:

@@ -1,6 +1,6 @@
-"""The tables of docs/results.md, from the histories in ``results``.
+"""The tables of the pages of results, from the histories in ``results``.
 
-``python -m scripts.results`` writes them anew, and a test holds the page against the
+``python -m scripts.results`` writes them anew, and a test holds the pages against the
 histories. ``python -m scripts.results pack FOLDER TASK`` packs what `tune` and
 `compare` left in ``FOLDER/tune-TASK`` and ``FOLDER/TASK``: histories, their
 hashes and the choice of settings, and no models.
@@ -12,20 +12,26 @@ import re
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from flwr_asyncdrop.report.comparison import Comparison, Row, compare
 from flwr_asyncdrop.report.intervals import Interval
+from flwr_asyncdrop.report.runlog import Point
 from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.report.target import Target
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "results.md"
+PAGES: Final = tuple(
+    ROOT / "docs" / name
+    for name in ("results.md", "results-tasks.md", "results-fleets.md")
+)
 HISTORIES: Final = ROOT / "results"
 _OURS: Final = ("asyncdrop-plus", "hetero-asyncdrop")
 _SHARES: Final = (0.95, 0.99)
+_GOAL: Final = 0.75
 _KEPT: Final = ("history.jsonl", "done.json", "tuned.json")
 _MB: Final = 1e6
 _NONE: Final = "–"
@@ -37,8 +43,9 @@ def main() -> int:
         for task in sys.argv[3:]:
             pack(Path(sys.argv[2]), task)
         return 0
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(filled(text), encoding="utf-8")
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(filled(text), encoding="utf-8")
     return 0
 
 
@@ -64,13 +71,80 @@ def _bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def filled(page: str) -> str:
-    """Return the page with the table of each task that it names."""
+    """Return the page with its tables: of a task, or the verdict on several."""
 
     def table(match: re.Match[str]) -> str:
-        task = match[1]
-        return f"<!-- {task} -->\n\n" + "\n".join(lines_of(task)) + "\n\n<!-- end -->"
+        kind, _, names = match[1].partition(": ")
+        lines = verdict(names.split()) if kind == "verdict" else lines_of(kind)
+        return f"<!-- {match[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
 
-    return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", table, page, flags=re.DOTALL)
+    mark = r"<!-- ([\w-]+(?:: [\w -]+)?) -->\n.*?<!-- end -->"
+    return re.sub(mark, table, page, flags=re.DOTALL)
+
+
+def verdict(names: Sequence[str]) -> Iterator[str]:
+    """Yield ours beside the best of the others, task by task."""
+    heads = ["final accuracy, in points"]
+    heads += [f"{cost} to {share:g}" for cost in ("time", "bytes") for share in _SHARES]
+    yield f"| | {' | '.join(heads)} |"
+    yield f"| --- |{' --- |' * len(heads)}"
+    for name in names:
+        series, _ = read(name)
+        goals = [goal(series, share) for share in _SHARES]
+        cells = [final_beside_best(series, goals[0])]
+        for overhead, cost in (
+            ("time_overhead", lambda point: point.time),
+            ("byte_overhead", lambda point: point.num_bytes),
+        ):
+            cells += [cost_beside_best(series, each, overhead, cost) for each in goals]
+        yield f"| `{name}` | {' | '.join(cells)} |"
+
+
+def final_beside_best(series: tuple[Series, ...], target: Target) -> str:
+    """Return by how much ours ends higher than the best of the others."""
+    rows = compare(series, target).rows
+    best = max(
+        (row for row in rows if row.label not in _OURS),
+        key=lambda row: target.metric.goodness(row.final.mean if row.final else 0.0),
+    )
+    row = _ours(compare(series, target, best.label))
+    text = beside(row)
+    return f"{text} of `{best.label}`" if row.final is not None else _NONE
+
+
+def cost_beside_best(
+    series: tuple[Series, ...],
+    target: Target,
+    overhead: str,
+    cost: Callable[[Point], float],
+) -> str:
+    """Return ours over the least of the others, of those that most seeds reached."""
+
+    def mean(row: Row) -> float:
+        return fmean(map(cost, row.arrivals.values()))
+
+    others = [row for row in compare(series, target).rows if row.label not in _OURS]
+    reached = [row for row in others if row.arrivals]
+    if not reached:
+        return "no other reaches it"
+    best = min(reached, key=lambda row: (-len(row.arrivals), mean(row)))
+    row = _ours(compare(series, target, best.label))
+    found: Interval | None = getattr(row, overhead)
+    if found is None:
+        return "not reached"
+    ratio = 1 + found.value
+    text = f"{ratio:.2f}x"
+    if found.low is not None and found.high is not None:
+        text += f" [{1 + found.low:.2f}, {1 + found.high:.2f}]"
+    text = f"**{text}**" if ratio <= _GOAL else text
+    seeds = len(row.outcomes)
+    own = f"{len(row.arrivals)}/{seeds}" if len(row.arrivals) < seeds else ""
+    theirs = f" ({len(best.arrivals)}/{seeds})" if len(best.arrivals) < seeds else ""
+    return f"{text}{own and f' ({own})'} of `{best.label}`{theirs}"
+
+
+def _ours(comparison: Comparison) -> Row:
+    return next(row for row in comparison.rows if row.label == _OURS[0])
 
 
 def lines_of(task: str) -> Iterator[str]:

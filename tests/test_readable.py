@@ -9,7 +9,9 @@ from flwr_asyncdrop.readable import (
     one_line,
     printable,
     readable_bytes,
+    readable_seconds,
     shown,
+    sparkline,
 )
 
 
@@ -105,3 +107,34 @@ def test_a_strangers_value_is_short(value, text):
 def test_an_error_is_one_line():
     assert one_line(ValueError("a\n\x1b[1mb")) == "ValueError: a [1mb"
     assert len(one_line(ValueError("x" * 10**6))) < 1100
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
+        ([0.9, 0.1, 0.5], "█▁▅"),
+        ([3.0, 3.0], "▁▁"),
+        ([-1e300, 1e300], "▁█"),
+        ([], ""),
+    ],
+)
+def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, line):
+    assert sparkline(values) == line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (86, "1 min 26 s"),
+        (660, "11 min"),
+        (3600, "1 h"),
+        (5400, "1 h 30 min"),
+        (360_000, "100 h"),
+    ],
+)
+def test_a_time_has_two_units_at_most(seconds, text):
+    assert readable_seconds(seconds) == text

@@ -8,11 +8,12 @@ from flwr_asyncdrop.cli.advice_text import limits, lines
 from flwr_asyncdrop.cli.answer import find, write_answer
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.budget import choose_plan, in_runs, in_seconds
-from flwr_asyncdrop.cli.compare import WITHOUT, compare
+from flwr_asyncdrop.cli.compare import WITHOUT, compare, displays
 from flwr_asyncdrop.cli.display import make_console, print_line
 from flwr_asyncdrop.cli.flags import (
     add_flags,
     add_jobs,
+    add_quiet,
     add_task,
     algos_from_outside,
     between,
@@ -112,6 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         "--out", type=folder, required=True, metavar="DIR", help="folder of all runs"
     )
     add_backend(parser)
+    add_quiet(parser)
     add_flags(parser, algos=algos, without=(*WITHOUT, "clock", "max-seconds"))
 
 
@@ -132,8 +134,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     def do(what: str, runs: Sequence[RunSpec], jobs: int = arguments.jobs) -> None:
         nonlocal undone
-        say(f"{what}: {len(runs)} runs of {runs[0].config.max_seconds:,g} virtual s")
-        undone += compare(runs, jobs, backend, console)
+        if not arguments.quiet:
+            seconds = runs[0].config.max_seconds
+            say(f"{what}: {len(runs)} runs of {seconds:,g} virtual s")
+        undone += compare(runs, jobs, backend, displays(arguments, console))
 
     with FolderLock(out):
         if plan is None:

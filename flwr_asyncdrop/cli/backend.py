@@ -48,6 +48,16 @@ class Backend:
     share: int = 1
     gpus: tuple[str, ...] = ()
 
+    @property
+    def opening(self) -> str:
+        """What takes time while the grid of a run is opened."""
+        if self.address:
+            return f"waiting for actors of {self.address}"
+        if self.workers:
+            noun = "process" if self.workers == 1 else "processes"
+            return f"starting {self.workers} worker {noun}"
+        return "loading the client"
+
     def open(self, run: RunSpec) -> LocalGrid:
         """Return the grid of a run, to be closed."""
         config = run.config

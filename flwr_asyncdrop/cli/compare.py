@@ -11,11 +11,17 @@ from rich.console import Console
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import Backend, add_backend, backend_of
-from flwr_asyncdrop.cli.display import make_console, make_display, print_line
+from flwr_asyncdrop.cli.display import (
+    LineDisplay,
+    make_console,
+    make_display,
+    print_line,
+)
 from flwr_asyncdrop.cli.events import Failed, Skipped
 from flwr_asyncdrop.cli.flags import (
     add_flags,
     add_jobs,
+    add_quiet,
     add_task,
     algos_from_outside,
     file,
@@ -115,6 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         "the same other arguments on each (default: all runs)",
     )
     add_backend(parser)
+    add_quiet(parser)
     add_flags(parser, algos=algos, without=WITHOUT)
 
 
@@ -138,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.shard is not None:
         return _run_shard(arguments, runs, backend, console)
     with FolderLock(out):
-        undone = compare(runs, arguments.jobs, backend, console)
+        undone = compare(runs, arguments.jobs, backend, displays(arguments, console))
     if undone < len(runs):
         _print_table(out, console)
     return _FAILED if undone else 0
@@ -158,7 +165,8 @@ def _run_shard(
     try:
         with FolderLock(out, own.lock):
             share = dealt[own.number - 1]
-            undone = compare(share, arguments.jobs, backend, console)
+            show = displays(arguments, console)
+            undone = compare(share, arguments.jobs, backend, show)
     except FolderInUseError as busy:
         raise FolderError(
             f"shard {own} of {out} is done by {busy.holder}: let it end"
@@ -198,22 +206,32 @@ def _what(
     return arguments.algos or algorithms, {**vary, **dict(arguments.vary)}
 
 
+def displays(
+    arguments: argparse.Namespace, console: Console
+) -> Callable[[int, int], LineDisplay]:
+    """Return what makes a display for some runs, of which some are complete."""
+    return partial(make_display, console, quiet=arguments.quiet)
+
+
 def compare(
-    runs: Sequence[RunSpec], jobs: int, backend: Backend, console: Console
+    runs: Sequence[RunSpec],
+    jobs: int,
+    backend: Backend,
+    make: Callable[[int, int], LineDisplay],
 ) -> int:
     """Do the runs that are missing on so many cores; return how many are still so.
 
     They have failed, or somebody else does them. On a Ray cluster the cores are how
-    many runs are side by side.
+    many runs are side by side. `make` makes what shows them.
     """
     missing = [run for run in runs if not is_complete(run)]
     refuse_at_once(missing)
     num_complete = len(runs) - len(missing)
     failed = skipped = 0
     backends = backend.shared(*share_out(jobs, len(missing)))
-    with make_display(console, len(runs), num_complete) as display:
+    with make(len(runs), num_complete) as display:
         if num_complete:
-            display.say(f"{num_complete} of {len(runs)} runs are complete already")
+            display.note(f"{num_complete} of {len(runs)} runs are complete already")
         try:
             with RunPool(backends) as pool:
                 for run, event in pool.do(missing):

@@ -59,6 +59,15 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add ``--quiet``."""
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        help="say how runs end only if it is badly, and nothing before",
+    )
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):

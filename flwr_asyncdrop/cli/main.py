@@ -39,6 +39,7 @@ _COMMANDS = {
     "compare": "algorithms and seeds side by side",
     "tune": "settings of algorithms, with the same budget for all",
     "advise": "the algorithm and settings that suit a fleet",
+    "watch": "how far a run is that another process does",
     "report": "table, figures and a page of what was compared",
     "doctor": "check the setup and suggest fixes",
     "supernode": "Flower's SuperNode, which answers sooner",

@@ -34,6 +34,11 @@ class RunSpec:
         return RunConfig.parse(self.settings)
 
     @property
+    def max_seconds(self) -> float:
+        """Seconds on its clock after which it ends; 0 for no limit."""
+        return self.config.max_seconds
+
+    @property
     def num_updates(self) -> int:
         """Updates in the whole run."""
         config = self.config

@@ -5,8 +5,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
@@ -18,10 +16,11 @@ from flwr_asyncdrop.cli.display import (
     make_display,
     warnings_to,
 )
-from flwr_asyncdrop.cli.events import Ended, RunProgress, Started, Waiting
+from flwr_asyncdrop.cli.events import Ended, Preparing, RunProgress, Started, Waiting
 from flwr_asyncdrop.cli.flags import (
     TASK_DEFAULTS,
     add_flags,
+    add_quiet,
     add_task,
     algos_from_outside,
     folder,
@@ -51,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     add_task(parser)
     add_workers(parser)
     add_backend(parser)
+    add_quiet(parser)
     add_flags(parser, algos=algos_from_outside("--algo", words))
 
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings, backend = given(arguments), backend_of(arguments)
     if "resume" in settings:
         _refuse_needless(arguments)
-        _resume(settings, backend)
+        _resume(settings, backend, _display(arguments))
         return 0
     settings = preset_settings(PRESETS[arguments.task], settings)
     config = RunConfig.parse(settings)
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     with FolderLock(spec.folder):
         if not config.overwrite:
             RunFolder(spec.folder).refuse_what_is_there(_command(spec.folder, backend))
-        simulate(spec, backend, make_console())
+        simulate(spec, backend, _display(arguments))
     return 0
 
 
@@ -81,7 +81,13 @@ def _refuse_needless(arguments: argparse.Namespace) -> None:
             )
 
 
-def _resume(settings: Mapping[str, Value], backend: Backend) -> None:
+def _display(arguments: argparse.Namespace) -> LineDisplay:
+    return make_display(make_console(), quiet=arguments.quiet)
+
+
+def _resume(
+    settings: Mapping[str, Value], backend: Backend, display: LineDisplay
+) -> None:
     try:
         path = folder(str(settings["resume"]))
     except argparse.ArgumentTypeError as error:
@@ -91,19 +97,19 @@ def _resume(settings: Mapping[str, Value], backend: Backend) -> None:
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
     with FolderLock(out):
         if path == out and RunFolder(out).is_trained:
-            _finish(out, _command(out, backend))
+            _finish(out, _command(out, backend), display)
             return
         checkpoint = newest(path)
         # The folder may have been moved since.
         where = {"resume": str(checkpoint.path), "out-dir": str(out)}
         told = {**checkpoint.settings, "overwrite": False, **settings, **where}
         spec = _spec(RunConfig.parse(told), told, out, checkpoint.devices)
-        simulate(spec, backend, make_console())
+        simulate(spec, backend, display)
 
 
-def _finish(out: Path, command: str) -> None:
+def _finish(out: Path, command: str, display: LineDisplay) -> None:
     """Write what a run lacks that did all its rounds, and show what it came to."""
-    with make_display(make_console()) as display, warnings_to(display.say):
+    with display, warnings_to(display.say):
         with FilesAtTheEnd(out, display.say, command) as files:
             files.finish(over=True)
         _show_result(out, display)
@@ -116,13 +122,13 @@ def _spec(
     return RunSpec(name, out, {**settings, "out-dir": str(out)}, devices)
 
 
-def simulate(run: RunSpec, backend: Backend, console: Console) -> None:
+def simulate(run: RunSpec, backend: Backend, display: LineDisplay) -> None:
     """Do a run; show how far it is, what it came to, and where its files are."""
     last = RunProgress()
-    with make_display(console) as display, warnings_to(display.say):
+    with display, warnings_to(display.say):
         display.show(run, Started())
 
-        def say(event: RunProgress | Waiting) -> None:
+        def say(event: Preparing | RunProgress | Waiting) -> None:
             nonlocal last
             last = event if isinstance(event, RunProgress) else last
             display.show(run, event)

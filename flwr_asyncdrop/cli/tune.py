@@ -7,11 +7,12 @@ from functools import partial
 
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
-from flwr_asyncdrop.cli.compare import WITHOUT, compare
+from flwr_asyncdrop.cli.compare import WITHOUT, compare, displays
 from flwr_asyncdrop.cli.display import make_console, print_line
 from flwr_asyncdrop.cli.flags import (
     add_flags,
     add_jobs,
+    add_quiet,
     add_task,
     algos_from_outside,
     between,
@@ -98,6 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         "--out", type=folder, required=True, metavar="DIR", help="folder of all runs"
     )
     add_backend(parser)
+    add_quiet(parser)
     add_flags(parser, algos=algos, without=WITHOUT)
 
 
@@ -124,8 +126,9 @@ def run(arguments: argparse.Namespace) -> int:
         print_line(line, console)
 
     def do(rung: int, runs: Sequence[RunSpec]) -> None:
-        say(f"rung {rung} of {arguments.rungs}")
-        compare(runs, arguments.jobs, backend, console)
+        if not arguments.quiet:
+            say(f"rung {rung} of {arguments.rungs}")
+        compare(runs, arguments.jobs, backend, displays(arguments, console))
 
     with FolderLock(out):
         lanes = race(arguments.algos, terms, out, do)

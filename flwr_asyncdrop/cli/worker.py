@@ -16,6 +16,7 @@ from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.events import (
     Failed,
+    Preparing,
     Reporter,
     RunProgress,
     Said,
@@ -45,11 +46,13 @@ _PATIENCE = 10.0
 def execute(
     run: RunSpec,
     backend: Backend,
-    say: Callable[[RunProgress | Waiting], None],
+    say: Callable[[Preparing | RunProgress | Waiting], None],
     resume_command: str,
 ) -> None:
     """Do a run to its end, and write its files."""
+    say(Preparing(backend.opening))
     with backend.open(run) as grid:
+        say(Preparing("reading the data and building the model"))
         reporter = Reporter(say)
         run_experiment(
             grid,
@@ -89,7 +92,9 @@ def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> N
 
 
 def _do(
-    run: RunSpec, backend: Backend, say: Callable[[RunProgress | Waiting], None]
+    run: RunSpec,
+    backend: Backend,
+    say: Callable[[Preparing | RunProgress | Waiting], None],
 ) -> None:
     """Do of a run what is missing, as it is now that nobody else can change it."""
     if not is_complete(run) and not is_trained(run):

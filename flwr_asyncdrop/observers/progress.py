@@ -1,14 +1,14 @@
 """The progress of a run in the log."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from math import inf
 
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.speed_groups import speed_group
-from flwr_asyncdrop.readable import headline, readable_bytes
+from flwr_asyncdrop.readable import headline, readable_bytes, readable_seconds
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -27,27 +27,30 @@ class ProgressLog(Callback):
     unless only others evaluate, and speed groups stand the fastest first::
 
         update 128/480 | t 512 s | accuracy 0.913 | 24 devices, 8 in flight, 1 late,
-        2 in quarantine | 41 updates/s
-            staleness 5.2 (1.1 queued) | 12.3 MB down, 12.1 MB up | by speed group
-            43 36 30 19 | lost: 1 no-reply, 1 shape
+        2 in quarantine | 9 s left
+            41 updates/s | staleness 5.2 (1.1 queued) | 12.3 MB down, 12.1 MB up | by
+            speed group 43 36 30 19 | lost: 1 no-reply, 1 shape
 
     Two such pairs are at least `seconds` real seconds apart; the last one always
-    comes. `num_updates` are those of the whole run, and `timer` gives monotonic
-    seconds.
+    comes. The run ends with `num_updates`, or after `max_seconds` on its clock; `timer`
+    gives monotonic seconds.
     """
 
     def __init__(
         self,
         num_updates: int,
+        max_seconds: float = math.inf,
         *,
         seconds: float = 2.0,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self.num_updates = num_updates
+        self.max_seconds = max_seconds
         self.seconds = seconds
         self._timer = timer
         self._start = timer()
-        self._last_line = -inf
+        self._start_time = 0.0
+        self._last_line = -math.inf
         self._merged = 0
         self._staleness = 0
         self._queued = 0
@@ -63,6 +66,7 @@ class ProgressLog(Callback):
     def on_start(self, state: RunState) -> None:
         """Start the clock."""
         self._start = self._timer()
+        self._start_time = state.time
 
     def on_dispatch(self, state: RunState, order: Order) -> None:
         """Count what is in flight when the free slots are taken again."""
@@ -128,11 +132,19 @@ class ProgressLog(Callback):
             if metric is not None:
                 yield f"{metric[0]} {metric[1]:.3f}"
         yield ", ".join(self._who_trains(state))
+        if (left := self._left(state)) > 0:
+            yield f"{readable_seconds(left)} left"
+
+    def _left(self, state: RunState) -> float:
+        """Return how many seconds the run goes on at its speed so far; 0 if unknown."""
         elapsed = self._timer() - self._start
-        if self._merged and elapsed > 0:
-            rate = self._merged / elapsed
-            digits = ".0f" if rate >= 10 else ".1f" if rate >= 1 else ".2g"
-            yield f"{rate:{digits}} updates/s"
+        if not self._merged or elapsed <= 0:
+            return 0.0
+        left = (self.num_updates - state.updates) * elapsed / self._merged
+        passed = state.time - self._start_time
+        if passed > 0:
+            left = min(left, (self.max_seconds - state.time) * elapsed / passed)
+        return left
 
     def _who_trains(self, state: RunState) -> Iterator[str]:
         if self._fleet is not None:
@@ -150,6 +162,11 @@ class ProgressLog(Callback):
                     yield f"{count} {what}"
 
     def _what_came(self, state: RunState) -> Iterator[str]:
+        elapsed = self._timer() - self._start
+        if self._merged and elapsed > 0:
+            rate = self._merged / elapsed
+            digits = ".0f" if rate >= 10 else ".1f" if rate >= 1 else ".2g"
+            yield f"{rate:{digits}} updates/s"
         if self._merged:
             queued = self._queued / self._merged
             of_which = f" ({queued:.1f} queued)" if queued else ""

@@ -71,7 +71,8 @@ class Summary:
         speed = "" if rate is None else f", {rate:,.1f} per real second"
         kept = f"; 1 in {self.every:,} kept" if self.every > 1 else ""
         yield "updates", f"{self.updates:,} in {self.rounds:,} rounds{speed}{kept}"
-        yield "time", f"{self.time:,.1f} s, {self.wall_seconds:,.1f} s real"
+        real = f"{self.wall_seconds:,.1f} s real without start and end"
+        yield "time", f"{self.time:,.1f} s, {real}"
         if self.metric is None or self.final is None or self.best is None:
             yield "accuracy", "not evaluated"
         else:

@@ -18,6 +18,9 @@ OURS: Final = frozenset(
 CONTROL: Final = "fedavg"
 
 _BEST = "best"
+# Of two baselines the second-lowest is the better one: hardly anybody else gets there.
+_FEWEST = 3
+_SHARE = 0.95
 _EXTREMES = {"max": ("lowest", "maximum"), "min": ("highest", "minimum")}
 
 
@@ -41,43 +44,68 @@ def choose_target(
 
     `wish` is the `target` of `write_report`. Values of a baseline are means over its
     seeds; if no baseline was run, or `of_all` is set, all algorithms count as one.
+    DataError: a share is asked for, and no baseline has a positive final value.
     """
-    metric = next(curve.metric for one in series for curve in one.curves.values())
     complete = [each for each in series if each.runs]
     ours = OURS | {CONTROL}
     baselines = [each for each in complete if each.algorithm not in ours and not of_all]
     whose = "baseline" if baselines else "algorithm"
     compared = baselines or complete
-
-    def ranked(
-        runs: Sequence[Series], value: Callable[[Curve], float]
-    ) -> list[tuple[float, str, float]]:
-        means = [(one.label, fmean(map(value, one.curves.values()))) for one in runs]
-        return sorted((metric.goodness(mean), label, mean) for label, mean in means)
-
     if wish == "auto":
-        bests = ranked(compared, lambda curve: curve.best.value)
-        _, label, value = bests[min(1, len(bests) - 1)]
-        worst, best = _EXTREMES[metric.extreme]
-        which = f"second-{worst}" if len(bests) > 1 else "only"
-        return Target(metric, value, f"the {which} {best} of the {whose}s, {label}'s")
+        share = None if len(compared) >= _FEWEST else _of_best(compared, whose, _SHARE)
+        return share or _second_lowest(compared, whose)
+    metric = _metric(compared)
     number = read_target(wish, metric)
     if not str(wish).endswith(_BEST):
         return Target(metric, number, "given")
-    sane = [
+    target = _of_best(compared, whose, number)
+    if target is None:
+        raise DataError(
+            f"target={wish!r} is a share of the best {whose}'s final {metric.title}, "
+            f"and none has a positive one: name an {metric.title} instead"
+        )
+    return target
+
+
+def _second_lowest(compared: Sequence[Series], whose: str) -> Target:
+    """Return the paper's target; of a single one it is its best value."""
+    ranking = _ranking(compared, lambda curve: curve.best.value)
+    label, value = ranking[:2][-1]
+    metric = _metric(compared)
+    worst, best = _EXTREMES[metric.extreme]
+    which = f"second-{worst}" if len(ranking) > 1 else "only"
+    return Target(metric, value, f"the {which} {best} of the {whose}s, {label}'s")
+
+
+def _of_best(compared: Sequence[Series], whose: str, share: float) -> Target | None:
+    """Return a share of the best final value; None if there is none to share."""
+    ended = [
         one
         for one in compared
         if not any(curve.diverged for curve in one.curves.values())
     ]
-    if not sane:
-        raise DataError(
-            f"target={wish!r} needs a {whose} that did not diverge: name an "
-            f"{metric.title} instead"
-        )
-    _, label, final = ranked(sane, lambda curve: curve.final.value)[-1]
-    value = final / number if metric.falls else number * final
-    rule = f"{number:g} of the best {whose}'s final {metric.title}, {label}'s"
+    if not ended:
+        return None
+    label, final = _ranking(ended, lambda curve: curve.final.value)[-1]
+    if final <= 0:
+        return None
+    metric = _metric(compared)
+    value = final / share if metric.falls else share * final
+    rule = f"{share:g} of the best {whose}'s final {metric.title}, {label}'s"
     return Target(metric, value, rule)
+
+
+def _ranking(
+    compared: Sequence[Series], value: Callable[[Curve], float]
+) -> list[tuple[str, float]]:
+    """Return labels and mean values, the worst first."""
+    metric = _metric(compared)
+    means = [(one.label, fmean(map(value, one.curves.values()))) for one in compared]
+    return sorted(means, key=lambda each: (metric.goodness(each[1]), each[0]))
+
+
+def _metric(series: Sequence[Series]) -> Metric:
+    return next(curve.metric for one in series for curve in one.curves.values())
 
 
 def read_target(wish: str | float, metric: Metric) -> float:

@@ -79,7 +79,8 @@ def write_report(
         ``table.csv``, ``table.json``, and the pictures one by one.
     target : str or float
         The value of the metric to which time and bytes are counted: a number;
-        ``"auto"``, the paper's rule: the second-lowest maximum of the baselines; or a
+        ``"auto"``, the paper's rule: the second-lowest maximum of the baselines, or
+        ``"0.95best"`` if there are fewer than three; or a
         factor and ``"best"``, e.g. ``"0.95best"``: that share of the best final value
         of a baseline. Of a metric that falls, highest and lowest change places.
     reference : str, optional

@@ -286,7 +286,7 @@ class AsyncStrategy(Arguments):
                 collector,
                 hooks,
                 UnchangedReplies(),
-                ProgressLog(stopping.num_updates),
+                ProgressLog(stopping.num_updates, stopping.max_seconds),
                 *logs,
                 *self.callbacks,
             ],

@@ -1,4 +1,5 @@
 import logging
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,11 +19,11 @@ ORDER = order_of(rank=3)
 class Run:
     """A run in which the test decides what happens and what the time is."""
 
-    def __init__(self, num_updates=100, seconds=2.0):
+    def __init__(self, num_updates=100, seconds=2.0, max_seconds=math.inf):
         self.now = 1000.0
         self.state = RunState.start_from({}, seed=0)
         self.progress = ProgressLog(
-            num_updates, seconds=seconds, timer=lambda: self.now
+            num_updates, max_seconds, seconds=seconds, timer=lambda: self.now
         )
         self.fleet = Fleet(num_ranks=8)
         self.progress.on_start(self.state)
@@ -84,8 +85,8 @@ def test_lines_say_it_all(lines):
     assert lines()[-2:] == [
         "update 128/480 | t 512 s | accuracy 0.913 | "
         "24 devices, 8 in flight, 1 late, 1 in quarantine, 2 probed, 1 too small | "
-        "1.0 updates/s",
-        "    staleness 5.5 (1.0 queued) | 12.3 MB down, 12.1 MB up | "
+        "5 min 52 s left",
+        "    1.0 updates/s | staleness 5.5 (1.0 queued) | 12.3 MB down, 12.1 MB up | "
         "by speed group 0 1 0 1 | lost: 1 no-reply, 1 shape",
     ]
 
@@ -116,16 +117,35 @@ def test_lines_fit_a_terminal_of_a_hundred_columns(lines):
 
 
 @pytest.mark.parametrize(
-    ("updates", "seconds", "says"),
-    [(410, 10, "41"), (25, 10, "2.5"), (3, 60, "0.05"), (7, 3600, "0.0019")],
+    ("updates", "seconds", "says", "left"),
+    [
+        (410, 10, "41", "14 s left"),
+        (25, 10, "2.5", "6 min 30 s left"),
+        (3, 60, "0.05", "5 h 32 min left"),
+        (7, 3600, "0.0019", "141 h 51 min left"),
+    ],
 )
-def test_a_slow_fleet_has_a_rate_too(updates, seconds, says, firsts):
+def test_a_slow_fleet_has_a_rate_too(updates, seconds, says, left, lines):
     run = Run(num_updates=1000, seconds=1e9)
     for _ in range(updates):
         run.update()
     run.now += seconds
     run.end()
-    assert firsts()[-1].endswith(f" | {says} updates/s")
+    first, second = lines()[-2:]
+    assert first.endswith(f" | {left}")
+    assert second.startswith(f"    {says} updates/s | ")
+
+
+def test_what_is_left_is_what_ends_the_run_first(firsts):
+    run = Run(num_updates=10_000, max_seconds=100.0)
+    run.now += 5.0
+    run.state.time = 20.0
+    run.update()
+    # 20 of 100 seconds on its clock took 5 real ones.
+    assert firsts()[-1].endswith(" | 20 s left")
+    run.state.time = 100.0
+    run.end()
+    assert firsts()[-1].endswith("in flight")
 
 
 def test_lines_are_some_seconds_apart(firsts):

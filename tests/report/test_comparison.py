@@ -45,13 +45,30 @@ def test_the_best_of_all_algorithms_if_that_is_asked_for():
 
 
 def test_without_baselines_all_algorithms_stand_in_for_them():
-    target = choose_target([SYNC, HETERO])
-    assert target.value == pytest.approx(0.7)
+    target = choose_target([SYNC, SYNC, HETERO])
+    assert target.value == pytest.approx(0.1)
     assert "second-lowest maximum of the algorithms" in target.rule
     assert "best algorithm's" in choose_target([SYNC, HETERO], "0.9best").rule
-    assert choose_target([PLAIN, HETERO]).rule == (
+
+
+def test_of_one_or_two_baselines_it_is_a_share_of_the_best_one():
+    # Final means: plain 0.45, FedBuff 0.65.
+    for baselines in ([BUFFER], [PLAIN, BUFFER]):
+        target = choose_target([SYNC, *baselines, HETERO])
+        assert target.value == pytest.approx(0.95 * 0.65)
+        assert target.rule == "0.95 of the best baseline's final accuracy, fedbuff's"
+
+
+def test_there_is_no_share_of_what_is_not_positive():
+    worse = series("fedbuff", {0: [-3.0, -2.0]}, metric="r2")
+    bad = series("async-fedavg", {0: [-3.0, -1.0]}, metric="r2")
+    # 0.95 of -1 would be better than -1.
+    assert choose_target([worse, bad]).value == -1.0
+    assert choose_target([bad]).rule == (
         "the only maximum of the baselines, async-fedavg's"
     )
+    with pytest.raises(DataError, match="none has a positive one: name an r2"):
+        choose_target([worse, bad], "0.95best")
 
 
 @pytest.mark.parametrize("wish", ["best", "high", "0best", 0.0, 1.5, "-1"])
@@ -140,8 +157,9 @@ def test_the_best_baseline_is_one_that_did_not_diverge():
     lost = series("fedbuff", {0: [2.0, nan]}, metric="perplexity")
     kept = series("async-fedavg", {0: [8.0, 6.0]}, metric="perplexity")
     assert choose_target([lost, kept], "0.5best").value == 12.0
-    with pytest.raises(DataError, match="that did not diverge"):
+    with pytest.raises(DataError, match="none has a positive one"):
         choose_target([lost], "0.5best")
+    assert choose_target([lost]).value == 2.0
 
 
 def test_incomplete_runs_are_counted_and_left_out():

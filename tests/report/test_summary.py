@@ -89,7 +89,7 @@ GOLDEN = """\
 algorithm       hetero-asyncdrop
 fleet           104 devices, 8 in flight
 updates         1 in 1 rounds, 0.5 per real second
-time            12.5 s, 2.0 s real
+time            12.5 s, 2.0 s real without start and end
 final accuracy  0.1250 at update 0, 0.0 s
 best accuracy   0.1250 at update 0, 0.0 s
 bytes           1.20 MB down, 600 kB up

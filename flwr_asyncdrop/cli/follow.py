@@ -1,0 +1,167 @@
+"""A history that somebody else is writing, as the progress of a run."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from flwr_asyncdrop.cli.events import RunProgress, thinned
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.observers.left_out import LeftOut
+from flwr_asyncdrop.readable import headline, one_line, printable
+
+HISTORY = "history.jsonl"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class WatchedRun:
+    """What is known of a run from the first line of its history.
+
+    The history of a project of its own may not say when the run ends: then
+    `num_updates` and `max_seconds` are 0.
+    """
+
+    name: str
+    folder: Path
+    num_updates: int
+    max_seconds: float
+
+    @classmethod
+    def of(cls, folder: Path, first: Record) -> Self:
+        """Read the first line."""
+        facts = {**first.get("config", {}), **first}
+        facts = {name.replace("-", "_"): value for name, value in facts.items()}
+        name = f"{facts.get('algorithm', 'run')} seed {facts['seed']}"
+        num_updates = 0
+        if "num_rounds" in facts:
+            slots = min(facts["in_flight"], facts["devices"])
+            num_updates = facts["num_rounds"] * slots
+        seconds = facts.get("max_seconds", 0.0)
+        return cls(printable(name), folder, num_updates, seconds)
+
+
+class Tail:
+    """The lines of a file as they come, from its beginning.
+
+    A run that resumes cuts the file off and goes on from there; `read` then begins
+    anew. It knows by the last line that it has read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin = self._end = 0  # of the last whole line
+        self._last = b""
+
+    def read(self) -> tuple[bool, list[bytes]]:
+        """Return whether it begins anew, and the whole lines since the last time."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._begin)
+                anew = file.read(len(self._last)) != self._last
+                if anew:
+                    self._begin = self._end = 0
+                    self._last = b""
+                file.seek(self._end)
+                text = file.read()
+        except FileNotFoundError:
+            return False, []
+        whole = text[: text.rfind(b"\n") + 1]
+        if whole:
+            self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
+            self._end += len(whole)
+            self._begin = self._end - len(self._last)
+        return anew, whole.splitlines()
+
+
+class Followed:
+    """How far the run is that writes a history.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's, with its ``history.jsonl``, which may not be there yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run: WatchedRun | None = None
+        self._tail = Tail(folder / HISTORY)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.has_ended = False
+        self._totals = LeftOut()
+        self._time = 0.0
+        self._bytes = 0
+        self._in_flight: tuple[int, ...] = ()
+        self._source = ""
+        self._metric: tuple[str, float] | None = None
+        self._values: list[float] = []
+
+    def look(self) -> bool:
+        """Read what is new; return whether there was anything.
+
+        DataError if it is no history.
+        """
+        anew, lines = self._tail.read()
+        if anew:
+            self._forget()
+        for line in lines:
+            try:
+                self._take(json.loads(line))
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise DataError(
+                    f"the history in {self.folder} is damaged ({one_line(error)}): do "
+                    "the run again"
+                ) from None
+        return bool(lines)
+
+    @property
+    def progress(self) -> RunProgress:
+        """How far it is."""
+        return RunProgress(
+            updates=self._totals.updates,
+            time=self._time,
+            metric=self._metric,
+            lost=sum(self._totals.failures.values()),
+            curve=thinned(self._values),
+            in_flight=self._in_flight,
+            num_bytes=self._bytes,
+        )
+
+    def _take(self, record: Record) -> None:
+        totals = self._totals
+        self._time = max(self._time, record.get("time") or 0.0)
+        match record["event"]:
+            case "run":
+                self.run = WatchedRun.of(self.folder, record)
+            case "update":
+                totals.add_update(record)
+                self._bytes += record["bytes_down"] + record["bytes_up"]
+                # The slot of the update is taken again at once.
+                self._in_flight = (record["in_flight"] + 1,)
+            case "failure":
+                totals.add_failure(record)
+            case "left-out":
+                totals.add(record)
+                self._bytes += record["bytes_down"] + record["bytes_up"]
+            case "evaluation":
+                self._bytes = record["bytes_down"] + record["bytes_up"]
+                self._evaluated(record)
+            case "end":
+                self._bytes = record["bytes_down"] + record["bytes_up"]
+                self._in_flight = ()
+                self.has_ended = True
+
+    def _evaluated(self, record: Record) -> None:
+        """Keep the metric, the server's if it evaluates."""
+        found, source = headline(record["metrics"]), record["source"]
+        if found is None or (self._source == "server" and source != "server"):
+            return
+        if source != self._source:
+            self._source = source
+            self._values.clear()
+        self._metric = found
+        self._values.append(found[1])

@@ -1,0 +1,272 @@
+import io
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from flwr_asyncdrop.cli.display import BarDisplay, LineDisplay
+from flwr_asyncdrop.cli.follow import Followed, Tail
+from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.cli.watch import newest, watch
+from flwr_asyncdrop.exceptions import DataError
+
+CONFIG = {"in-flight": 2, "num-rounds": 3, "max-seconds": 0.0, "dataset": "digits"}
+FIRST = {
+    "event": "run",
+    "schema": 2,
+    "seed": 7,
+    "devices": 10,
+    "full_bytes": 100,
+    "algorithm": "asyncdrop",
+    "config": CONFIG,
+}
+
+
+def update(number, **fields):
+    return {
+        "event": "update",
+        "update": number,
+        "round": 1 + (number - 1) // 2,
+        "time": 10.0 * number,
+        "device": 0,
+        "rank": 0,
+        "dispatched_at": 0.0,
+        "staleness": 1,
+        "version": number,
+        "bytes_down": 30,
+        "bytes_up": 20,
+        "compute": 1.0,
+        "in_flight": 1,
+        **fields,
+    }
+
+
+def evaluation(number, metrics, source="server"):
+    return {
+        "event": "evaluation",
+        "source": source,
+        "round": number,
+        "update": 2 * number,
+        "time": 20.0 * number,
+        "bytes_down": 70 * number,
+        "bytes_up": 40 * number,
+        "metrics": metrics,
+    }
+
+
+FAILURE = {
+    "event": "failure",
+    "time": 35.0,
+    "device": 3,
+    "rank": 1,
+    "dispatched_at": 1.0,
+    "kind": "dropout",
+    "reason": "it was lost",
+}
+END = {
+    "event": "end",
+    "updates": 6,
+    "time": 60.0,
+    "bytes_down": 210,
+    "bytes_up": 120,
+    "failures": {"dropout": 1},
+}
+RECORDS = [
+    FIRST,
+    evaluation(0, {"accuracy": 0.1}),
+    update(1),
+    update(2),
+    evaluation(1, {"accuracy": 0.5}),
+    evaluation(1, {"accuracy": 0.9}, "clients"),
+    update(3),
+    FAILURE,
+    update(4),
+    update(5),
+    update(6),
+    evaluation(3, {"accuracy": 0.75}),
+    END,
+]
+
+
+def line(record):
+    return json.dumps({**record, "wall": {"seconds": 1.0}}) + "\n"
+
+
+@pytest.fixture
+def writing(tmp_path):
+    """Return what appends some of the records to the history of a folder."""
+
+    def write(records):
+        with (tmp_path / "history.jsonl").open("a") as file:
+            file.writelines(map(line, records))
+
+    write.folder = tmp_path
+    return write
+
+
+def test_a_run_is_followed_from_its_first_line_to_its_last(writing):
+    followed = Followed(writing.folder)
+    assert not followed.look()
+    writing(RECORDS[:8])
+    assert followed.look()
+    run, progress = followed.run, followed.progress
+    assert (run.name, run.num_updates, run.max_seconds) == ("asyncdrop seed 7", 6, 0.0)
+    assert (progress.updates, progress.time, progress.lost) == (3, 35.0, 1)
+    # The server's, though clients evaluated later.
+    assert progress.metric == ("accuracy", 0.5)
+    assert progress.curve == (0.1, 0.5)
+    assert progress.in_flight == (2,)
+    assert progress.num_bytes == 110 + 50
+    assert not followed.has_ended
+    assert not followed.look()
+    writing(RECORDS[8:])
+    followed.look()
+    assert followed.has_ended
+    assert followed.progress.updates == 6
+    assert followed.progress.num_bytes == 330
+
+
+def test_sums_of_what_a_history_leaves_out_count(writing):
+    left_out = {
+        **dict.fromkeys(("late", "queued", "most_staleness", "staleness"), 0),
+        "event": "left-out",
+        "updates": 3,
+        "round": 2,
+        "time": 40.0,
+        "bytes_down": 90,
+        "bytes_up": 60,
+        "ranks": [[0, 3]],
+        "failures": {"dropout": 2},
+    }
+    writing([FIRST, update(1), left_out])
+    followed = Followed(writing.folder)
+    followed.look()
+    progress = followed.progress
+    assert (progress.updates, progress.lost, progress.num_bytes) == (4, 2, 200)
+
+
+def test_a_run_that_resumes_before_what_was_read_is_read_anew(writing):
+    writing(RECORDS[:9])
+    followed = Followed(writing.folder)
+    followed.look()
+    path = writing.folder / "history.jsonl"
+    kept = path.read_text().splitlines(keepends=True)[:3]
+    # It has even more lines than before when we look again.
+    other = [update(n, bytes_down=31) for n in range(2, 6)]
+    path.write_text("".join([*kept, *map(line, [*other, FAILURE, *other])]))
+    followed.look()
+    assert followed.progress.updates == 9
+    assert followed.progress.curve == (0.1,)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(min_size=1, max_size=12),
+            st.integers(0, 40),  # cut off to so many bytes
+        ),
+        max_size=12,
+    )
+)
+def test_all_whole_lines_are_read_once_whatever_is_written(tmp_path_factory, steps):
+    path = tmp_path_factory.mktemp("tail") / "file"
+    path.touch()
+    tail, seen = Tail(path), []
+    for step in steps:
+        if isinstance(step, int):
+            os.truncate(path, min(step, path.stat().st_size))
+        else:
+            with path.open("ab") as file:
+                file.write(step.replace(b"\r", b"r"))
+        anew, lines = tail.read()
+        seen = lines if anew else [*seen, *lines]
+        whole = path.read_bytes()
+        whole = whole[: whole.rfind(b"\n") + 1]
+        assert seen == whole.split(b"\n")[:-1]
+
+
+def test_a_watched_run_looks_as_if_it_were_done_here(writing):
+    left, now = [RECORDS[:4], [], RECORDS[4:9], RECORDS[9:]], 0.0
+
+    def sleep(seconds):
+        nonlocal now
+        now += seconds
+        display._bars.refresh()
+        writing(left.pop(0))
+
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system=None, width=100)
+    with BarDisplay(console) as display:
+        watch(Followed(writing.folder), display, timer=lambda: now, sleep=sleep)
+    said = file.getvalue()
+    assert "2/6" in said
+    assert (
+        "complete asyncdrop seed 7 [1/1]: 6/6 updates, t 60 s, accuracy 0.750" in said
+    )
+
+
+def test_a_history_need_not_say_when_the_run_ends(writing):
+    own = {k: v for k, v in FIRST.items() if k not in ("algorithm", "config")}
+    writing([own, *RECORDS[1:4]])
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system=None, width=100)
+    with BarDisplay(console) as display:
+
+        def sleep(seconds):
+            display._bars.refresh()
+            _, bar = display._bars.tasks
+            assert (bar.total, bar.fields["count"]) == (None, "2")
+            writing(RECORDS[4:])
+
+        watch(Followed(writing.folder), display, sleep=sleep)
+    assert "complete run seed 7 [1/1]: 6 updates, t 60 s" in file.getvalue()
+
+
+def test_a_run_that_writes_nothing_is_said_to_do_so_once(writing):
+    now = 0.0
+
+    def sleep(seconds):
+        nonlocal now
+        now += 30.0
+        if now == 240.0:
+            writing(RECORDS[2:])
+
+    writing(RECORDS[:2])
+    file = io.StringIO()
+    lines = LineDisplay(Console(file=file, width=100), timer=lambda: now)
+    watch(Followed(writing.folder), lines, timer=lambda: now, sleep=sleep)
+    waiting = "waiting  asyncdrop seed 7: it has written nothing for 1 min\n"
+    assert file.getvalue().count(waiting) == 1
+
+
+def test_of_many_runs_the_one_that_wrote_last_is_watched(tmp_path):
+    for number, name in enumerate(("a", "b/seed-0", "c")):
+        (tmp_path / name).mkdir(parents=True)
+        path = tmp_path / name / "history.jsonl"
+        path.touch()
+        os.utime(path, (0, 100 - abs(number - 1)))
+    assert newest(tmp_path) == tmp_path / "b/seed-0"
+    assert newest(tmp_path / "a") == tmp_path / "a"
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"there is no history\.jsonl in"):
+        newest(tmp_path / "empty")
+
+
+def test_the_command_shows_what_a_run_came_to(writing, capsys):
+    writing(RECORDS)
+    assert main(["watch", str(writing.folder)]) == 0
+    said = capsys.readouterr().out
+    assert "started  asyncdrop seed 7" in said
+    assert "complete asyncdrop seed 7 [1/1]: 6/6 updates" in said
+    assert "final accuracy  0.75" in said
+
+
+@pytest.mark.parametrize("text", ["no json\n", "{}\n", '{"event": "run"}\n', "[]\n"])
+def test_what_is_no_history_is_refused_in_a_line(tmp_path, capsys, text):
+    (tmp_path / "history.jsonl").write_text(text)
+    assert main(["watch", str(tmp_path)]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("asyncdrop: ")
