@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flwr_asyncdrop.cli.main import main as asyncdrop
 
-_BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
+BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
 _ALGOS = (
     "fedavg,fedbuff,fedbuff-wait,hetero-asyncdrop,asyncdrop-plus,"
     "baselines.memories:Ringleader"
@@ -92,9 +92,9 @@ def main() -> int:
     arguments, flags = parser.parse_known_args()
     # A process of a run finds the baselines as a user's own algorithm: by Python's path
     os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (str(_BASELINES), os.environ.get("PYTHONPATH")))
+        filter(None, (str(BASELINES), os.environ.get("PYTHONPATH")))
     )
-    sys.path.insert(0, str(_BASELINES))
+    sys.path.insert(0, str(BASELINES))
     for words in commands(arguments.ground, arguments.out, flags):
         if status := asyncdrop(words):
             return status

@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -109,7 +110,7 @@ def final_beside_best(series: tuple[Series, ...], target: Target) -> str:
     )
     row = _ours(compare(series, target, best.label))
     text = beside(row)
-    return f"{text} of `{best.label}`" if row.final is not None else _NONE
+    return f"{text} over `{best.label}`" if row.final is not None else _NONE
 
 
 def cost_beside_best(
@@ -170,6 +171,7 @@ def lines_of(task: str) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+@cache
 def read(task: str) -> tuple[tuple[Series, ...], Mapping[str, Mapping[str, Any]]]:
     """Return the runs of a task, and the settings that were chosen."""
     with tempfile.TemporaryDirectory() as folder:

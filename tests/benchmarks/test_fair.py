@@ -1,0 +1,48 @@
+"""The commands behind the tables of the pages of results."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import fair
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.cli import compare, tune
+from flwr_asyncdrop.cli.flags import given
+from flwr_asyncdrop.cli.parser import Parser
+from flwr_asyncdrop.cli.presets import PRESETS
+from flwr_asyncdrop.cli.variants import preset_settings
+from scripts import results
+
+
+@pytest.fixture(autouse=True)
+def baselines_found(monkeypatch):
+    monkeypatch.syspath_prepend(str(fair.BASELINES))
+    yield
+    for name in [name for name in sys.modules if name.startswith("baselines")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", fair.GROUNDS)
+def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
+    words = fair.commands(name, Path("runs"), ("--data-dir", "DATA"))
+    found = []
+    for command, module in zip(words, (tune, compare), strict=True):
+        parser = Parser(prog="asyncdrop")
+        module.add_arguments(parser, command[1:])
+        arguments = parser.parse_args(command[1:])
+        settings = preset_settings(PRESETS[arguments.task], given(arguments))
+        found.append((arguments.devices, arguments.algos, settings))
+        config = RunConfig.parse(settings)
+        assert config.max_seconds == fair.GROUNDS[name].seconds
+        first, second = config.milestones
+        assert (first, second) == (config.max_seconds / 2, config.max_seconds * 0.75)
+    assert found[0] == found[1]
+
+
+def test_every_table_has_its_commands():
+    pages = "".join(page.read_text(encoding="utf-8") for page in results.PAGES)
+    names = {*re.findall(r"<!-- ([\w-]+) -->", pages)} - {"end"}
+    assert names
+    assert names <= fair.GROUNDS.keys()
