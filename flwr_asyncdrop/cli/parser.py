@@ -1,19 +1,25 @@
 """The parser of all commands: what is wrong with the words is an error of one line."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import NoReturn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import did_you_mean
 
+_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+
 
 class Parser(argparse.ArgumentParser):
     """Raises a ConfigError where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and where the help is."""
-        raise ConfigError(f"{message} (see {self.prog} --help)")
+        """Say what is wrong, what was meant maybe, and where the help is."""
+        hint = ""
+        if found := _CHOICE.search(message):
+            hint = did_you_mean(found[1], found[2].replace("'", "").split(", "))
+        raise ConfigError(f"{message}{hint and f': {hint}'} (see {self.prog} --help)")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Refuse words that mean nothing, with the flag that is closest to the first.

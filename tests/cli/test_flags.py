@@ -12,6 +12,7 @@ from flwr_asyncdrop.cli.flags import (
     seeds,
     values,
 )
+from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.exceptions import ConfigError
 
 OUTSIDE = """
@@ -168,3 +169,16 @@ def test_what_is_no_seed_is_refused(text):
 def test_what_cannot_vary_is_refused(text, says):
     with pytest.raises(argparse.ArgumentTypeError, match=says):
         values(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["comprae"], "did you mean 'compare'?"),
+        (["simulate", "--task", "mlp-smal"], "did you mean 'mlp-small'?"),
+        (["simulate", "--backend", "rya"], "did you mean 'ray'?"),
+    ],
+)
+def test_a_choice_that_is_not_there_may_be_a_slip(words, meant, capsys):
+    assert main(words) == 2
+    assert meant in capsys.readouterr().err
