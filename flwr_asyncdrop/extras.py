@@ -15,9 +15,10 @@ def require(module: str, extra: str) -> ModuleType:
         # The module or a package that it lies in: a namespace can be there in part.
         if not f"{module}.".startswith(f"{error.name}."):
             raise
+        package = module.partition(".")[0]
         raise MissingExtraError(
-            f"{error.name} is not installed: pip install 'flwr-asyncdrop[{extra}]'",
-            name=error.name,
+            f"{package} is not installed: pip install 'flwr-asyncdrop[{extra}]'",
+            name=package,
         ) from error
 
 
