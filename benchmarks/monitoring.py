@@ -1,18 +1,22 @@
-"""What it costs a run to be watched by Prometheus, with as much to see as there is."""
+"""What it costs a run to be watched by Prometheus, and traced by OpenTelemetry."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import cycle
+from typing import Any
 from urllib.request import urlopen
 
 from flwr.app import RecordDict
 
 from benchmarks.figures import Figure, show
+from flwr_asyncdrop.exceptions import MissingExtraError
+from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
-from flwr_asyncdrop.server.callbacks import Merged
+from flwr_asyncdrop.observers.tracing import OpenTelemetryTracing
+from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
@@ -23,12 +27,14 @@ RANKS = 16
 DEVICES = 100
 UPDATES = 20_000
 SCRAPES = 50
+SPANS = 10_000
+ENCODER = "opentelemetry.exporter.otlp.proto.common.trace_encoder"
 
 
 def monitoring_figures() -> Iterator[Figure]:
     """Time the hooks of an update, and a scrape of as many series as there can be.
 
-    In CPU seconds of this process: what the loop and the scrapes take from each other.
+    In CPU seconds of this process: what the loop takes from whatever reads or sends.
     """
     updates = cycle([_update_of(device) for device in range(DEVICES)])
     with _watched() as (metrics, state):
@@ -37,6 +43,39 @@ def monitoring_figures() -> Iterator[Figure]:
         url = f"http://127.0.0.1:{metrics.port}/metrics"
         per_scrape = _cpu_seconds(lambda: urlopen(url).read(), SCRAPES)
         yield Figure("metrics_ms_per_scrape", per_scrape * 1e3)
+    with suppress(MissingExtraError):
+        require(ENCODER, "tracing")
+        yield Figure("tracing_us_per_update", _seconds_per_span(updates) * 1e6)
+
+
+class _Encoder:
+    """Encodes spans as for a collector, and sends them nowhere."""
+
+    def __init__(self) -> None:
+        self.spans = self.bytes = 0
+
+    def export(self, spans: Sequence[Any]) -> object:
+        from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        self.spans += len(spans)
+        self.bytes += len(encode_spans(spans).SerializeToString())
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        pass
+
+
+def _seconds_per_span(updates: Iterator[Merged]) -> float:
+    """Time an update until its span is encoded."""
+    encoder = _Encoder()
+    tracing, state = OpenTelemetryTracing(exporter=encoder), RunState.start_from({}, 0)
+    tracing.on_start(state)
+    started = time.process_time()
+    for _ in range(SPANS):
+        _play(tracing, state, next(updates))
+    tracing.on_end(state)
+    return (time.process_time() - started) / encoder.spans
 
 
 @contextmanager
@@ -71,13 +110,15 @@ def _update_of(device: int) -> Merged:
     return Merged(order, Reply({}, 1, RecordDict(), 1000), staleness=3, round=1)
 
 
-def _play(metrics: PrometheusMetrics, state: RunState, merged: Merged) -> None:
-    """Dispatch a task and merge its reply, as far as the metrics are told of it."""
+def _play(observer: Callback, state: RunState, merged: Merged) -> None:
+    """Dispatch a task and merge its reply, as far as an observer is told of it."""
     state.bytes_down += 1000
-    metrics.on_dispatch(state, merged.order)
+    state.in_flight["message"] = merged.order
+    observer.on_dispatch(state, merged.order)
+    del state.in_flight["message"]
     state.time += 0.01
     state.bytes_up += 1000
-    metrics.on_update(state, merged)
+    observer.on_update(state, merged)
 
 
 def _cpu_seconds(action: Callable[[], object], times: int) -> float:

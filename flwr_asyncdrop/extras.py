@@ -12,9 +12,10 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        if error.name not in (module, package):
+        # The module or a package that it lies in: a namespace can be there in part.
+        if not f"{module}.".startswith(f"{error.name}."):
             raise
+        package = module.partition(".")[0]
         raise MissingExtraError(
             f"{package} is not installed: pip install 'flwr-asyncdrop[{extra}]'",
             name=package,

@@ -90,6 +90,14 @@ class TestExtras:
             "no_such_package is not installed: pip install 'flwr-asyncdrop[report]'"
         )
 
+    def test_a_part_of_a_namespace_that_is_missing_names_its_extra(
+        self, tmp_path, monkeypatch
+    ):
+        (tmp_path / "some_namespace" / "there").mkdir(parents=True)
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(MissingExtraError, match="some_namespace is not"):
+            require("some_namespace.gone.part", "report")
+
     def test_what_a_package_itself_misses_is_its_own_error(self, tmp_path, monkeypatch):
         (tmp_path / "half_installed.py").write_text("import no_such_package\n")
         monkeypatch.syspath_prepend(tmp_path)
@@ -118,6 +126,7 @@ USES = {
     "tensorboard": ("tensorboard", "tensorboard", ""),
     "mlflow": ("mlflow", "mlflow", ""),
     "wandb": ("wandb", "wandb", ""),
+    "opentelemetry": ("opentelemetry", "tracing", ""),
 }
 CODE = {
     "sklearn": "from flwr_asyncdrop.app.data import load_dataset; "
@@ -128,6 +137,8 @@ CODE = {
     "TensorBoardTracker(None)",
     "mlflow": "from flwr_asyncdrop.observers import MlflowTracker; MlflowTracker()",
     "wandb": "from flwr_asyncdrop.observers import WandbTracker; WandbTracker()",
+    "opentelemetry": "from flwr_asyncdrop.observers import OpenTelemetryTracing; "
+    "OpenTelemetryTracing()",
 }
 
 

@@ -5,13 +5,15 @@ from pathlib import Path
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.config.ranges import read_trackers
-from flwr_asyncdrop.observers.trackers import (
+from flwr_asyncdrop.observers import (
     MlflowTracker,
+    OpenTelemetryTracing,
     TensorBoardTracker,
     WandbTracker,
 )
 from flwr_asyncdrop.observers.trackers.mlflow import local_uri
-from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
+from flwr_asyncdrop.observers.trackers.tracker import Setting
+from flwr_asyncdrop.server.callbacks import Callback
 
 PROJECT = "flwr-asyncdrop"
 """MLflow's experiment, and the project of Weights & Biases."""
@@ -19,7 +21,7 @@ PROJECT = "flwr-asyncdrop"
 
 def trackers_of(
     config: RunConfig, settings: Mapping[str, object], out: Path
-) -> list[Tracker]:
+) -> list[Callback]:
     """Return the trackers of ``track``; `settings` are what they show of the run.
 
     Their files go into the run's folder `out`.
@@ -29,7 +31,7 @@ def trackers_of(
         for key, value in settings.items()
         if isinstance(value, bool | int | float | str) and value != ""
     }
-    build: Mapping[str, Callable[[], Tracker]] = {
+    build: Mapping[str, Callable[[], Callback]] = {
         "tensorboard": lambda: TensorBoardTracker(
             out / "tensorboard", shown, overwrite=config.overwrite
         ),
@@ -38,5 +40,6 @@ def trackers_of(
         ),
         # The library makes the folder `wandb` in it.
         "wandb": lambda: WandbTracker(PROJECT, folder=out, settings=shown),
+        "opentelemetry": lambda: OpenTelemetryTracing(shown),
     }
     return [build[name]() for name in read_trackers(config.track)]

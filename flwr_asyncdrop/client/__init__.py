@@ -7,6 +7,7 @@ from flwr_asyncdrop.client.loading import load_submodel
 from flwr_asyncdrop.client.lora import load_lora
 from flwr_asyncdrop.client.personal import load_personal, save_personal
 from flwr_asyncdrop.submodel import lora_state
+from flwr_asyncdrop.wire import traceparent
 
 __all__ = [
     "CapacityMod",
@@ -17,4 +18,5 @@ __all__ = [
     "load_submodel",
     "lora_state",
     "save_personal",
+    "traceparent",
 ]

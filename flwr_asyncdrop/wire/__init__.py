@@ -69,6 +69,7 @@ from flwr_asyncdrop.wire.tasks import (
     read_config,
     read_task,
 )
+from flwr_asyncdrop.wire.trace_context import trace_ids, traceparent
 
 __all__ = [
     "FROZEN_RECORD",
@@ -119,6 +120,8 @@ __all__ = [
     "read_task",
     "records_of",
     "to_record",
+    "trace_ids",
+    "traceparent",
     "unpack",
     "unpacked",
     "views_of",

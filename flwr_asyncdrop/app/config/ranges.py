@@ -49,7 +49,7 @@ DEADLINE = Range(
 
 ADDRESS = Range(bool, "an address to listen on, e.g. '0.0.0.0' for all")
 
-TRACKERS = ("tensorboard", "mlflow", "wandb")
+TRACKERS = ("tensorboard", "mlflow", "wandb", "opentelemetry")
 """The tools that a run can be written to."""
 
 

@@ -301,8 +301,8 @@ class Settings:
     )
     track: str = parameter(
         "",
-        "tool that keeps and draws the run: tensorboard | mlflow | wandb, or several, "
-        "e.g. 'tensorboard,mlflow'; \"\" = none",
+        "tool that keeps and draws the run: tensorboard | mlflow | wandb | "
+        "opentelemetry, or several, e.g. 'tensorboard,mlflow'; \"\" = none",
         TRACKED,
         affects="nothing",
     )

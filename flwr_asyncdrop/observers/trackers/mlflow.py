@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.observers.trackers.tracker import Outcome, Setting, Tracker
+from flwr_asyncdrop.observers.outcomes import Outcome
+from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
 from flwr_asyncdrop.state_dict import StateDict
 
 _STATUS: Mapping[Outcome, str] = {

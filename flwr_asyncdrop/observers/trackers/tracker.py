@@ -2,14 +2,14 @@
 
 import logging
 import platform
-import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import ClassVar, Literal, ParamSpec
+from typing import ClassVar, ParamSpec
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.observers.outcomes import Ending, Outcome
 from flwr_asyncdrop.observers.trackers.round_means import RoundMeans
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
@@ -21,7 +21,6 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 P = ParamSpec("P")
 Setting = bool | int | float | str
-Outcome = Literal["finished", "ended early", "failed", "interrupted"]
 
 _MOST_EVALUATED = 32
 _PACKAGES = ("flwr-asyncdrop", "flwr", "torch")
@@ -66,7 +65,7 @@ class Tracker(Callback):
         self._began = 0.0
         self._round = RoundMeans()
         self._evaluated: set[str] = set()
-        self._pending: BaseException | None = None
+        self._ending = Ending()
 
     @abstractmethod
     def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
@@ -110,7 +109,7 @@ class Tracker(Callback):
 
     def on_start(self, state: RunState) -> None:
         """Begin the run."""
-        self._pending = sys.exception()
+        self._ending = Ending()
         self._began = time.time() - state.time
         settings = {**self._settings, "seed": state.seed, **_versions()}
         self._guard(self._begin, settings)
@@ -120,7 +119,7 @@ class Tracker(Callback):
         if not self._place:
             self.on_start(state)
             return
-        self._pending = sys.exception()
+        self._ending = Ending()
         self._guard(self._resume, state.updates)
 
     def on_update(self, state: RunState, merged: Merged) -> None:
@@ -159,10 +158,7 @@ class Tracker(Callback):
 
     def on_end(self, state: RunState) -> None:
         """Write the summary."""
-        if sys.exception() is not self._pending:
-            self._finish(state, "failed")
-        else:
-            self._finish(state, "ended early" if state.ended else "finished")
+        self._finish(state, self._ending.outcome(state))
 
     def _begin(self, settings: Mapping[str, Setting]) -> None:
         self._place = self.begin(settings, self._began)

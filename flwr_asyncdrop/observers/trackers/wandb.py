@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.observers.trackers.tracker import Outcome, Setting, Tracker
+from flwr_asyncdrop.observers.outcomes import Outcome
+from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
 from flwr_asyncdrop.state_dict import StateDict
 
 logger = logging.getLogger("flwr.asyncdrop")

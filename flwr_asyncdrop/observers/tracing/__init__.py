@@ -1,0 +1,5 @@
+"""A run as OpenTelemetry sees it: needs the extra ``tracing``."""
+
+from flwr_asyncdrop.observers.tracing.tracing import OpenTelemetryTracing
+
+__all__ = ["OpenTelemetryTracing"]
