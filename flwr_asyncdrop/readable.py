@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+_JOULES = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
 _UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 LONGEST_TEXT = 1000
@@ -45,8 +46,17 @@ def byte_unit(largest: float) -> tuple[str, int]:
 
 def readable_bytes(count: float) -> str:
     """Return a number of bytes to three digits or more, e.g. ``"12.3 MB"``."""
-    unit, size = byte_unit(count)
-    value = count / size
+    return _three_digits(count, *byte_unit(count))
+
+
+def readable_joules(joules: float) -> str:
+    """Return an energy to three digits or more, e.g. ``"12.3 kJ"``."""
+    found = (each for each in _JOULES if joules >= each[1])
+    return _three_digits(joules, *next(found, _JOULES[-1]))
+
+
+def _three_digits(number: float, unit: str, size: float) -> str:
+    value = number / size
     decimals = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:,.{decimals}f} {unit}"
 

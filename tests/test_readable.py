@@ -9,6 +9,7 @@ from flwr_asyncdrop.readable import (
     one_line,
     printable,
     readable_bytes,
+    readable_joules,
     readable_seconds,
     shown,
     sparkline,
@@ -51,6 +52,21 @@ def test_losses_fall_and_accuracies_rise():
 )
 def test_bytes_have_three_digits_and_a_unit(count, text):
     assert readable_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"),
+    [
+        (0.0, "0.00 J"),
+        (0.5, "0.50 J"),
+        (999.4, "999 J"),
+        (12_345.0, "12.3 kJ"),
+        (4_500_000.0, "4.50 MJ"),
+        (1.2e12, "1,200 GJ"),
+    ],
+)
+def test_joules_have_three_digits_and_a_unit(joules, text):
+    assert readable_joules(joules) == text
 
 
 def test_unit_fits_the_largest_number():

@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.fleet.profiles import (
     BYTES_PER_MEGABIT,
+    BYTES_PER_MEGABYTE,
     DeviceProfile,
     speed_levels,
 )
@@ -27,6 +28,8 @@ def build_fleet(config: RunConfig) -> Callable[[int], Sequence[DeviceProfile]]:
         jitter=config.jitter,
         dropout=config.dropout,
         availability=config.availability,
+        watts=config.watts,
+        joules_per_byte=config.joules_per_megabyte / BYTES_PER_MEGABYTE,
         seed=config.seed,
     )
 

@@ -162,5 +162,5 @@ def _standing(each: Standing, advice: Advice) -> dict[str, Any]:
         f"final_{metric.name}": None if row.final is None else asdict(row.final),
         "worse-by": None if each.loss is None else asdict(each.loss),
         "clearly-worse": each.is_clearly_worse,
-        "by-seed": {str(seed): asdict(o) for seed, o in row.outcomes.items()},
+        "by-seed": {str(seed): o.json_values() for seed, o in row.outcomes.items()},
     }

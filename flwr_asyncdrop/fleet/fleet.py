@@ -203,6 +203,15 @@ class Fleet(RankedDevices):
             return None
         return max(self.seconds[device] * cost.compute, SHORTEST_TASK)
 
+    @property
+    def counts_energy(self) -> bool:
+        """Whether a device says how much energy it takes; real ones do not."""
+        return any(profile.counts_energy for profile in self.profiles or ())
+
+    def energy(self, device: int, cost: TaskCost) -> float:
+        """Return the joules that a device takes, as far as its profile says."""
+        return 0.0 if self.profiles is None else self.profiles[device].energy(cost)
+
     def link(self, device: int, compute: float) -> Link:
         """Return what is known of a device's next task, and of its bandwidth."""
         if self.profiles is not None:

@@ -9,6 +9,7 @@ from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.seeding import numpy_generator
 
 BYTES_PER_MEGABIT = 125_000
+BYTES_PER_MEGABYTE = 1_000_000
 
 _MAX_JITTER = 10.0  # far beyond sense, and still within the range of floats
 _TASKS_PER_PERIOD = 20
@@ -51,6 +52,10 @@ class DeviceProfile:
     availability : Availability, optional
         When the device is there; always by default. It gets tasks only then. One that
         leaves while it trains finishes: its reply arrives as if it had stayed.
+    watts : float
+        Power while it computes, in joules per virtual second; 0 is not counted.
+    joules_per_byte : float
+        Energy of its radio, each way; 0 is not counted.
     """
 
     seconds_per_task: float
@@ -60,6 +65,8 @@ class DeviceProfile:
     jitter: float = 0.0
     dropout: float = 0.0
     availability: Availability | None = None
+    watts: float = 0.0
+    joules_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
         seconds = self.seconds_per_task
@@ -70,6 +77,12 @@ class DeviceProfile:
             ("latency", 0 <= self.latency < math.inf, "at least 0 and finite"),
             ("jitter", 0 <= self.jitter <= _MAX_JITTER, f"in [0, {_MAX_JITTER:g}]"),
             ("dropout", 0 <= self.dropout < 1, "in [0, 1)"),
+            ("watts", 0 <= self.watts < math.inf, "at least 0 and finite"),
+            (
+                "joules_per_byte",
+                0 <= self.joules_per_byte < math.inf,
+                "at least 0 and finite",
+            ),
         ):
             if not valid:
                 raise ConfigError(f"{name}={getattr(self, name)!r} must be {range_}")
@@ -89,6 +102,19 @@ class DeviceProfile:
         """Return the virtual seconds that such tasks take on average."""
         return self.duration(cost, noise=self.jitter / 2)
 
+    @property
+    def counts_energy(self) -> bool:
+        """Whether it is known what a task takes."""
+        return self.watts > 0 or self.joules_per_byte > 0
+
+    def energy(self, cost: TaskCost) -> float:
+        """Return the joules of a task: of its FLOPs, and of its bytes both ways.
+
+        Jitter makes no difference to them: it delays the same work.
+        """
+        computing = self.watts * self.seconds_per_task * cost.compute
+        return computing + self.joules_per_byte * (cost.bytes_down + cost.bytes_up)
+
 
 def speed_levels(
     num_devices: int,
@@ -100,6 +126,8 @@ def speed_levels(
     jitter: float = 0.0,
     dropout: float = 0.0,
     availability: float = 1.0,
+    watts: float = 0.0,
+    joules_per_byte: float = 0.0,
     seed: int = 0,
 ) -> Sequence[DeviceProfile]:
     """Build the paper's fleet: equally many devices at evenly spaced delays.
@@ -127,6 +155,9 @@ def speed_levels(
     availability : float
         Share of the time that every device is there, in ``(0, 1]``: one stretch in
         every period of 20 full-model tasks of the fastest level.
+    watts, joules_per_byte : float
+        Of every device; see `DeviceProfile`. A level that is five times as slow takes
+        five times the energy to compute.
     seed : int
         Seed of the phases: devices come and go independently of each other.
 
@@ -165,6 +196,8 @@ def speed_levels(
             jitter=jitter,
             dropout=dropout,
             availability=presence(device),
+            watts=watts,
+            joules_per_byte=joules_per_byte,
         )
         for device, slowdown in enumerate(slowdowns)
     ]

@@ -1,21 +1,24 @@
 """A fleet read from a file: one line of a CSV for each device.
 
-====================  ================================================================
-column                meaning; an empty cell, or no such column, gives the default
-====================  ================================================================
-``seconds_per_step``  virtual seconds of one training step of the full model; needed
-``down_mbps``         megabits per second to the device; infinite by default
-``up_mbps``           megabits per second from the device; infinite by default
-``latency``           seconds of a message on its way beside its bytes; 0
-``jitter``            sigma of the log-normal factor on a task's duration; 0
-``dropout``           probability that a task is lost, in ``[0, 1)``; 0
-``period``            seconds after which ``available`` repeats
-``available``         when the device is there within the period, e.g.
-                      ``0-25200 79200-86400`` for the night; always by default
-====================  ================================================================
+=======================  ==============================================================
+column                   meaning; an empty cell, or no such column, gives the default
+=======================  ==============================================================
+``seconds_per_step``     virtual seconds of one training step of the full model; needed
+``down_mbps``            megabits per second to the device; infinite by default
+``up_mbps``              megabits per second from the device; infinite by default
+``latency``              seconds of a message on its way beside its bytes; 0
+``jitter``               sigma of the log-normal factor on a task's duration; 0
+``dropout``              probability that a task is lost, in ``[0, 1)``; 0
+``period``               seconds after which ``available`` repeats
+``available``            when the device is there within the period, e.g.
+                         ``0-25200 79200-86400`` for the night; always by default
+``watts``                watts while it computes; 0, which is not counted
+``joules_per_megabyte``  joules of its radio for 10^6 bytes, each way; 0
+=======================  ==============================================================
 
 The first line names the columns, in any order; lines that begin with ``#`` are
-comments. `DeviceProfile` defines latency, jitter and dropout in full.
+comments. `DeviceProfile` defines latency, jitter and dropout in full. A column of
+energy has no empty cells: a sum over some devices is not the fleet's.
 """
 
 import csv
@@ -24,15 +27,20 @@ from pathlib import Path
 
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.fleet.availability import Availability
-from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, DeviceProfile
+from flwr_asyncdrop.fleet.profiles import (
+    BYTES_PER_MEGABIT,
+    BYTES_PER_MEGABYTE,
+    DeviceProfile,
+)
 from flwr_asyncdrop.parameters import read_number
 
 _AS_THEY_ARE = ("latency", "jitter", "dropout")
 _SPEEDS = ("seconds_per_step", "down_mbps", "up_mbps")
+_ENERGY = ("watts", "joules_per_megabyte")
 _MOST_BYTES, _MOST_DEVICES = 100_000_000, 1_000_000
 _LEAST, _MOST = 1e-9, 1e9  # of speeds; beyond, durations are no floats
 _SHOWN = 40  # characters of a cell that is wrong
-_COLUMNS = (*_SPEEDS, *_AS_THEY_ARE, "period", "available")
+_COLUMNS = (*_SPEEDS, *_AS_THEY_ARE, "period", "available", *_ENERGY)
 
 
 def read_trace(path: Path, local_steps: int) -> list[DeviceProfile]:
@@ -114,7 +122,11 @@ def _checked(header: list[str]) -> list[str]:
 def _by_column(header: list[str], cells: list[str]) -> dict[str, str]:
     if len(cells) != len(header):
         raise ValueError(f"{len(cells)} cells under {len(header)} columns")
-    return {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+    found = {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+    for name in _ENERGY:
+        if name in header and name not in found:
+            raise ValueError(f"{name} is empty: write 0 for a device without")
+    return found
 
 
 def _device(cells: Mapping[str, str], local_steps: int) -> DeviceProfile:
@@ -128,6 +140,9 @@ def _device(cells: Mapping[str, str], local_steps: int) -> DeviceProfile:
         _positive(cells, "up_mbps", default="inf") * BYTES_PER_MEGABIT,
         **{name: _bounded(name, cells[name]) for name in _AS_THEY_ARE if name in cells},
         availability=_availability(cells) if "available" in cells else None,
+        watts=_not_negative(cells, "watts"),
+        joules_per_byte=_not_negative(cells, "joules_per_megabyte")
+        / BYTES_PER_MEGABYTE,
     )
 
 
@@ -151,6 +166,13 @@ def _bounded(name: str, text: str) -> float:
     value = _number(name, text)
     if not value <= _MOST:
         raise ValueError(f"{name}={value!r} must be at most {_MOST:g}")
+    return value
+
+
+def _not_negative(cells: Mapping[str, str], name: str) -> float:
+    value = _number(name, cells.get(name, "0"))
+    if not 0 <= value <= _MOST:
+        raise ValueError(f"{name}={value!r} must be in [0, {_MOST:g}]")
     return value
 
 

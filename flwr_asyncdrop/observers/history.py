@@ -17,23 +17,24 @@
 ``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
                         ``reason``
 ``evaluation``          ``source``, ``round``, ``update``, ``time``,
-                        ``bytes_down``, ``bytes_up`` (of all tasks up to then, lost
-                        ones too), ``metrics``
+                        ``bytes_down``, ``bytes_up``, ``joules`` (of all tasks up to
+                        then, lost ones too), ``metrics``
 ``units``               how often each rank trained each unit, see
                         `UnitCounts.record`; absent if no submodel was trained
 ``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
-                        ``failures``; ``duplicates``, replies that came twice, if
-                        there were any; ``ended``, why, if it ended early
+                        ``joules``, ``failures``; ``duplicates``, replies that came
+                        twice, if any did; ``ended``, why, if it ended early
 ======================  ==========================================================
 
 With ``every`` in its first line, and schema 3, a history is thinned: of that many
 ``update`` lines, and of that many ``failure`` lines, it has the first.
 
-Times are seconds on the run's clock. A number that JSON does not have, NaN or infinity,
-is null. Whatever depends on the machine stands under ``wall``: the real ``seconds``
-since the start, metrics whose name begins with ``wall-``, and in the first line the
-``run``, an id that no other run has. Under the virtual clock everything else is a
-function of the configuration and the seed, bit for bit.
+Times are seconds on the run's clock; ``joules`` are there if profiles of the fleet have
+energy. A number that JSON does not have, NaN or infinity, is null. Whatever depends on
+the machine stands under ``wall``: the real ``seconds`` since the start, metrics whose
+name begins with ``wall-``, and in the first line the ``run``, an id that no other run
+has. Under the virtual clock everything else is a function of the configuration and the
+seed, bit for bit.
 """
 
 import json

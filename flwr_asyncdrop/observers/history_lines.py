@@ -53,9 +53,7 @@ def due_line(state: RunState, source: str, number: int) -> Record:
         "source": source,
         "round": number,
         "update": state.updates,
-        "time": state.time,
-        "bytes_down": state.bytes_down,
-        "bytes_up": state.bytes_up,
+        **_totals(state),
     }
 
 
@@ -64,10 +62,18 @@ def end_line(state: RunState) -> Record:
     return {
         "event": "end",
         "updates": state.updates,
-        "time": state.time,
-        "bytes_down": state.bytes_down,
-        "bytes_up": state.bytes_up,
+        **_totals(state),
         "failures": state.failures,
         **({"duplicates": state.duplicates} if state.duplicates else {}),
         **({"ended": state.ended} if state.ended else {}),
+    }
+
+
+def _totals(state: RunState) -> Record:
+    joules = {} if state.joules is None else {"joules": state.joules}
+    return {
+        "time": state.time,
+        "bytes_down": state.bytes_down,
+        "bytes_up": state.bytes_up,
+        **joules,
     }

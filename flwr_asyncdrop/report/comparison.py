@@ -1,13 +1,13 @@
 """Algorithms side by side: the paper's table, from the curves of their runs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
-from typing import Self
+from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.report.intervals import Interval, interval
-from flwr_asyncdrop.report.runlog import Curve, Point
+from flwr_asyncdrop.report.runlog import Curve, Point, joules_of
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.target import Target, choose_target
 
@@ -50,6 +50,13 @@ class Outcome:
         final = None if curve.diverged else curve.final.value
         return cls(curve.best.value, final, next(reached, None))
 
+    def json_values(self) -> dict[str, Any]:
+        """Return it as JSON values, without an energy that is not counted."""
+        values = asdict(self)
+        if self.arrival is not None and self.arrival.joules is None:
+            del values["arrival"]["joules"]
+        return values
+
 
 @dataclass(frozen=True)
 class Row:
@@ -57,8 +64,8 @@ class Row:
 
     `outcomes` has the complete runs by seed, `incomplete` the seeds of the others,
     which count nowhere. What follows is beside the reference, seed by seed: by how much
-    the last value is larger, and time and bytes to the target over its, minus 1, on the
-    seeds with which both reached it; None without any.
+    the last value is larger, and time, bytes and energy to the target over its, minus
+    1, on the seeds with which both reached it; None without any.
     """
 
     label: str
@@ -68,6 +75,7 @@ class Row:
     final_difference: Interval | None = None
     time_overhead: Interval | None = None
     byte_overhead: Interval | None = None
+    energy_overhead: Interval | None = None
 
     @property
     def best(self) -> Spread | None:
@@ -106,17 +114,24 @@ class Row:
         """Bytes both ways to the target, of the seeds that reached it."""
         return Spread.of(point.num_bytes for point in self.arrivals.values())
 
+    @property
+    def joules(self) -> Spread | None:
+        """Energy to the target, of the seeds that reached it, where all count it."""
+        return Spread.of(map(joules_of, self.arrivals.values()))
+
 
 @dataclass(frozen=True)
 class Comparison:
     """The table: a row a label, and the label that overheads are relative to.
 
-    There is no reference if nobody reached the target.
+    There is no reference if nobody reached the target. `counts_energy` says whether all
+    complete runs do.
     """
 
     target: Target
     reference: str | None
     rows: tuple[Row, ...]
+    counts_energy: bool = False
 
 
 def compare(
@@ -135,19 +150,22 @@ def compare(
     for one in series:
         outcomes = {seed: Outcome.of(each, goal) for seed, each in one.curves.items()}
         rows.append(Row(one.label, one.algorithm, outcomes, tuple(one.incomplete)))
+    curves = (curve for one in series for curve in one.curves.values())
+    counts_energy = all(curve.counts_energy for curve in curves)
     base = _reference(rows, reference)
     if base is None:
-        return Comparison(goal, None, tuple(rows))
+        return Comparison(goal, None, tuple(rows), counts_energy)
     compared = [
         replace(
             row,
             final_difference=_difference(row, base),
             time_overhead=_overhead(row, base, lambda point: point.time),
             byte_overhead=_overhead(row, base, lambda point: point.num_bytes),
+            energy_overhead=_overhead(row, base, joules_of) if counts_energy else None,
         )
         for row in rows
     ]
-    return Comparison(goal, base.label, tuple(compared))
+    return Comparison(goal, base.label, tuple(compared), counts_energy)
 
 
 def _reference(rows: Sequence[Row], wish: str | None) -> Row | None:

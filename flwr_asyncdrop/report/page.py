@@ -69,6 +69,7 @@ def render_page(
         facts=list(_facts(series)),
         columns=columns(comparison),
         reference=comparison.reference,
+        counts_energy=comparison.counts_energy,
         notes=notes(comparison),
         figures=_inlined(pictures),
         runs={label: _inlined(of_run) for label, of_run in runs.items()},

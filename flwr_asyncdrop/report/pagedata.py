@@ -9,7 +9,7 @@ from flwr_asyncdrop.report.comparison import Comparison, Row
 from flwr_asyncdrop.report.curves import Band, band
 from flwr_asyncdrop.report.intervals import FEWEST, MOST_ALL
 from flwr_asyncdrop.report.looks import Look, looks
-from flwr_asyncdrop.report.runlog import Curve, Point
+from flwr_asyncdrop.report.runlog import Curve, Point, joules_of
 from flwr_asyncdrop.report.series import Series
 
 _BUCKETS: Final = 120  # of the x axis; each has up to eight points of a line
@@ -83,9 +83,19 @@ def _records(curve: Curve) -> list[list[float]]:
         if not found or better(point.value) > better(found[-1].value):
             found.append(point)
     return [
-        [each.value, _rounded(each.time, 9), each.num_bytes, each.update]
+        [
+            each.value,
+            _rounded(each.time, 9),
+            each.num_bytes,
+            each.update,
+            *_joules(each),
+        ]
         for each in found
     ]
+
+
+def _joules(point: Point) -> list[float]:
+    return [] if point.joules is None else [_rounded(point.joules, 9)]
 
 
 def _bands(curves: Sequence[Curve]) -> Mapping[str, Mapping[str, list[float]]]:
@@ -94,6 +104,8 @@ def _bands(curves: Sequence[Curve]) -> Mapping[str, Mapping[str, list[float]]]:
         "bytes": band(curves, lambda point: point.num_bytes),
         "updates": band(curves, lambda point: point.update),
     }
+    if all(curve.counts_energy for curve in curves):
+        lines["energy"] = band(curves, joules_of)
     return {axis: _numbers(line.thinned(_BUCKETS)) for axis, line in lines.items()}
 
 

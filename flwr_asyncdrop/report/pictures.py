@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from flwr_asyncdrop.readable import readable_joules
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.curves import draw_metric
 from flwr_asyncdrop.report.lines import Axis, bytes_axis, draw_lines, time_axis
@@ -89,6 +90,8 @@ def _facts(log: RunLog) -> Iterator[str]:
         yield f"drop rate {drop_rate:g}"
     yield f"seed {log.run['seed']}"
     yield f"{log.totals.updates:,} updates"
+    if log.joules is not None:
+        yield readable_joules(log.joules)
     if lost := sum(log.totals.failures.values()):
         yield f"{lost:,} lost"
     if not log.complete:

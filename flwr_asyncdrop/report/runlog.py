@@ -67,13 +67,14 @@ class Point:
     """A metric of the global model, in seconds on the run's clock after the start.
 
     `update` counts the updates merged by then, `num_bytes` the bytes sent and received,
-    also of tasks lost or in flight.
+    also of tasks lost or in flight; so do the `joules`, None if they are not counted.
     """
 
     value: float
     time: float
     update: int
     num_bytes: int
+    joules: float | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ class Curve:
     def best(self) -> Point:
         """The first of the best points."""
         return max(self.points, key=lambda point: self.metric.goodness(point.value))
+
+    @property
+    def counts_energy(self) -> bool:
+        """Whether every point has its energy."""
+        return all(point.joules is not None for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -224,6 +230,15 @@ class RunLog:
         return 1 - sent / full if full else None
 
     @property
+    def joules(self) -> float | None:
+        """Energy of all tasks, in a run that is cut off up to its last evaluation.
+
+        None if it is not counted.
+        """
+        lines = self.evaluations if self.end is None else (self.end,)
+        return _joules(lines[-1]) if lines else None
+
+    @property
     def level_evaluations(self) -> list[Record]:
         """The evaluations that tell the speed levels apart."""
         return [line for line in self.evaluations if LEVELS in line["metrics"]]
@@ -255,8 +270,19 @@ def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:
         metric = headline({name: line["metrics"].get(name)})
         if metric is not None:
             sent = line["bytes_down"] + line["bytes_up"]
-            points.append(Point(metric[1], line["time"], line["update"], sent))
+            cost = line["time"], line["update"], sent, _joules(line)
+            points.append(Point(metric[1], *cost))
     return tuple(points)
+
+
+def joules_of(point: Point) -> float:
+    """Return the energy of a point of a curve that counts it."""
+    return point.joules or 0.0
+
+
+def _joules(line: Record) -> float | None:
+    joules = line.get("joules")
+    return None if joules is None else float(joules)
 
 
 def column(records: Sequence[Record], key: str) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from flwr_asyncdrop.readable import readable_bytes
+from flwr_asyncdrop.readable import readable_bytes, readable_joules
 from flwr_asyncdrop.report.runlog import Point, RunLog
 
 _WIDTH = 80
@@ -18,12 +18,12 @@ _ENDINGS = {
 class Summary:
     """The figures of a run; None, or "" for a text, is what its history lacks.
 
-    Bytes include those of lost tasks, but for `bytes_full`: what the merged tasks
-    would have cost with full models, of which `share_saved` was not sent. Staleness is
-    in versions, and `mean_queued` of it came while a task waited on its device.
-    `failures` counts the lost tasks by kind, `duplicates` the replies that came twice
-    and were merged once, `late` the updates that came after their deadlines. `every`:
-    the history keeps one update in so many; all figures are of all updates.
+    Bytes and `joules` include those of lost tasks, but for `bytes_full`: what the
+    merged tasks would have cost with full models, of which `share_saved` was not sent.
+    Staleness is in versions, and `mean_queued` of it came while a task waited on its
+    device. `failures` counts the lost tasks by kind, `duplicates` the replies that came
+    twice and were merged once, `late` the updates that came after their deadlines.
+    `every`: the history keeps one update in so many; all figures are of all updates.
     """
 
     def __init__(self, log: RunLog) -> None:
@@ -45,6 +45,7 @@ class Summary:
         self.best = curve.best if curve else None
         self.bytes_down: int = end.get("bytes_down", totals.bytes_down)
         self.bytes_up: int = end.get("bytes_up", totals.bytes_up)
+        self.joules = log.joules
         self.bytes_full = log.bytes_of_full_models
         self.share_saved = log.share_saved
         self.mean_staleness = totals.staleness / updates if updates else None
@@ -58,7 +59,7 @@ class Summary:
         self.ended: str = end.get("ended", "")
 
     def text(self) -> str:
-        """Return an aligned plain-text table, at most 20 lines of 80 columns."""
+        """Return an aligned plain-text table, at most 21 lines of 80 columns."""
         rows = list(self._rows())
         width = max(len(label) for label, _ in rows) + 2
         return "\n".join(_wrapped(label.ljust(width), value) for label, value in rows)
@@ -80,6 +81,8 @@ class Summary:
             yield f"best {self.metric}", _described(self.best)
         down, up = readable_bytes(self.bytes_down), readable_bytes(self.bytes_up)
         yield "bytes", f"{down} down, {up} up"
+        if self.joules is not None:
+            yield "energy", readable_joules(self.joules)
         if self.share_saved is not None:
             full, share = readable_bytes(self.bytes_full), self.share_saved
             saved = f"{share:.1%} saved" if share >= 0 else f"{-share:.1%} more sent"

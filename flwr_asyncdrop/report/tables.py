@@ -9,10 +9,11 @@ from typing import Any
 from flwr_asyncdrop.report.best import best_costs, best_scores
 from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
-from flwr_asyncdrop.report.runlog import Metric, Point
+from flwr_asyncdrop.report.runlog import Point, joules_of
 
 _NONE = "N/A"
 _BYTES_PER_MB = 1e6
+_JOULES_PER_KJ = 1e3
 
 _Cell = tuple[str, float | None]
 
@@ -36,7 +37,8 @@ class Column:
 def columns(comparison: Comparison) -> tuple[Column, ...]:
     """Return the columns of the table, in the order of the paper's.
 
-    Accuracies are in per cent, time in seconds on the runs' clock, bytes in MB.
+    Accuracies are in per cent, time in seconds on the runs' clock, bytes in MB, energy
+    in kJ; it has columns only if all runs count it.
     """
     target, metric = comparison.target, comparison.target.metric
     to = f"to {metric.text(target.value)}"
@@ -79,7 +81,7 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
 
         return best_costs(comparison, costs)
 
-    return (
+    made = (
         column("label", "algorithm", lambda row: (row.label, None)),
         column("seeds", "seeds", _seeds),
         column(
@@ -108,6 +110,12 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
             cheapest(lambda point: point.num_bytes),
         ),
         column(
+            "joules",
+            f"kJ {to}",
+            lambda row: _cost(row, row.joules, _JOULES_PER_KJ),
+            cheapest(joules_of),
+        ),
+        column(
             "time_overhead",
             "time overhead",
             lambda row: overhead(row, row.time_overhead),
@@ -117,7 +125,14 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
             "comm. overhead",
             lambda row: overhead(row, row.byte_overhead),
         ),
+        column(
+            "energy_overhead",
+            "energy overhead",
+            lambda row: overhead(row, row.energy_overhead),
+        ),
     )
+    left_out = () if comparison.counts_energy else ("joules", "energy_overhead")
+    return tuple(each for each in made if each.key not in left_out)
 
 
 def _bests(row: Row) -> dict[int, float]:
@@ -173,7 +188,7 @@ def _about_intervals(comparison: Comparison) -> str:
     found = [
         each
         for row in comparison.rows
-        for each in (row.final_difference, row.time_overhead, row.byte_overhead)
+        for each in _beside_reference(row, comparison).values()
         if each is not None
     ]
     if any(each.low is not None for each in found):
@@ -222,22 +237,40 @@ def json_values(comparison: Comparison) -> dict[str, Any]:
     return {
         "target": {target.metric.name: target.value, "rule": target.rule},
         "reference": comparison.reference,
-        "rows": [_json_row(row, target.metric) for row in comparison.rows],
+        "rows": [_json_row(row, comparison) for row in comparison.rows],
     }
 
 
 def csv_text(comparison: Comparison) -> str:
     """Return one line a label, with plain numbers; empty where there is none."""
     text = io.StringIO()
-    lines = [_csv_row(row, comparison.target.metric) for row in comparison.rows]
+    lines = [_csv_row(row, comparison) for row in comparison.rows]
     writer = csv.DictWriter(text, lines[0], lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
 
 
-def _json_row(row: Row, metric: Metric) -> dict[str, Any]:
-    outcomes = row.outcomes.items()
+def _costs(row: Row, comparison: Comparison) -> dict[str, Spread | None]:
+    """Return what it took to reach the target, by the names in files."""
+    energy = {"joules": row.joules} if comparison.counts_energy else {}
+    return {"seconds": row.seconds, "bytes": row.num_bytes, **energy}
+
+
+def _beside_reference(row: Row, comparison: Comparison) -> dict[str, Interval | None]:
+    """Return the differences and overheads, by the names in files."""
+    energy = {"energy_overhead": row.energy_overhead}
+    return {
+        "final_difference": row.final_difference,
+        "time_overhead": row.time_overhead,
+        "byte_overhead": row.byte_overhead,
+        **(energy if comparison.counts_energy else {}),
+    }
+
+
+def _json_row(row: Row, comparison: Comparison) -> dict[str, Any]:
+    metric = comparison.target.metric
+    parts = {**_costs(row, comparison), **_beside_reference(row, comparison)}
     return {
         "label": row.label,
         "algorithm": row.algorithm,
@@ -245,18 +278,15 @@ def _json_row(row: Row, metric: Metric) -> dict[str, Any]:
         f"{metric.extreme}_{metric.name}": _asdict(row.best),
         f"final_{metric.name}": _asdict(row.final),
         "reached": len(row.arrivals),
-        "seconds": _asdict(row.seconds),
-        "bytes": _asdict(row.num_bytes),
-        "final_difference": _asdict(row.final_difference),
-        "time_overhead": _asdict(row.time_overhead),
-        "byte_overhead": _asdict(row.byte_overhead),
-        "seeds": {str(seed): asdict(outcome) for seed, outcome in outcomes},
+        **{name: _asdict(part) for name, part in parts.items()},
+        "seeds": {str(seed): o.json_values() for seed, o in row.outcomes.items()},
     }
 
 
-def _csv_row(row: Row, metric: Metric) -> dict[str, object]:
+def _csv_row(row: Row, comparison: Comparison) -> dict[str, object]:
+    metric = comparison.target.metric
     best, final = f"{metric.extreme}_{metric.name}", f"final_{metric.name}"
-    return {
+    values: dict[str, object] = {
         "label": row.label,
         "seeds": len(row.outcomes),
         "reached": len(row.arrivals),
@@ -264,12 +294,12 @@ def _csv_row(row: Row, metric: Metric) -> dict[str, object]:
         f"{best}_std": row.best and row.best.std,
         final: row.final and row.final.mean,
         f"{final}_std": row.final and row.final.std,
-        "seconds": row.seconds and row.seconds.mean,
-        "bytes": row.num_bytes and row.num_bytes.mean,
-        **_csv_interval("final_difference", row.final_difference),
-        **_csv_interval("time_overhead", row.time_overhead),
-        **_csv_interval("byte_overhead", row.byte_overhead),
     }
+    for name, cost in _costs(row, comparison).items():
+        values[name] = cost and cost.mean
+    for name, found in _beside_reference(row, comparison).items():
+        values |= _csv_interval(name, found)
+    return values
 
 
 def _csv_interval(name: str, found: Interval | None) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ from flwr_asyncdrop.exceptions import (
     RunError,
 )
 from flwr_asyncdrop.fleet.capacity import Trip
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
 from flwr_asyncdrop.server.evaluations import Evaluations
@@ -224,20 +225,22 @@ class AsyncLoop:
             count = self._count if failed_before else self._lose
             count(order, "not-sent", str(error))
             return None
-        self._take_back(order, unsent)
         if message_id is None:
+            self._take_back(order, unsent)
             self._fail(order, "not-sent", "the grid did not take the message")
         else:
-            self._take_out(order, message_id)
+            self.state.in_flight[message_id] = self.state.in_flight.pop(unsent)
         return message_id
 
     def _take_out(self, order: Order, message_id: str) -> None:
         self.state.in_flight[message_id] = order
         self.state.bytes_down += order.cost.bytes_down
+        self._run.add_energy(order.device, order.cost_with(bytes_up=0))
 
     def _take_back(self, order: Order, message_id: str) -> None:
         del self.state.in_flight[message_id]
         self.state.bytes_down -= order.cost.bytes_down
+        self._run.add_energy(order.device, order.cost_with(bytes_up=0), sign=-1)
 
     def _wait_for_a_device(self) -> None:
         patience = self._stopping.patience
@@ -284,6 +287,7 @@ class AsyncLoop:
             return
         self._dispatcher.replied(state, order.device)
         state.bytes_up += reply.num_bytes
+        self._run.add_energy(order.device, TaskCost(0.0, 0, reply.num_bytes))
         trip = Trip(began_at, state.time, order.cost_with(reply.num_bytes))
         if discount == 0:
             self._run.fleet.observe(order.device, trip.seconds, order.cost.compute)

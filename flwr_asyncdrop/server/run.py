@@ -17,7 +17,7 @@ from flwr_asyncdrop.aggregation import (
 )
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.fleet.profiles import DeviceProfile
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
 from flwr_asyncdrop.server.mailbox import Mailbox
@@ -103,6 +103,7 @@ class Run:
         fleet = Fleet(slots, profiles, model_bytes)
         fleet.refresh(node_ids)
         state.num_devices = len(fleet)
+        state.joules = 0.0 if fleet.counts_energy else None
         if possible < in_flight:
             logger.warning(
                 "%d nodes for %d tasks in flight: only %d will train at any moment. "
@@ -215,6 +216,11 @@ class Run:
                 "more: resume again when its nodes are there"
             )
         return new_id
+
+    def add_energy(self, device: int, cost: TaskCost, sign: int = 1) -> None:
+        """Count the joules of a cost, if this fleet counts them; -1 takes them back."""
+        if self.state.joules is not None:
+            self.state.joules += sign * self.fleet.energy(device, cost)
 
     def read(self, order: Order, message: Message) -> wire.Reply:
         """Read the reply to an order; ReplyError if it does not fit.

@@ -24,6 +24,7 @@ class RunState:
     time: float = 0.0  # seconds on the loop's clock
     bytes_down: int = 0  # of arrays
     bytes_up: int = 0
+    joules: float | None = None  # of the tasks sent; None if the fleet does not say
     failures: dict[str, int] = field(default_factory=dict)  # tasks lost, by kind
     # The devices whose tasks were lost since the last update, one entry a task.
     lost_in_a_row: list[int] = field(default_factory=list)
@@ -83,8 +84,8 @@ class RunState:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a saved state."""
-        # Versions before this one had nothing frozen.
-        state = {"frozen": to_plain(Frozen()), **state}
+        # Versions before this one had nothing frozen, and counted no energy.
+        state = {"frozen": to_plain(Frozen()), "joules": None, **state}
         self.__dict__.update(from_plain(RunState, state).__dict__)
 
 

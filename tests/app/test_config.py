@@ -284,6 +284,12 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
         ({"clock": "wall", "jitter": 0.1}, ["clock", "jitter"]),
         ({"clock": "wall", "dropout": 0.1}, ["clock", "dropout"]),
         ({"clock": "wall", "availability": 0.5}, ["clock", "availability"]),
+        ({"clock": "wall", "watts": 2.0}, ["clock", "watts=2.0"]),
+        ({"trace": "/t.csv", "watts": 2.0}, ["trace", "watts=2.0"]),
+        (
+            {"trace": "/t.csv", "joules-per-megabyte": 2.0},
+            ["trace", "joules-per-megabyte=2.0"],
+        ),
         ({"deadline": 0.0, "late": "drop"}, ["deadline=0", "late='drop'"]),
         ({"trace": "/t.csv", "levels": 4}, ["trace='/t.csv'", "levels"]),
         ({"trace": "/t.csv", "speed-ratio": 8.0}, ["trace", "speed-ratio"]),

@@ -17,10 +17,13 @@ def test_the_run_config_says_what_the_levels_are_like():
         bandwidth_mbps=8.0,
         jitter=0.25,
         dropout=0.125,
+        watts=3.0,
+        joules_per_megabyte=2.0,
     )
+    each = {"jitter": 0.25, "dropout": 0.125, "watts": 3.0, "joules_per_byte": 2e-6}
     assert build_fleet(config)(2) == [
-        DeviceProfile(5.0, 1e6, 1e6, jitter=0.25, dropout=0.125),
-        DeviceProfile(20.0, 2.5e5, 2.5e5, jitter=0.25, dropout=0.125),
+        DeviceProfile(5.0, 1e6, 1e6, **each),
+        DeviceProfile(20.0, 2.5e5, 2.5e5, **each),
     ]
 
 

@@ -54,6 +54,7 @@ STATE = RunState(
     time=17.5,
     bytes_down=1000,
     bytes_up=900,
+    joules=2.5,
     failures={"dropout": 2},
     lost_in_a_row=[3, 3],
     duplicates=1,
@@ -94,6 +95,14 @@ def test_every_field_of_the_books_is_saved():
     state = RunState.start_from({}, seed=0)
     state.load_state_dict(saved_and_read(STATE.state_dict()))
     assert plain(state) == plain(STATE)
+
+
+def test_a_state_of_a_version_without_energy_is_read():
+    saved = STATE.state_dict()
+    del saved["joules"]
+    state = RunState.start_from({}, seed=0)
+    state.load_state_dict(saved)
+    assert state.joules is None
 
 
 def test_all_that_a_fleet_knows_is_saved_or_derived():

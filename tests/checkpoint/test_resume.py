@@ -2,6 +2,7 @@
 
 import logging
 import signal
+from functools import partial
 from itertools import count
 from types import MappingProxyType
 
@@ -16,7 +17,7 @@ from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
-from tests.checkpoint.small_runs import NETS, client, copy_of, lines, run
+from tests.checkpoint.small_runs import FLEET, NETS, client, copy_of, lines, run
 from tests.grids import HandlerGrid
 from tests.runs import failing, record
 from tests.strategies import STRATEGIES
@@ -73,6 +74,29 @@ class TestVirtualClock:
             resume = folder / checkpoint.relative_to(tmp_path / "whole")
             settings = {"resume": resume, "history_every": 5}
             assert run(folder, "hetero-asyncdrop", **settings) == whole
+
+    def test_with_energy(self, tmp_path):
+        settings = {
+            "fleet": partial(FLEET, watts=1.7, joules_per_byte=0.3e-3),
+            "history_every": 5,
+        }
+        whole = run(tmp_path / "whole", "hetero-asyncdrop", **settings)
+        uncounted = run(tmp_path / "uncounted", "hetero-asyncdrop", history_every=5)
+        joules = [line.get("joules", 0.0) for line in whole["history"]]
+        assert joules[-1] == max(joules) > 0
+        assert "joules" not in {key for line in uncounted["history"] for key in line}
+        for number, checkpoint in enumerate(checkpoints(tmp_path / "whole")):
+            folder = copy_of(tmp_path / "whole", str(number))
+            resume = folder / checkpoint.relative_to(tmp_path / "whole")
+            again = run(folder, "hetero-asyncdrop", resume=resume, **settings)
+            assert again == whole
+        folder, resume = tmp_path / "stopped", None
+        for _ in range(3):
+            stopped = {**settings, "resume": resume, "handler": stopping_at(7)}
+            with pytest.raises(KeyboardInterrupt):
+                run(folder, "hetero-asyncdrop", **stopped)
+            resume = folder
+        assert run(folder, "hetero-asyncdrop", resume=folder, **settings) == whole
 
     def test_with_a_schedule_in_seconds(self, tmp_path):
         schedule = StepDecay((1.5, 3.0), 0.5, unit="seconds")

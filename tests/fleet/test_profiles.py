@@ -58,6 +58,21 @@ def test_the_mean_duration_is_that_of_many_tasks():
     assert statistics.median(durations) == pytest.approx(3.0, abs=0.05)
 
 
+def test_energy_is_of_computing_and_of_bytes_both_ways():
+    profile = DeviceProfile(8.0, watts=3.0, joules_per_byte=0.5, jitter=2.0, latency=9)
+    cost = TaskCost(compute=0.25, bytes_down=200, bytes_up=300)
+    assert profile.energy(cost) == 3 * 8 * 0.25 + 0.5 * (200 + 300)
+    assert DeviceProfile(8.0, watts=3.0).energy(cost) == 6.0
+    assert DeviceProfile(8.0, joules_per_byte=0.5).energy(cost) == 250.0
+    assert DeviceProfile(8.0).energy(cost) == 0.0
+
+
+def test_every_level_has_the_power_and_a_slow_one_takes_more_energy():
+    fleet = speed_levels(2, num_levels=2, watts=3.0, joules_per_byte=0.5)
+    cost = TaskCost(1.0, 10, 10)
+    assert [profile.energy(cost) for profile in fleet] == [13.0, 25.0]
+
+
 def test_every_level_has_the_jitter_and_the_dropout():
     fleet = speed_levels(16, jitter=0.3, dropout=0.1)
     assert {(profile.jitter, profile.dropout) for profile in fleet} == {(0.3, 0.1)}
@@ -111,6 +126,9 @@ def test_any_fleet_spans_the_ratio_fastest_first(devices, levels, ratio):
         (lambda: DeviceProfile(1.0, bytes_per_second_up=math.nan), "second_up=nan"),
         (lambda: DeviceProfile(1.0, latency=-1.0), "latency=-1.0"),
         (lambda: DeviceProfile(1.0, jitter=11.0), "jitter=11.0 must be in [0, 10]"),
+        (lambda: DeviceProfile(1.0, watts=-1.0), "watts=-1.0 must be at least 0"),
+        (lambda: DeviceProfile(1.0, watts=math.inf), "watts=inf must be"),
+        (lambda: DeviceProfile(1.0, joules_per_byte=math.nan), "per_byte=nan must be"),
         (lambda: DeviceProfile(1.0, dropout=1.0), "dropout=1.0 must be in [0, 1)"),
     ],
 )

@@ -51,6 +51,20 @@ def test_columns_come_in_any_order_and_may_be_left_out(trace):
     assert device.bytes_per_second_down == math.inf
 
 
+def test_columns_of_energy(trace):
+    devices = trace("seconds_per_step,watts,joules_per_megabyte\n3,2.5,4\n5,0,0\n")
+    assert devices == [
+        DeviceProfile(3.0, watts=2.5, joules_per_byte=4e-6),
+        DeviceProfile(5.0),
+    ]
+
+
+def test_the_example_of_energy():
+    devices = read_trace(EXAMPLE.with_name("energy.csv"), local_steps=50)
+    assert [device.watts for device in devices] == [90.0, 12.0, 4.0, 3.0]
+    assert devices[2].joules_per_byte == pytest.approx(1.2e-6)
+
+
 def test_a_spreadsheets_byte_order_mark_is_no_part_of_the_first_column(trace):
     assert trace("\ufeffseconds_per_step\n3\n") == [DeviceProfile(3.0)]
 
@@ -76,6 +90,10 @@ def test_a_spreadsheets_byte_order_mark_is_no_part_of_the_first_column(trace):
         ("seconds_per_step,period,available\n1,9,3-x\n", "'x' is not a number"),
         ("seconds_per_step,period,available\n1,9,5-3\n", "must ascend"),
         ("seconds_per_step,period,available\n1,9,5-30\n", "within [0, 9.0]"),
+        ("seconds_per_step,watts\n1,2\n1,\n", "watts is empty: write 0"),
+        ("seconds_per_step,watts\n1,-2\n", "watts=-2.0 must be in [0, 1e+09]"),
+        ("seconds_per_step,watts\n1,inf\n", "watts=inf must be in [0, 1e+09]"),
+        ("seconds_per_step,joules_per_megabyte\n1,x\n", "megabyte: 'x' is not a"),
         ("# nothing\nseconds_per_step\n", "has no devices"),
         ("", "has no devices"),
     ],

@@ -125,6 +125,20 @@ def test_what_went_wrong_is_only_there_if_it_did(tmp_path):
     assert (end["duplicates"], end["ended"]) == (2, "timeout")
 
 
+def test_joules_are_there_if_the_fleet_counts_them(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    run.joules = 2.5
+    writer = writer_at(path)
+    writer.on_start(run)
+    writer.on_evaluation_due(run, "server", 0)
+    run.joules = 7.75
+    writer.on_evaluation(run, evaluation(0, {"accuracy": 0.5}))
+    writer.on_end(run)
+    first, at_start, end = read_history(path)
+    assert "joules" not in first
+    assert (at_start["joules"], end["joules"]) == (2.5, 7.75)
+
+
 def test_a_late_evaluation_stands_where_it_was_asked_for(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)

@@ -15,10 +15,18 @@ def history(
     *,
     metric="accuracy",
     megabytes_per_second=1.0,
+    watts=None,
     ended=True,
     **config,
 ):
-    """Return the records of a run that was evaluated every 10 s, first at 10 s."""
+    """Return the records of a run that was evaluated every 10 s, first at 10 s.
+
+    Its energy is counted if `watts` says what all devices together take.
+    """
+
+    def energy(seconds):
+        return {} if watts is None else {"joules": watts * seconds}
+
     wall = {"wall": {"seconds": 1.0}}
     records = [
         {
@@ -42,12 +50,13 @@ def history(
                 "time": SECONDS * number,
                 "bytes_down": sent // 2,
                 "bytes_up": sent // 2,
+                **energy(SECONDS * number),
                 "metrics": {metric: value, "other_loss": 1.0},
             }
         )
     if ended:
         seconds = SECONDS * len(values)
-        totals = {"bytes_down": 0, "bytes_up": 0, "failures": {}}
+        totals = {"bytes_down": 0, "bytes_up": 0, "failures": {}, **energy(seconds)}
         records.append({"event": "end", "updates": 0, "time": seconds, **totals})
     return [{**record, **wall} for record in records]
 

@@ -36,6 +36,7 @@ def results(tmp_path_factory):
                 seed,
                 [value + shift for value in values],
                 megabytes_per_second=0.37 + 0.11 * place + 0.05 * seed,
+                watts=310 - 70 * place + 20 * seed,
             )
             write(out / label / f"seed-{seed}", lines)
     return out
@@ -126,6 +127,8 @@ def test_it_fits_and_does_what_it_is_told(opened, width, scheme):
     assert x_label(page) == "sent and received (MB)"
     page.get_by_role("radio", name="updates").check()
     assert x_label(page) == "updates merged"
+    page.get_by_role("radio", name="energy").check()
+    assert x_label(page) == "energy (kJ)"
     page.locator("#target").fill("60")
     assert page.locator("#plot .target text").text_content() == "target 60.00%"
     page.get_by_text("What made it").scroll_into_view_if_needed()

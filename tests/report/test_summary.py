@@ -1,4 +1,5 @@
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -233,6 +234,19 @@ def test_more_bytes_than_full_models_are_not_called_a_saving():
     assert "2.00 MB for the same updates: 10.0% more sent" in text
 
 
+def test_energy_is_there_if_it_was_counted():
+    counted = {**evaluation(1, {"accuracy": 0.5}), "joules": 5_000.0}
+    cut_off = summarise([RUN, counted])
+    assert cut_off.final == Point(0.5, 80.0, 8, 50, 5_000.0)
+    assert cut_off.joules == 5_000.0
+    whole = summarise([RUN, counted, end(joules=12_345.0)])
+    assert whole.joules == 12_345.0
+    assert "energy          12.3 kJ" in whole.text().splitlines()
+    silent = summarise([RUN, evaluation(1, {"accuracy": 0.5}), end()])
+    assert silent.joules is None
+    assert "energy" not in silent.text()
+
+
 def test_history_of_another_version_is_refused():
     with pytest.raises(DataError, match="has schema 1, but this version reads 2"):
         summarise([{**RUN, "schema": 1}])
@@ -248,11 +262,16 @@ def test_history_without_its_first_line_is_refused(records):
     ranks=st.lists(st.integers(0, 500), max_size=300),
     reasons=st.lists(st.text(max_size=200), max_size=40),
 )
-def test_text_is_at_most_20_lines_of_80_columns(ranks, reasons):
-    updates = [update(n, rank=rank) for n, rank in enumerate(ranks, start=1)]
-    lost = [failure(reason) for reason in reasons]
-    lines = summarise([RUN, *updates, *lost]).text().splitlines()
-    assert len(lines) <= 20
+def test_text_is_at_most_21_lines_of_80_columns(ranks, reasons):
+    updates = [
+        {**update(n, rank=rank), "late": True} for n, rank in enumerate(ranks, start=1)
+    ]
+    lost = Counter(reasons)
+    last = end(failures=lost, joules=1.0, duplicates=9, ended="failures")
+    run = {**RUN, "num_rounds": 1_000}
+    records = [run, *updates, evaluation(1, {"accuracy": 0.5}), last]
+    lines = summarise(records).text().splitlines()
+    assert len(lines) <= 21
     assert all(len(line) <= 80 for line in lines)
 
 

@@ -101,3 +101,44 @@ def test_five_seeds_have_intervals_and_a_mark_where_these_are_clear():
     assert not beside.texts[2].endswith("*")
     assert overhead.texts == ("reference", *2 * ("+0.0% [+0.0%, +0.0%]",))
     assert "Only what has a * is a difference" in markdown(table)
+
+
+def counted_table(**others):
+    return compare(
+        [
+            series("fedbuff", {0: [0.2, 0.5], 1: [0.3, 0.5]}, watts=300.0),
+            series("hetero-asyncdrop", {0: [0.5], 1: [0.6]}, **others),
+        ],
+        target=0.5,
+    )
+
+
+def test_energy_has_columns_by_hand():
+    """It is 6 kJ after 20 s of 300 W, and 2 kJ after 10 s of 200 W."""
+    table = counted_table(watts=200.0)
+    found = {column.key: column for column in columns(table)}
+    assert list(found)[5:] == [
+        *("seconds", "bytes", "joules"),
+        *("time_overhead", "byte_overhead", "energy_overhead"),
+    ]
+    assert found["joules"].title == "kJ to 50.00%"
+    assert found["joules"].texts == ("6.0", "2.0")
+    assert found["joules"].values == (6000.0, 2000.0)
+    assert found["joules"].best == (False, True)
+    assert found["energy_overhead"].texts == ("+200.0%", "reference")
+    row, _ = json_values(table)["rows"]
+    assert row["joules"] == {"mean": 6000.0, "std": 0.0, "count": 2}
+    assert row["energy_overhead"]["value"] == 2.0
+    assert row["seeds"]["0"]["arrival"]["joules"] == 6000.0
+    header, fedbuff, _ = csv_text(table).splitlines()
+    cells = dict(zip(header.split(","), fedbuff.split(","), strict=True))
+    assert (cells["joules"], cells["energy_overhead"]) == ("6000.0", "2.0")
+
+
+def test_energy_has_no_columns_if_one_run_does_not_count_it():
+    table = counted_table()
+    assert [column.key for column in columns(table)] == [
+        column.key for column in columns(TABLE)
+    ]
+    assert csv_text(table).splitlines()[0] == csv_text(TABLE).splitlines()[0]
+    assert json_values(table)["rows"][0].keys() == json_values(TABLE)["rows"][0].keys()

@@ -8,6 +8,7 @@ import pytest
 
 from flwr_asyncdrop.report import comparison_table, write_report
 from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.page import render_page
 from flwr_asyncdrop.report.pagedata import embedded, page_data
 from flwr_asyncdrop.report.paper import latex
 from flwr_asyncdrop.report.provenance import what_made
@@ -162,6 +163,26 @@ def test_ten_algorithms_with_five_seeds_fit_into_two_megabytes():
         for name in [f"asyncdrop,alpha=0.{n}" for n in range(10)]
     ]
     assert len(page_data(runs, compare(runs, 0.5))) < 1_200_000
+
+
+@pytest.mark.parametrize(
+    ("watts", "offered", "at_target"),
+    [
+        (0.5, True, [0.7, 20, 20_000_000, 16, 10]),
+        (None, False, [0.7, 20, 20_000_000, 16]),
+    ],
+)
+def test_energy_is_an_axis_of_the_page_if_all_runs_count_it(watts, offered, at_target):
+    runs = [
+        series("fedbuff", {0: [0.4, 0.7]}, watts=300.0),
+        series("asyncdrop", {0: [0.4, 0.7]}, watts=watts),
+    ]
+    text = render_page(runs, compare(runs, 0.5), [], {}, [])
+    data = text.partition('id="data">')[2].partition("</script>")[0]
+    fedbuff, asyncdrop = json.loads(data)["rows"]
+    assert ('value="energy"' in text) == offered
+    assert fedbuff["bands"]["energy"]["x"] == [3000, 6000]
+    assert asyncdrop["runs"]["0"][1] == at_target
 
 
 def test_a_paper_gets_vector_figures_and_latex(results, tmp_path):

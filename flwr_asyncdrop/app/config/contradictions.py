@@ -26,6 +26,8 @@ _LEVELS = (
     "jitter",
     "dropout",
     "availability",
+    "watts",
+    "joules-per-megabyte",
 )
 
 

@@ -220,6 +220,16 @@ class Settings:
     availability: float = parameter(
         1.0, "share of the time that a device is there", in_interval("(0, 1]")
     )
+    watts: float = parameter(
+        0.0,
+        "power of a device while it computes; 0 = not counted",
+        in_interval("[0, 1000000000]"),
+    )
+    joules_per_megabyte: float = parameter(
+        0.0,
+        "energy of a device's radio, each way; 0 = not counted",
+        in_interval("[0, 1000000000]"),
+    )
     trace: str = parameter(
         "",
         "CSV with a line for each device (absolute path), instead of levels",

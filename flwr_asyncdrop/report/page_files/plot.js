@@ -30,9 +30,11 @@ function shownRows() {
 function axisOf(largest) {
   if (state.axis === "time") return { label: data.timeLabel, unit: 1 };
   if (state.axis === "updates") return { label: "updates merged", unit: 1 };
-  const [name, unit] = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]
-    .find(([, size]) => largest >= size) ?? ["kB", 1e3];
-  return { label: `sent and received (${name})`, unit };
+  const [words, ...units] = state.axis === "energy"
+    ? ["energy", ["MJ", 1e6], ["kJ", 1e3], ["J", 1]]
+    : ["sent and received", ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]];
+  const [name, unit] = units.find(([, size]) => largest >= size) ?? units.at(-1);
+  return { label: `${words} (${name})`, unit };
 }
 
 function ticks(low, high, wanted) {
@@ -183,15 +185,15 @@ function draw() {
 }
 
 function costWords(cost) {
-  const by = { time: [1, " s"], bytes: [1e6, " MB"], updates: [1, " updates"] };
-  const [unit, words] = by[state.axis];
+  const by = { time: [1, " s"], bytes: [1e6, " MB"], energy: [1e3, " kJ"] };
+  const [unit, words] = by[state.axis] ?? [1, " updates"];
   return grouped(fixed(cost / unit, state.axis === "updates" ? 0 : 1)) + words;
 }
 
 // What is to be seen, in words.
 function described() {
-  const against = { time: "time", bytes: "bytes sent and received", updates: "updates" };
-  const place = { time: 1, bytes: 2, updates: 3 }[state.axis];
+  const against = state.axis === "bytes" ? "bytes sent and received" : state.axis;
+  const place = { time: 1, bytes: 2, updates: 3, energy: 4 }[state.axis];
   const goal = metricText(state.target);
   const said = shownRows().map((row) => {
     const seeds = Object.keys(row.runs).length;
@@ -203,7 +205,7 @@ function described() {
     const end = row.final === null ? "" : ` and ends at ${metricText(row.final)}`;
     return `${row.label} ${reached}${end}.`;
   });
-  return `${data.metric.title} against ${against[state.axis]}: ${said.join(" ")}`;
+  return `${data.metric.title} against ${against}: ${said.join(" ")}`;
 }
 
 // The mean, lowest and highest of a line, straight between two points.

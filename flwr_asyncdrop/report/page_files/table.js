@@ -42,7 +42,7 @@ headings.forEach((heading, column) => heading.addEventListener("click", () => {
   body.append(...sorted);
 }));
 
-// When each seed reached a target, of those that did: {seed: [value, time, bytes]}.
+// When each seed reached a target, of those that did: {seed: [value, time, bytes, ...]}.
 function arrivals(row, target) {
   const found = {};
   for (const [seed, records] of Object.entries(row.runs)) {
@@ -101,16 +101,17 @@ function cheapest(found, cost) {
 }
 
 const COSTS = [
-  { key: "seconds", overhead: "time_overhead", unit: 1, place: 1 },
-  { key: "bytes", overhead: "byte_overhead", unit: 1e6, place: 2 },
-];
+  { key: "seconds", word: "s", overhead: "time_overhead", unit: 1, place: 1 },
+  { key: "bytes", word: "MB", overhead: "byte_overhead", unit: 1e6, place: 2 },
+  { key: "joules", word: "kJ", overhead: "energy_overhead", unit: 1e3, place: 4 },
+].filter(({ key }) => headings.some((heading) => heading.dataset.key === key));
 
 function followTarget(target) {
   const own = target === data.target.value;
   headings.forEach((heading, column) => {
-    const words = { seconds: "s", bytes: "MB" }[heading.dataset.key];
-    if (words && !own) {
-      heading.firstElementChild.textContent = `${words} to ${metricText(target)}`;
+    const cost = COSTS.find(({ key }) => key === heading.dataset.key);
+    if (cost && !own) {
+      heading.firstElementChild.textContent = `${cost.word} to ${metricText(target)}`;
     } else {
       heading.firstElementChild.textContent = titles[column];
     }
@@ -138,7 +139,7 @@ function followTarget(target) {
     });
   }
   headings.forEach((heading) => {
-    if (/seconds|bytes|overhead/.test(heading.dataset.key)) {
+    if (/seconds|bytes|joules|overhead/.test(heading.dataset.key)) {
       heading.removeAttribute("aria-sort");
     }
   });
