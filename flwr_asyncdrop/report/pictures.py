@@ -59,21 +59,21 @@ def compose(log: RunLog) -> Figure:
     below_header = (0.01, 0.01, 0.98, 1 - _HEADER / height)
     layout = ConstrainedLayoutEngine(rect=below_header, hspace=0.06, wspace=0.05)
     figure = Figure(figsize=_SLIDE, layout=layout)
-    left, right = figure.add_gridspec(1, 2, width_ratios=(1.05, 1))
-    upper, lower = right.subgridspec(2, 1, height_ratios=(1.1, 1))
-    panels = ((left, draw_metric), (upper, draw_speeds), (lower, draw_bytes))
-    for place, draw in panels:
-        draw(figure.add_subplot(place), log)
-    _write(figure, _title(log), 1 - 0.36 / height, fontsize=24, weight="bold")
-    _write(figure, " · ".join(_facts(log)), 1 - 0.82 / height, fontsize=16, color=GREY)
+    columns = figure.add_gridspec(1, 2, width_ratios=(1.05, 1))
+    right = columns[1].subgridspec(2, 1, height_ratios=(1.1, 1))
+    draw_metric(figure.add_subplot(columns[0]), log)
+    draw_speeds(figure.add_subplot(right[0]), log)
+    draw_bytes(figure.add_subplot(right[1]), log)
+    _write(figure, _title(log), 1 - 0.36 / height, 24, weight="bold")
+    _write(figure, " · ".join(_facts(log)), 1 - 0.82 / height, 16, color=GREY)
     return figure
 
 
-def _write(figure: Figure, text: str, y: float, **look: Any) -> None:
+def _write(figure: Figure, text: str, y: float, size: float, **look: Any) -> None:
     """Write a line above the panels, in smaller type if it is too long."""
-    line = figure.text(_MARGIN, y, text, va="center", **look)
+    line = figure.text(_MARGIN, y, text, fontsize=size, va="center", **look)
     share = line.get_window_extent().width / figure.bbox.width / (1 - 2 * _MARGIN)
-    line.set_fontsize(line.get_fontsize() / max(1.0, share))
+    line.set_fontsize(size / max(1.0, share))
 
 
 def _title(log: RunLog) -> str:

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.style import BLUE, say_none
-from flwr_asyncdrop.report.tasks import Floats, Ints
+from flwr_asyncdrop.report.tasks import Ints
 
 _MOST_BARS = 8
 _ROOM = 0.8  # right of the longest bar for its label, as a share of the bar
@@ -25,7 +25,7 @@ def draw_speeds(axes: Axes, log: RunLog) -> None:
     counts = _counts(log)
     ranks = np.arange(len(counts))
     bars, bar_of = np.unique(first_of_group(ranks, _MOST_BARS), return_inverse=True)
-    updates = np.bincount(bar_of, counts)
+    updates = np.add.reduceat(counts, bars)
     drawn = axes.barh(range(len(bars)), updates, height=0.7, color=BLUE)
     axes.bar_label(drawn, _labels(log, updates, bar_of), padding=6)
     last = np.append(bars[1:], len(ranks)) - 1
@@ -55,12 +55,12 @@ def _counts(log: RunLog) -> Ints:
     return counts
 
 
-def _labels(log: RunLog, updates: Floats, bar_of: Ints) -> list[str]:
+def _labels(log: RunLog, updates: Ints, bar_of: Ints) -> list[str]:
     kept_in = bar_of[log.updates.rank]
     kept = np.bincount(kept_in, minlength=len(updates))
     sums = np.bincount(kept_in, log.updates.staleness, minlength=len(updates))
     return [
-        f"{count:,.0f} · staleness {stale / number:.1f}" if number else f"{count:,.0f}"
+        f"{count:,} · staleness {stale / number:.1f}" if number else f"{count:,}"
         for count, stale, number in zip(updates, sums, kept, strict=True)
     ]
 
