@@ -32,7 +32,8 @@ run: setup
 	    --federation-config "num-supernodes=104 client-resources-num-cpus=1"
 	@echo
 	@echo "Look at  runs/main/run.png"
-	@echo "Then try asyncdrop compare --algos fedavg,fedbuff,hetero-asyncdrop --seeds 0-2 --out runs/compared"
+	@echo "Then try asyncdrop report runs/main --out runs/main-report"
+	@echo "         asyncdrop compare --algos fedavg,fedbuff,hetero-asyncdrop --seeds 0-2 --out runs/compared"
 	@echo "         asyncdrop report runs/compared --out runs/report"
 	@echo "(after   . $(VENV)/bin/activate)"
 

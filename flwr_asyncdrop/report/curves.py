@@ -10,7 +10,6 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.report.looks import Look
-from flwr_asyncdrop.report.panels import add_bytes_axis
 from flwr_asyncdrop.report.runlog import Curve, Metric, Point, RunLog
 from flwr_asyncdrop.report.style import BLUE, ORANGE, say_none
 from flwr_asyncdrop.report.thinning import MOST_BUCKETS, shown
@@ -18,8 +17,7 @@ from flwr_asyncdrop.report.thinning import MOST_BUCKETS, shown
 Cost = Callable[[Point], float]
 """What an x axis shows of a point."""
 
-_MOST_MARKERS = 60
-_ONE_RUN = Look(BLUE, "-", 1.4)
+_ONE_RUN = Look(BLUE, "-", 2.6)
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def band(curves: Iterable[Curve], cost: Cost) -> Band:
 
 
 def draw_metric(axes: Axes, log: RunLog) -> None:
-    """Draw the metric of one run against time, and on top the bytes sent by then."""
+    """Draw the metric of one run against time, with its best and its final value."""
     curve = log.curve
     if curve is None:
         axes.set_title("Accuracy")
@@ -64,30 +62,29 @@ def draw_metric(axes: Axes, log: RunLog) -> None:
     where = "on the server" if curve.source == "server" else "by the clients"
     axes.set_title(f"{curve.metric.title.capitalize()}, evaluated {where}")
     axes.set_xlabel(log.time_label)
-    marker = "o" if len(curve.points) <= _MOST_MARKERS else ""
-    draw_band(axes, [curve], lambda point: point.time, _ONE_RUN, marker=marker)
+    draw_band(axes, [curve], lambda point: point.time, _ONE_RUN)
     name_metric(axes, curve.metric)
-    words = {"best": curve.best, "final": curve.final}
-    if curve.best == curve.final:
+    words = {
+        "best": curve.best,
+        "diverged after" if curve.diverged else "final": curve.final,
+    }
+    if curve.best == curve.final and not curve.diverged:
         words = {"best and final": curve.best}
     for word, point in words.items():
-        best = word != "final"
+        best = word.startswith("best")
         axes.scatter(
             [point.time],
             [point.value],
             marker="*" if best else "o",
-            s=130 if best else 34,
+            s=420 if best else 110,
             color=ORANGE if best else BLUE,
             edgecolor="white",
-            linewidth=0.8,
+            linewidth=1.2,
             zorder=3,
-            label=f"{word} {curve.metric.text(point.value)} at update {point.update:,}",
+            label=f"{word} {curve.metric.text(point.value)}",
         )
-    axes.margins(x=0.02, y=0.08)
-    axes.legend(
-        loc="upper right" if curve.metric.falls else "lower right", handletextpad=0.4
-    )
-    add_bytes_axis(axes, log)
+    axes.margins(x=0.03, y=0.08)
+    axes.legend(loc="best", handletextpad=0.4)
 
 
 def draw_band(
@@ -105,7 +102,6 @@ def draw_band(
         color=look.color,
         linestyle=look.dashes,
         linewidth=look.width,
-        markersize=3,
         **more,
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,25 +13,31 @@ from flwr_asyncdrop.readable import readable_joules
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.curves import draw_metric
 from flwr_asyncdrop.report.lines import Axis, bytes_axis, draw_lines, time_axis
-from flwr_asyncdrop.report.panels import (
-    draw_bytes,
-    draw_levels,
-    draw_staleness,
-    draw_updates_by_rank,
-)
+from flwr_asyncdrop.report.panels import draw_bytes, draw_levels
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
+from flwr_asyncdrop.report.speeds import draw_speeds
 from flwr_asyncdrop.report.style import GREY, save
 from flwr_asyncdrop.report.target import Target
 from flwr_asyncdrop.report.timeline import draw_timeline
 from flwr_asyncdrop.report.units import draw_units
 from flwr_asyncdrop.report.words import described
 
-# Inches: a run's picture; a page of a paper; the width of a comparison.
-_WIDTH, _HEIGHT, _MORE_HEIGHT, _HEADER = 13.0, 8.6, 3.4, 0.86
+# Inches: a run's picture and its header; a page of a paper; the width of a comparison.
+_SLIDE: Final = (12.8, 7.2)
+_HEADER: Final = 1.15
 _PAGE: Final = (7.0, 2.5)
 _COMPARISON: Final = 6.8
-_RUN_DPI, _DPI = 140, 220
+_RUN_DPI, _DPI = 150, 220
+_MARGIN: Final = 0.015  # of the width
+_LARGE: Final = {
+    "font_size": 15,
+    "axes_titlesize": 17,
+    "axes_titlepad": 10,
+    "axes_linewidth": 1.2,
+    "grid_linewidth": 1.2,
+    "legend_fontsize": 15,
+}
 
 
 @dataclass(frozen=True)
@@ -44,33 +50,31 @@ class Picture:
 
 
 def draw_log(log: RunLog, png: Path) -> Path:
-    """Draw a run in one picture."""
-    return save(lambda: compose(log), png, dpi=_RUN_DPI)
+    """Draw a run in one picture, for a slide."""
+    return save(lambda: compose(log), png, dpi=_RUN_DPI, **_LARGE)
 
 
 def compose(log: RunLog) -> Figure:
-    """Lay out the header and the panels of a run."""
-    more = log.units is not None or bool(log.level_evaluations)
-    height = _HEIGHT + _MORE_HEIGHT * more
-    below_header = (0.008, 0.008, 0.984, 1 - _HEADER / height)
-    layout = ConstrainedLayoutEngine(rect=below_header, h_pad=0.1, wspace=0.05)
-    figure = Figure(figsize=(_WIDTH, height), layout=layout)
-    ratios = (1, 1.1, 0.85) if more else (1, 1.1)
-    grid = figure.add_gridspec(len(ratios), 1, height_ratios=ratios)
-    rows = [
-        {draw_metric: 1.25, draw_bytes: 1.0},
-        {draw_timeline: 1.9, draw_staleness: 0.8, draw_updates_by_rank: 0.55},
-        {draw_units: 1.6, draw_levels: 1.0},
-    ]
-    for number, row in enumerate(rows[: len(ratios)]):
-        spaces = grid[number].subgridspec(1, len(row), width_ratios=tuple(row.values()))
-        for place, draw in enumerate(row):
-            draw(figure.add_subplot(spaces[place]), log)
-    title_at, facts_at = 1 - 0.24 / height, 1 - 0.53 / height
-    figure.text(0.012, title_at, _title(log), fontsize=14, weight="bold", va="center")
-    subtitle = " · ".join(_facts(log))
-    figure.text(0.012, facts_at, subtitle, fontsize=10, color=GREY, va="center")
+    """Lay out the header and the three panels of a run."""
+    height = _SLIDE[1]
+    below_header = (0.01, 0.01, 0.98, 1 - _HEADER / height)
+    layout = ConstrainedLayoutEngine(rect=below_header, hspace=0.06, wspace=0.05)
+    figure = Figure(figsize=_SLIDE, layout=layout)
+    columns = figure.add_gridspec(1, 2, width_ratios=(1.05, 1))
+    right = columns[1].subgridspec(2, 1, height_ratios=(1.1, 1))
+    draw_metric(figure.add_subplot(columns[0]), log)
+    draw_speeds(figure.add_subplot(right[0]), log)
+    draw_bytes(figure.add_subplot(right[1]), log)
+    _write(figure, _title(log), 1 - 0.36 / height, 24, weight="bold")
+    _write(figure, " · ".join(_facts(log)), 1 - 0.82 / height, 16, color=GREY)
     return figure
+
+
+def _write(figure: Figure, text: str, y: float, size: float, **look: Any) -> None:
+    """Write a line above the panels, in smaller type if it is too long."""
+    line = figure.text(_MARGIN, y, text, fontsize=size, va="center", **look)
+    share = line.get_window_extent().width / figure.bbox.width / (1 - 2 * _MARGIN)
+    line.set_fontsize(size / max(1.0, share))
 
 
 def _title(log: RunLog) -> str:

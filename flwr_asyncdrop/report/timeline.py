@@ -13,8 +13,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
-from flwr_asyncdrop.report.panels import sampled
 from flwr_asyncdrop.report.runlog import RunLog
+from flwr_asyncdrop.report.speeds import first_of_group
 from flwr_asyncdrop.report.style import GREY, RED, colour_bar, say_none
 from flwr_asyncdrop.report.tasks import Floats, Ints
 
@@ -62,7 +62,8 @@ def draw_timeline(axes: Axes, log: RunLog) -> None:
     start, stop = window(log.time, int(np.bincount(bars.lane).max()))
     whole = stop - start >= log.time
     part = "" if whole else f", {start:,.0f} to {stop:,.0f} of {log.time:,.0f} s"
-    axes.set_title(f"Timeline of the fleet{sampled(log)}{part}")
+    sampled = f" (1 in {log.every:,})" if log.every > 1 else ""
+    axes.set_title(f"Timeline of the fleet{sampled}{part}")
     most = int(log.updates.staleness.max(initial=0))
     colours = ScalarMappable(Normalize(0, max(1, most)), colormaps["viridis_r"])
     inside = (bars.stop >= start) & (bars.start <= stop)
@@ -128,7 +129,7 @@ def _bars(log: RunLog) -> _Bars:
     order = np.argsort(starts, kind="stable")
     ranks = np.concatenate([merged.rank, lost.rank])[order]
     devices = np.concatenate([merged.device, lost.device])[order]
-    keys = _pooled(ranks) if _by_rank(log) else devices
+    keys = first_of_group(ranks, _MOST_LANES) if _by_rank(log) else devices
     names, lanes = np.unique(keys, return_inverse=True)
     mean_ranks = np.bincount(lanes, ranks) / np.bincount(lanes)
     fastest_first = np.lexsort((names, mean_ranks))
@@ -142,12 +143,6 @@ def _bars(log: RunLog) -> _Bars:
         merged=order < len(merged),
         staleness=np.concatenate([merged.staleness, none])[order],
     )
-
-
-def _pooled(ranks: Ints) -> Ints:
-    """Return the first of the neighbouring ranks that share a lane, for each rank."""
-    width = -(-(int(ranks.max(initial=0)) + 1) // _MOST_LANES)
-    return ranks // width * width
 
 
 def _rows(bars: _Bars) -> tuple[Ints, Ints]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def draw_run(history: Path, png: Path) -> Path:
-    """Draw a run, ended or not: metric, bytes, timeline, ranks, units and levels.
+    """Draw a run, ended or not, for a slide: metric, updates by speed, and bytes.
 
     Parameters
     ----------

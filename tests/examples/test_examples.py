@@ -1,24 +1,40 @@
 """The examples run, and their diffs lead back to plain Flower projects."""
 
 import json
+import random
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.observers.progress import ProgressLog
+from flwr_asyncdrop.strategy import async_strategy
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from tests.examples.shown import (
+    before,
+    blocks,
+    logged_progress,
+    printed,
+    progress_of,
+    same_progress,
+    same_record,
+    settle,
+)
 from tests.nightly import NIGHTLY
 from tests.processes import run_engine
 
@@ -42,7 +58,7 @@ SMALL = {"llm-lora": {"base-steps": 80, "batch-size": 32, "learning-rate": 0.005
 """What is smaller in every test."""
 SHORT_RUNS = {
     "advanced-pytorch": ({"num-server-rounds": 8}, 0.4),
-    "custom-mods": ({"num-server-rounds": 4}, 0.3),
+    "custom-mods": ({"num-server-rounds": 4, "log-dir": "."}, 0.3),
     "huggingface": ({"num-server-rounds": 3}, 0.4),
     "keras": ({"num-server-rounds": 3}, 0.3),
     "lightning": ({"num-server-rounds": 3}, 0.3),
@@ -54,6 +70,8 @@ SHORT_RUNS = {
     "text-transformer": ({"num-server-rounds": 6}, 0.55),
 }
 """Settings of a run of seconds, and an accuracy well above chance and below its own."""
+NOT_COMPARED = {"llm-lora": ["IMDB, which takes an hour"]}
+"""Outputs without a test, each with the reason."""
 
 pytestmark = pytest.mark.filterwarnings(
     # Lightning uses what torch 2.13 deprecates, and would rather load data in workers.
@@ -111,6 +129,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list:
     return runs
 
 
+@pytest.fixture
+def progress(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, str]]:
+    """Log the progress at each update, and collect it."""
+    often = partial(ProgressLog, seconds=0.0)
+    monkeypatch.setattr(async_strategy, "ProgressLog", often)
+    with logged_progress() as by_update:
+        yield by_update
+
+
 def app_of(folder: Path) -> dict:
     return tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
 
@@ -119,15 +146,16 @@ def package_of(folder: Path) -> str:
     return app_of(folder)["components"]["serverapp"].partition(".")[0]
 
 
-def blocks(folder: Path, language: str) -> list[str]:
-    """Return the fenced blocks of a README in a language."""
-    pieces = (folder / "README.md").read_text().split("```")[1::2]
-    heads = [piece.partition("\n") for piece in pieces]
-    return [text for head, _, text in heads if head == language]
+def nodes_of(folder: Path) -> int:
+    """Return how many nodes the command of a README has."""
+    (command,) = blocks(folder, "bash")
+    return int(re.search(r"num-supernodes=(\d+)", command)[1])
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, num_nodes: int, **settings):
     """Run an example's apps on a LocalGrid, in this process."""
+    random.seed(0)  # from which Keras seeds itself
+    np.random.seed(0)  # noqa: NPY002  # which scikit-learn uses
     monkeypatch.syspath_prepend(str(folder))
     app = app_of(folder)
     config = {**app["config"], **SMALL.get(folder.name, {}), **settings}
@@ -154,10 +182,10 @@ def as_it_was(folder: Path, destination: Path) -> Path:
     return copy
 
 
-def test_a_short_run_learns(example, started, monkeypatch, tmp_path):
+def test_a_short_run_learns(example, started, progress, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # some write files
     settings, least = SHORT_RUNS[example.name]
-    run(example, monkeypatch, num_nodes=10, **settings)
+    run(example, monkeypatch, nodes_of(example), **settings)
     ((strategy, result),) = started
     rounds = settings["num-server-rounds"]
     accuracies = [
@@ -167,9 +195,45 @@ def test_a_short_run_learns(example, started, monkeypatch, tmp_path):
     assert len(accuracies) == 1 + rounds
     assert max(accuracies[1:]) > max(least, accuracies[0])
     assert len(result.train_metrics_clientapp) == rounds
+    updates = max(progress)
+    # Until nothing new is sent, a run is as a longer one.
+    shown = before(progress_of(example), updates - updates // rounds, updates)
+    ours = printed(shown, progress)
+    metrics = example.name not in SMALL
+    assert same_progress(shown, ours, metrics=metrics), f"{shown}{ours}"
     for table in blocks(example, ""):
         if table.startswith("group"):
             assert strategy.plan.report().startswith(table)
+    logs = [path.read_text() for path in tmp_path.glob("node-*.jsonl")]
+    records = [json.loads(line) for log in logs for line in log.splitlines()]
+    for record in blocks(example, "json"):
+        assert any(same_record(json.loads(record), each) for each in records)
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_all_outputs_are_compared(name):
+    outputs = blocks(EXAMPLES[name], "")
+    progress, *others = (each for each in outputs if not each.startswith("group"))
+    assert progress == progress_of(EXAMPLES[name])
+    assert len(others) == len(NOT_COMPARED.get(name, []))
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+def test_outputs(example, started, progress, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(SMALL, example.name, {})
+    run(example, monkeypatch, nodes_of(example))
+    ((strategy, _),) = started
+    shown = progress_of(example)
+    ours = printed(shown, progress)
+    settle(example, shown, ours, same=same_progress(shown, ours))
+    for table in blocks(example, ""):
+        if table.startswith("group"):
+            lines = 1 + len(strategy.plan.groups)
+            ours = "".join(
+                f"{line}\n" for line in strategy.plan.report().splitlines()[:lines]
+            )
+            settle(example, table, ours, same=table == ours)
 
 
 def test_the_diff_leads_back_to_a_fedavg_project_that_runs(

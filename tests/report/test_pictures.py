@@ -1,5 +1,6 @@
 import json
 import struct
+from math import nan
 
 import matplotlib as mpl
 import pytest
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report import draw_run
 from flwr_asyncdrop.report.curves import draw_metric
+from flwr_asyncdrop.report.panels import draw_bytes
 from flwr_asyncdrop.report.pictures import compose
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.timeline import draw_timeline, stack, window
@@ -95,14 +97,12 @@ def write(path, records):
 
 
 @pytest.mark.parametrize("records", RUNS.values(), ids=RUNS.keys())
-def test_every_run_gives_a_png_that_is_worth_its_space(tmp_path, records):
+def test_every_run_gives_a_png_that_fills_a_slide(tmp_path, records):
     history = write(tmp_path / "history.jsonl", records)
     png = draw_run(history, tmp_path / "new" / "run.png")
     data = png.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", data[16:24])
-    assert 1600 <= width <= 2400
-    assert 1000 <= height <= 1600
+    assert struct.unpack(">II", data[16:24]) == (1920, 1080)
     assert len(data) > 10_000
 
 
@@ -144,16 +144,28 @@ def test_header_says_what_was_run():
     ]
 
 
-def test_units_and_levels_get_a_row_of_their_own():
+def test_a_long_header_is_written_smaller():
+    long = {**RUN, "algorithm": "package.module:" + "Algorithm" * 12}
+    sizes = []
+    for run in (RUN, long):
+        figure = compose(RunLog.from_records([run]))
+        title = figure.texts[0]
+        assert title.get_window_extent().x1 < figure.bbox.x1
+        sizes.append(title.get_fontsize())
+    assert sizes[1] < sizes[0] == 24
+
+
+def test_a_run_has_three_panels():
     group = {"name": "hidden", "size": 2, "counts": [[1, 0]]}
     counts = {"ranks": [0], "updates": [1], "bin": 1, "groups": [group]}
     units = {"event": "units", **counts, "wall": {"seconds": 0.0}}
-    plain = compose(RunLog.from_records(RUNS["few devices"]))
-    more = compose(RunLog.from_records([*RUNS["few devices"], units]))
-    assert more.get_figheight() > plain.get_figheight()
-    titles = [axes.get_title() for axes in more.axes]
-    assert "Units that each rank trains" in titles
-    assert "Accuracy on the labels of each speed level" in titles
+    figure = compose(RunLog.from_records([*RUNS["few devices"], units]))
+    panels = [axes.get_title() for axes in figure.axes]
+    assert list(filter(None, panels)) == [
+        "Accuracy, evaluated on the server",
+        "Updates by speed rank",
+        "40% fewer bytes than full models",
+    ]
 
 
 def test_missing_history_is_named(tmp_path):
@@ -170,13 +182,44 @@ def draw(panel, records):
 def test_metric_panel_names_the_best_and_the_final_value():
     axes = draw(draw_metric, RUNS["few devices"])
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert texts == ["best 50.00% at update 1", "final 40.00% at update 2"]
+    assert texts == ["best 50.00%", "final 40.00%"]
 
 
 def test_metric_panel_says_once_that_the_final_value_is_the_best():
     axes = draw(draw_metric, RUNS["loss"])
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert texts == ["best and final 1 at update 1"]
+    assert texts == ["best and final 1"]
+
+
+def test_metric_panel_has_no_final_value_of_a_run_that_diverged():
+    records = [RUN, *tasks(6, 2), *evaluations([0.1, 0.5, 0.4, nan])]
+    texts = draw(draw_metric, records).get_legend().get_texts()
+    assert [text.get_text() for text in texts] == [
+        "best 50.00%",
+        "diverged after 40.00%",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("up", "title", "labels"),
+    [
+        (600_000, "40% fewer bytes than full models", "up: 3.60 MB"),
+        (1_400_000, "As many bytes as full models", "up: 8.40 MB"),
+        (1_900_000, "25% more bytes than full models", "up: 11.4 MB"),
+    ],
+)
+def test_bytes_panel_compares_with_full_models(up, title, labels):
+    axes = draw(draw_bytes, [RUN, *({**t, "bytes_up": up} for t in tasks(6, 2))])
+    assert axes.get_title() == title
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["full: 12.0 MB", labels, "down: 3.60 MB"]
+
+
+def test_labels_of_bytes_do_not_overlap():
+    axes = draw(draw_bytes, [RUN, *({**t, "bytes_up": 1} for t in tasks(6, 2))])
+    full, up, down = (text.get_position()[1] for text in axes.texts)
+    assert full > up > down
+    assert min(full - up, up - down) == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize(("devices", "lanes"), [(4, 4), (16, 16), (17, 3), (40, 3)])
@@ -197,6 +240,13 @@ def test_timeline_puts_the_fastest_device_on_top():
     slow, fast = ({**record, "device": n} for n, record in enumerate(tasks(2, 2)[::-1]))
     axes = draw(draw_timeline, [RUN, slow, fast])
     assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "0"]
+
+
+def test_timeline_says_what_it_leaves_out():
+    every = draw(draw_timeline, [RUN, *tasks(6, 2)])
+    assert every.get_title() == "Timeline of the fleet"
+    part = draw(draw_timeline, [{**RUN, "every": 25}, *tasks(160, 2)])
+    assert part.get_title() == "Timeline of the fleet (1 in 25), 50 to 150 of 200 s"
 
 
 def test_window_is_the_middle_of_a_long_run_and_all_of_a_short_one():
