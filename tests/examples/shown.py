@@ -2,8 +2,10 @@
 
 The updates whose lines a README shows are its author's choice; their text is the run's.
 What the virtual clock fixes is compared to the letter: updates, time, devices, bytes,
-staleness and speed groups. The metric may be `TOLERANCE` away, as another processor
-rounds otherwise and training amplifies that; its name and form may not. Updates per
+staleness and speed groups. The last metric may be `TOLERANCE` away, as another
+processor rounds otherwise and training amplifies that; its name and form may not. Those
+before it are not compared: evaluations run beside the training, and a line has the last
+one that is done. Updates per
 real second, and the time that is left, are compared in form alone.
 
 ``ASYNCDROP_NIGHTLY=1 ASYNCDROP_WRITE_OUTPUTS=1 python -m pytest
@@ -105,15 +107,10 @@ def before(progress: str, update: int, total: int) -> str:
     return _UPDATE.sub(lambda found: f"update {found[1]}/{total}", first)
 
 
-def same_progress(one: str, other: str, *, metrics: bool = True) -> bool:
-    """Return whether two blocks of progress differ in nothing that counts.
-
-    Where `metrics` do not count, e.g. of runs with other settings, their names do.
-    """
+def same_progress(one: str, other: str) -> bool:
+    """Return whether two blocks of progress differ in nothing that counts."""
     ours, theirs = _fields(one), _fields(other)
-    return len(ours) == len(theirs) and all(
-        _same_field(a, b, metrics=metrics) for a, b in zip(ours, theirs, strict=True)
-    )
+    return len(ours) == len(theirs) and all(map(_same_field, ours, theirs))
 
 
 def same_record(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
@@ -126,14 +123,20 @@ def same_record(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
 
 
 def _fields(progress: str) -> list[str]:
-    lines = _UPDATE.sub(r"update \1/\2", progress).splitlines()
-    return [field.rstrip() for line in lines for field in line.split(" | ")]
+    """Return what counts: on the way, the metric is that of any earlier round."""
+    fields = []
+    for line in progress.splitlines():
+        first, *others = (field.rstrip() for field in line.split(" | "))
+        if (found := _UPDATE.fullmatch(first)) and found[1] != found[2]:
+            others = [field for field in others if not _METRIC.fullmatch(field)]
+        fields += [_UPDATE.sub(r"update \1/\2", first), *others]
+    return fields
 
 
-def _same_field(one: str, other: str, *, metrics: bool) -> bool:
+def _same_field(one: str, other: str) -> bool:
     ours, theirs = _METRIC.fullmatch(one), _METRIC.fullmatch(other)
     if ours and theirs:
         near = pytest.approx(float(ours[2]), abs=TOLERANCE) == float(theirs[2])
-        return ours[1] == theirs[1] and (near or not metrics)
+        return ours[1] == theirs[1] and near
     masked = (_OF_THE_MACHINE.sub(r"\1\2", field) for field in (one, other))
     return next(masked) == next(masked)

@@ -199,8 +199,7 @@ def test_a_short_run_learns(example, started, progress, monkeypatch, tmp_path):
     # Until nothing new is sent, a run is as a longer one.
     shown = before(progress_of(example), updates - updates // rounds, updates)
     ours = printed(shown, progress)
-    metrics = example.name not in SMALL
-    assert same_progress(shown, ours, metrics=metrics), f"{shown}{ours}"
+    assert same_progress(shown, ours), f"{shown}{ours}"
     for table in blocks(example, ""):
         if table.startswith("group"):
             assert strategy.plan.report().startswith(table)
