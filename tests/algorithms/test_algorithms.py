@@ -1,11 +1,11 @@
 """What each algorithm is made of, and what its fields change."""
 
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from functools import partial
 
 import pytest
 
 from flwr_asyncdrop.aggregation import Buffered, Clipped, LatestPerGroup, Mixing
-from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.algorithms import (
     ALGORITHMS,
     Algorithm,
@@ -102,16 +102,22 @@ OTHER = {
 
 def fingerprint(made):
     """Return everything that an algorithm builds, as comparable text."""
-    masks = made.masks()
-    aggregator = made.clipped_aggregator(8)
-    inner = vars(aggregator).get("_aggregator", aggregator)
-    parts = {
-        name: vars(part) if isinstance(part, ServerStep) else part
-        for name, part in vars(inner).items()
-    }
-    kinds = type(aggregator), type(inner)
-    rules = None if masks is None else vars(masks)
-    return repr((kinds, parts, rules, made.objective().config(), made.averaging))
+    masks, aggregator = made.masks(), made.clipped_aggregator(8)
+    parts = (aggregator, masks, made.objective().config(), made.averaging)
+    return repr(described(parts))
+
+
+def described(value):
+    """Return a value whose text has all that is in it, and no addresses."""
+    if isinstance(value, partial):
+        return value.func.__qualname__, described(value.args), described(value.keywords)
+    if isinstance(value, dict):
+        return {key: described(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [described(each) for each in value]
+    if type(value).__module__.startswith("flwr_asyncdrop"):
+        return type(value).__qualname__, described(vars(value))
+    return value.__qualname__ if callable(value) else value
 
 
 class TestAsyncDropPlus:
