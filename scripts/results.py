@@ -31,6 +31,7 @@ PAGES: Final = tuple(
 )
 HISTORIES: Final = ROOT / "results"
 _OURS: Final = ("asyncdrop-plus", "hetero-asyncdrop")
+_NO_MEMORY: Final = f"{_OURS[0]},group-memory=false"
 _SHARES: Final = (0.95, 0.99)
 _GOAL: Final = 0.75
 _KEPT: Final = ("history.jsonl", "done.json", "tuned.json")
@@ -76,15 +77,16 @@ def filled(page: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         kind, _, names = match[1].partition(": ")
-        lines = verdict(names.split()) if kind == "verdict" else lines_of(kind)
+        label = {"verdict": _OURS[0], "verdict-no-memory": _NO_MEMORY}.get(kind)
+        lines = verdict(names.split(), label) if label else lines_of(kind)
         return f"<!-- {match[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
 
     mark = r"<!-- ([\w-]+(?:: [\w -]+)?) -->\n.*?<!-- end -->"
     return re.sub(mark, table, page, flags=re.DOTALL)
 
 
-def verdict(names: Sequence[str]) -> Iterator[str]:
-    """Yield ours beside the best of the others, task by task."""
+def verdict(names: Sequence[str], label: str) -> Iterator[str]:
+    """Yield one of ours beside the best of the others, task by task."""
     heads = ["final accuracy, in points"]
     heads += [f"{cost} to {share:g}" for cost in ("time", "bytes") for share in _SHARES]
     yield f"| | {' | '.join(heads)} |"
@@ -92,23 +94,25 @@ def verdict(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         series, _ = read(name)
         goals = [goal(series, share) for share in _SHARES]
-        cells = [final_beside_best(series, goals[0])]
+        cells = [final_beside_best(series, goals[0], label)]
         for overhead, cost in (
             ("time_overhead", lambda point: point.time),
             ("byte_overhead", lambda point: point.num_bytes),
         ):
-            cells += [cost_beside_best(series, each, overhead, cost) for each in goals]
+            cells += [
+                cost_beside_best(series, each, label, overhead, cost) for each in goals
+            ]
         yield f"| `{name}` | {' | '.join(cells)} |"
 
 
-def final_beside_best(series: tuple[Series, ...], target: Target) -> str:
+def final_beside_best(series: tuple[Series, ...], target: Target, label: str) -> str:
     """Return by how much ours ends higher than the best of the others."""
     rows = compare(series, target).rows
     best = max(
-        (row for row in rows if row.label not in _OURS),
+        (row for row in rows if row.algorithm not in _OURS),
         key=lambda row: target.metric.goodness(row.final.mean if row.final else 0.0),
     )
-    row = _ours(compare(series, target, best.label))
+    row = _row(compare(series, target, best.label), label)
     text = beside(row)
     return f"{text} over `{best.label}`" if row.final is not None else _NONE
 
@@ -116,6 +120,7 @@ def final_beside_best(series: tuple[Series, ...], target: Target) -> str:
 def cost_beside_best(
     series: tuple[Series, ...],
     target: Target,
+    label: str,
     overhead: str,
     cost: Callable[[Point], float],
 ) -> str:
@@ -124,12 +129,13 @@ def cost_beside_best(
     def mean(row: Row) -> float:
         return fmean(map(cost, row.arrivals.values()))
 
-    others = [row for row in compare(series, target).rows if row.label not in _OURS]
+    rows = compare(series, target).rows
+    others = [row for row in rows if row.algorithm not in _OURS]
     reached = [row for row in others if row.arrivals]
     if not reached:
         return "no other reaches it"
     best = min(reached, key=lambda row: (-len(row.arrivals), mean(row)))
-    row = _ours(compare(series, target, best.label))
+    row = _row(compare(series, target, best.label), label)
     found: Interval | None = getattr(row, overhead)
     if found is None:
         return "not reached"
@@ -144,8 +150,8 @@ def cost_beside_best(
     return f"{text}{own and f' ({own})'} of `{best.label}`{theirs}"
 
 
-def _ours(comparison: Comparison) -> Row:
-    return next(row for row in comparison.rows if row.label == _OURS[0])
+def _row(comparison: Comparison, label: str) -> Row:
+    return next(row for row in comparison.rows if row.label == label)
 
 
 def lines_of(task: str) -> Iterator[str]:
@@ -185,7 +191,7 @@ def read(task: str) -> tuple[tuple[Series, ...], Mapping[str, Mapping[str, Any]]
 
 def goal(series: tuple[Series, ...], share: float) -> Target:
     """Return a share of the best final value of those that are not ours."""
-    others = [each for each in series if each.label not in _OURS]
+    others = [each for each in series if each.algorithm not in _OURS]
     curves = next(iter(others)).curves
     metric = next(iter(curves.values())).metric
     finals = {
