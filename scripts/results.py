@@ -23,11 +23,12 @@ from flwr_asyncdrop.report.intervals import Interval
 from flwr_asyncdrop.report.runlog import Point
 from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.report.target import Target
+from scripts.factorial import factorial
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = tuple(
     ROOT / "docs" / name
-    for name in ("results.md", "results-tasks.md", "results-fleets.md")
+    for name in ("results.md", "results-tasks.md", "results-fleets.md", "lab.md")
 )
 HISTORIES: Final = ROOT / "results"
 _OURS: Final = ("asyncdrop-plus", "hetero-asyncdrop")
@@ -60,9 +61,9 @@ def pack(folder: Path, task: str) -> None:
                 archive.add(
                     path, f"{task}/{path.relative_to(folder / task)}", filter=_bare
                 )
-        archive.add(
-            folder / f"tune-{task}" / "tuned.json", f"{task}/tuned.json", filter=_bare
-        )
+        tuned = folder / f"tune-{task}" / "tuned.json"
+        if tuned.exists():
+            archive.add(tuned, f"{task}/tuned.json", filter=_bare)
 
 
 def _bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -73,12 +74,15 @@ def _bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def filled(page: str) -> str:
-    """Return the page with its tables: of a task, or the verdict on several."""
+    """Return the page with its tables: of a task, of all parts, or a verdict."""
 
     def table(match: re.Match[str]) -> str:
         kind, _, names = match[1].partition(": ")
         label = {"verdict": _OURS[0], "verdict-no-memory": _NO_MEMORY}.get(kind)
-        lines = verdict(names.split(), label) if label else lines_of(kind)
+        if kind == "factorial":
+            lines = factorial(read(names)[0])
+        else:
+            lines = verdict(names.split(), label) if label else lines_of(kind)
         return f"<!-- {match[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
 
     mark = r"<!-- ([\w-]+(?:: [\w -]+)?) -->\n.*?<!-- end -->"
@@ -179,13 +183,16 @@ def lines_of(task: str) -> Iterator[str]:
 
 @cache
 def read(task: str) -> tuple[tuple[Series, ...], Mapping[str, Mapping[str, Any]]]:
-    """Return the runs of a task, and the settings that were chosen."""
+    """Return the runs of a task, and the settings that were chosen, if any were."""
     with tempfile.TemporaryDirectory() as folder:
         packed = io.BytesIO((HISTORIES / f"{task}.tar.xz").read_bytes())
         with tarfile.open(fileobj=packed, mode="r:xz") as archive:
             archive.extractall(folder, filter="data")
         path = Path(folder) / task
-        chosen = json.loads((path / "tuned.json").read_text(encoding="utf-8"))["chosen"]
+        tuned = path / "tuned.json"
+        chosen = {}
+        if tuned.exists():
+            chosen = json.loads(tuned.read_text(encoding="utf-8"))["chosen"]
         return read_series([path]), chosen
 
 
