@@ -1,6 +1,8 @@
 """A history that somebody else is writing, as the progress of a run."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -9,6 +11,7 @@ from flwr_asyncdrop.cli.events import RunProgress, thinned
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, one_line, printable
+from flwr_asyncdrop.report.runlog import check_schema
 
 HISTORY = "history.jsonl"
 
@@ -30,49 +33,46 @@ class WatchedRun:
 
     @classmethod
     def of(cls, folder: Path, first: Record) -> Self:
-        """Read the first line."""
+        """Read the first line; DataError if it is of another version."""
+        check_schema(first)
         facts = {**first.get("config", {}), **first}
         facts = {name.replace("-", "_"): value for name, value in facts.items()}
         name = f"{facts.get('algorithm', 'run')} seed {facts['seed']}"
         num_updates = 0
         if "num_rounds" in facts:
             slots = min(facts["in_flight"], facts["devices"])
-            num_updates = facts["num_rounds"] * slots
-        seconds = facts.get("max_seconds", 0.0)
+            num_updates = int(facts["num_rounds"]) * slots
+        seconds = float(facts.get("max_seconds", 0.0))
         return cls(printable(name), folder, num_updates, seconds)
 
 
 class Tail:
-    """The lines of a file as they come, from its beginning.
+    """The whole lines of a file as they come, from its beginning.
 
-    A run that resumes cuts the file off and goes on from there; `read` then begins
-    anew. It knows by the last line that it has read.
+    A run that resumes cuts the file off and goes on from there: lines then come anew.
+    That is known by the last line that was read.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._begin = self._end = 0  # of the last whole line
+        self._begin = self._end = 0  # of the last line that was read
         self._last = b""
 
-    def read(self) -> tuple[bool, list[bytes]]:
-        """Return whether it begins anew, and the whole lines since the last time."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._begin)
-                anew = file.read(len(self._last)) != self._last
-                if anew:
-                    self._begin = self._end = 0
-                    self._last = b""
-                file.seek(self._end)
-                text = file.read()
-        except FileNotFoundError:
-            return False, []
-        whole = text[: text.rfind(b"\n") + 1]
-        if whole:
-            self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
-            self._end += len(whole)
-            self._begin = self._end - len(self._last)
-        return anew, whole.splitlines()
+    def read(self, begin_anew: Callable[[], object]) -> Iterator[bytes]:
+        """Yield the lines since the last time, after `begin_anew` if they come anew."""
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._begin)
+            if file.read(len(self._last)) != self._last:
+                self._begin = self._end = 0
+                self._last = b""
+                begin_anew()
+            file.seek(self._end)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._begin, self._end = self._end, self._end + len(line)
+                self._last = line
+                yield line
 
 
 class Followed:
@@ -105,10 +105,9 @@ class Followed:
 
         DataError if it is no history.
         """
-        anew, lines = self._tail.read()
-        if anew:
-            self._forget()
-        for line in lines:
+        is_news = False
+        for line in self._tail.read(self._forget):
+            is_news = True
             try:
                 self._take(json.loads(line))
             except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -116,7 +115,7 @@ class Followed:
                     f"the history in {self.folder} is damaged ({one_line(error)}): do "
                     "the run again"
                 ) from None
-        return bool(lines)
+        return is_news
 
     @property
     def progress(self) -> RunProgress:
@@ -132,6 +131,8 @@ class Followed:
         )
 
     def _take(self, record: Record) -> None:
+        if self.run is None and record["event"] != "run":
+            raise ValueError("it does not begin with its first line")
         totals = self._totals
         self._time = max(self._time, record.get("time") or 0.0)
         match record["event"]:
@@ -163,5 +164,5 @@ class Followed:
         if source != self._source:
             self._source = source
             self._values.clear()
-        self._metric = found
+        self._metric = printable(found[0]), found[1]
         self._values.append(found[1])

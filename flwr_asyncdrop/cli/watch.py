@@ -10,9 +10,9 @@ from flwr_asyncdrop.cli.events import Ended, Started, Waiting
 from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.cli.follow import HISTORY, Followed
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.readable import readable_seconds
-from flwr_asyncdrop.report import summarise
+from flwr_asyncdrop.report import Summary
+from flwr_asyncdrop.report.reading import read_log
 
 _POLL_SECONDS = 0.5
 _SILENCE = 60.0
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     display = make_display(make_console())
     with display:
         watch(Followed(found), display)
-        for line in summarise(read_history(found / HISTORY)).text().splitlines():
+        for line in Summary(read_log(found / HISTORY)).text().splitlines():
             display.say(line)
     return 0
 
@@ -70,20 +70,26 @@ def watch(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Show a run until it has ended; look for news every so many `seconds`."""
-    heard, silent = timer(), False
+    heard, waits, started = timer(), False, False
     while True:
-        shown = followed.run
-        if followed.look():
-            heard, silent = timer(), False
-            if shown is None and followed.run is not None:
-                display.show(followed.run, Started())
-            if followed.run is not None:
-                display.show(followed.run, followed.progress)
-        if followed.run is not None and followed.has_ended:
-            display.show(followed.run, Ended(followed.progress))
-            return
-        if timer() - heard > _SILENCE and followed.run is not None and not silent:
-            silent = True
-            reason = f"it has written nothing for {readable_seconds(_SILENCE)}"
-            display.show(followed.run, Waiting(reason))
+        if is_news := followed.look():
+            heard, waits = timer(), False
+        run = followed.run
+        if run is None:
+            if not waits:
+                display.say(f"waiting for the first line in {followed.folder}")
+            waits = True
+        else:
+            if not started:
+                display.show(run, Started())
+            started = True
+            if is_news:
+                display.show(run, followed.progress)
+            if followed.has_ended:
+                display.show(run, Ended(followed.progress))
+                return
+            if not waits and timer() - heard > _SILENCE:
+                waits = True
+                reason = f"it has written nothing for {readable_seconds(_SILENCE)}"
+                display.show(run, Waiting(reason))
         sleep(seconds)

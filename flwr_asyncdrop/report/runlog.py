@@ -150,7 +150,7 @@ class RunLog:
                     evaluations.append(without_wall(record))
                 case event:
                     if event == "run":
-                        _check_schema(record)
+                        check_schema(record)
                     only.setdefault(event, record)
         if "run" not in only:
             raise DataError(
@@ -256,7 +256,8 @@ class RunLog:
         return None
 
 
-def _check_schema(run: Record) -> None:
+def check_schema(run: Record) -> None:
+    """Raise a DataError for a first line of a version that cannot be read."""
     if run["schema"] not in (SCHEMA, THINNED_SCHEMA):
         raise DataError(
             f"the history has schema {run['schema']}, but this version reads "

@@ -180,12 +180,12 @@ def test_all_whole_lines_are_read_once_whatever_is_written(tmp_path_factory, ste
             os.truncate(path, min(step, path.stat().st_size))
         else:
             with path.open("ab") as file:
-                file.write(step.replace(b"\r", b"r"))
-        anew, lines = tail.read()
-        seen = lines if anew else [*seen, *lines]
+                file.write(step)
+        lines = list(tail.read(seen.clear))
+        seen += lines
         whole = path.read_bytes()
-        whole = whole[: whole.rfind(b"\n") + 1]
-        assert seen == whole.split(b"\n")[:-1]
+        assert b"".join(seen) == whole[: whole.rfind(b"\n") + 1]
+        assert all(line.count(b"\n") == 1 for line in seen)
 
 
 def test_a_watched_run_looks_as_if_it_were_done_here(writing):
@@ -206,6 +206,23 @@ def test_a_watched_run_looks_as_if_it_were_done_here(writing):
     assert (
         "complete asyncdrop seed 7 [1/1]: 6/6 updates, t 60 s, accuracy 0.750" in said
     )
+
+
+def test_a_run_that_has_not_begun_is_waited_for(writing):
+    (writing.folder / "history.jsonl").touch()
+    file = io.StringIO()
+    lines = LineDisplay(Console(file=file, width=200))
+    watch(Followed(writing.folder), lines, sleep=lambda _: writing(RECORDS))
+    first, second, *_ = file.getvalue().splitlines()
+    assert first == f"waiting for the first line in {writing.folder}"
+    assert second == "started  asyncdrop seed 7"
+
+
+def test_a_name_with_control_characters_reaches_no_terminal(writing):
+    writing([{**FIRST, "algorithm": "\x1b[2Jx"}, evaluation(0, {"\x1b[2Jf": 0.1})])
+    followed = Followed(writing.folder)
+    followed.look()
+    assert "\x1b" not in followed.run.name + followed.progress.metric[0]
 
 
 def test_a_history_need_not_say_when_the_run_ends(writing):
@@ -264,7 +281,18 @@ def test_the_command_shows_what_a_run_came_to(writing, capsys):
     assert "final accuracy  0.75" in said
 
 
-@pytest.mark.parametrize("text", ["no json\n", "{}\n", '{"event": "run"}\n', "[]\n"])
+BAD = [
+    "no json\n",
+    "{}\n",
+    '{"event": "run"}\n',
+    "[]\n",
+    line({**FIRST, "schema": 9}),
+    line({**FIRST, "config": {**CONFIG, "num-rounds": "many"}}),
+    line(END),
+]
+
+
+@pytest.mark.parametrize("text", BAD)
 def test_what_is_no_history_is_refused_in_a_line(tmp_path, capsys, text):
     (tmp_path / "history.jsonl").write_text(text)
     assert main(["watch", str(tmp_path)]) == 2

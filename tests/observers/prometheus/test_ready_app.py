@@ -4,15 +4,10 @@ import socket
 
 import pytest
 
-from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import Interrupted
-from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.simulation import LocalGrid
 from tests.observers.prometheus.scrapes import Scrape
-
-SMALL = {"model": "mlp", "num-rounds": 3, "in-flight": 2, "local-steps": 1}
+from tests.observers.ready_app import run
 
 
 class Watcher(Callback):
@@ -45,14 +40,6 @@ def port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
-
-
-def run(settings, callbacks=()):
-    config = RunConfig.parse({**SMALL, **settings})
-    app, told = "flwr_asyncdrop.client_app:app", config.settings
-    with LocalGrid(app, num_nodes=4, workers=0, run_config=told) as grid:
-        out = run_experiment(grid, config, callbacks)
-    return [without_wall(line) for line in read_history(out / "history.jsonl")]
 
 
 @pytest.fixture(scope="module")

@@ -6,19 +6,14 @@ from threading import Thread
 
 import pytest
 
-from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import Interrupted
-from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.simulation import LocalGrid
+from tests.observers.ready_app import run
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 SERVICE = "opentelemetry.proto.collector.trace.v1.trace_service_pb2"
 pytest.importorskip(EXPORTER, reason="the exporter is not installed")
 otlp = pytest.importorskip(SERVICE)
-
-SMALL = {"model": "mlp", "num-rounds": 3, "in-flight": 2, "local-steps": 1}
 
 
 class Stops(Callback):
@@ -62,14 +57,6 @@ def read(span):
         for each in span.attributes
     }
     return span.name, values
-
-
-def run(settings, callbacks=()):
-    config = RunConfig.parse({**SMALL, **settings})
-    app, told = "flwr_asyncdrop.client_app:app", config.settings
-    with LocalGrid(app, num_nodes=4, workers=0, run_config=told) as grid:
-        out = run_experiment(grid, config, callbacks)
-    return [without_wall(line) for line in read_history(out / "history.jsonl")]
 
 
 def test_a_run_that_resumes_is_the_same_run_and_every_task_has_a_span(

@@ -8,27 +8,19 @@ from importlib.util import find_spec
 import pytest
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import ConfigError, Interrupted
 from flwr_asyncdrop.observers import (
     MlflowTracker,
     TensorBoardTracker,
     WandbTracker,
 )
-from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.simulation import LocalGrid
 from scripts.flwr_run import free_ports
+from tests.observers import ready_app
 from tests.observers.trackers.readers import READERS, TOOLS, mlflow_runs
 
-SMALL = {
-    "model": "mlp",
-    "num-rounds": 5,
-    "in-flight": 2,
-    "local-steps": 1,
-    "checkpoint-every": 2,
-}
+SMALL = {"num-rounds": 5, "checkpoint-every": 2}
 pytestmark = pytest.mark.filterwarnings(
     # Of the tools and of what they import
     "ignore::DeprecationWarning",
@@ -76,11 +68,7 @@ def tool(request):
 
 
 def run(settings, callbacks=()):
-    config = RunConfig.parse({**SMALL, **settings})
-    app, told = "flwr_asyncdrop.client_app:app", config.settings
-    with LocalGrid(app, num_nodes=4, workers=0, run_config=told) as grid:
-        out = run_experiment(grid, config, callbacks)
-    return [without_wall(line) for line in read_history(out / "history.jsonl")]
+    return ready_app.run({**SMALL, **settings}, callbacks)
 
 
 @pytest.fixture(scope="module")
