@@ -3,6 +3,8 @@
 ``python -m benchmarks.fair mlp-small --data-dir DATA --out runs/fair`` tunes into
 ``runs/fair/tune-mlp-small`` and compares into ``runs/fair/mlp-small``. The same command
 resumes. ``python -m scripts.results pack runs/fair mlp-small`` keeps the histories.
+
+A ground that is `tuned_on` another takes that one's choice.
 """
 
 import argparse
@@ -29,6 +31,7 @@ class Ground:
     seconds: float
     rates: str
     flags: tuple[str, ...] = ()
+    tuned_on: str = ""
 
 
 GROUNDS = {
@@ -64,24 +67,37 @@ GROUNDS = {
         "0.01,0.03,0.09",
         ("--devices", "1000", "--in-flight", "64"),
     ),
+    # 28 x 28, four times the hidden neurons, eight times the samples of a task
+    "mlp-full": Ground(
+        "mlp-fashion-mnist", 4000, "", ("--evaluate-every", "3"), "mlp-small"
+    ),
 }
 
 
 def commands(name: str, out: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words of `tune`, and of the `compare` that follows it."""
+    tuned_on = GROUNDS[name].tuned_on or name
+    searched = (
+        "lr=" + GROUNDS[tuned_on].rates,
+        "server-lr=0.5,1.0",
+        "alpha=0.25,0.5",
+    )
+    search = [word for each in searched for word in ("--search", each)]
+    choice = out / f"tune-{tuned_on}"
+    tune = ["tune", *_run(tuned_on, flags), *search, "--rungs", "1"]
+    measured = ["--seeds", "0-4", "--tuned", str(choice / "tuned.json")]
+    compare = ["compare", *_run(name, flags), *measured]
+    return [*tune, "--out", str(choice)], [*compare, "--out", str(out / name)]
+
+
+def _run(name: str, flags: Sequence[str]) -> list[str]:
     ground = GROUNDS[name]
-    common = [
+    return [
         *("--task", ground.task, "--algos", _ALGOS),
         *("--max-seconds", f"{ground.seconds:g}", "--num-rounds", "10000"),
         *("--lr-milestones", f"{ground.seconds / 2:g}s,{ground.seconds * 0.75:g}s"),
         *("--outlier-factor", "0", *ground.flags, *flags),
     ]
-    tuned = out / f"tune-{name}"
-    searched = ("lr=" + ground.rates, "server-lr=0.5,1.0", "alpha=0.25,0.5")
-    search = [word for each in searched for word in ("--search", each)]
-    tune = ["tune", *common, *search, "--rungs", "1", "--out", str(tuned)]
-    seeds = ["--seeds", "0-4", "--tuned", str(tuned / "tuned.json")]
-    return tune, ["compare", *common, *seeds, "--out", str(out / name)]
 
 
 def main() -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+from benchmarks.fair import GROUNDS
 from flwr_asyncdrop.report.comparison import Comparison, Row, compare
 from flwr_asyncdrop.report.intervals import Interval
 from flwr_asyncdrop.report.runlog import Point
@@ -61,7 +62,9 @@ def pack(folder: Path, task: str) -> None:
                 archive.add(
                     path, f"{task}/{path.relative_to(folder / task)}", filter=_bare
                 )
-        tuned = folder / f"tune-{task}" / "tuned.json"
+        ground = GROUNDS.get(task)
+        tuned_on = (ground and ground.tuned_on) or task
+        tuned = folder / f"tune-{tuned_on}" / "tuned.json"
         if tuned.exists():
             archive.add(tuned, f"{task}/tuned.json", filter=_bare)
 

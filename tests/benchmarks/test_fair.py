@@ -38,7 +38,17 @@ def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
         assert config.max_seconds == fair.GROUNDS[name].seconds
         first, second = config.milestones
         assert (first, second) == (config.max_seconds / 2, config.max_seconds * 0.75)
-    assert found[0] == found[1]
+    if fair.GROUNDS[name].tuned_on:
+        assert found[0][1] == found[1][1]
+    else:
+        assert found[0] == found[1]
+
+
+def test_a_ground_may_take_the_choice_of_another():
+    tune, compare = fair.commands("mlp-full", Path("runs"), ())
+    assert tune == fair.commands("mlp-small", Path("runs"), ())[0]
+    assert compare[compare.index("--tuned") + 1] == "runs/tune-mlp-small/tuned.json"
+    assert compare[compare.index("--out") + 1] == "runs/mlp-full"
 
 
 def test_every_table_has_its_commands():
