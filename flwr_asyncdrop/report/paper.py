@@ -10,13 +10,15 @@ from flwr_asyncdrop.report.labels import folded
 from flwr_asyncdrop.report.pictures import comparison_figures
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.style import save
-from flwr_asyncdrop.report.tables import Column, columns, notes
+from flwr_asyncdrop.report.tables import Column, columns, dealt, notes
 from flwr_asyncdrop.storage.whole import write_whole
 
 _COLUMN: Final = 3.3  # inches
 _FONT: Final = 7.5
 _DPI: Final = 300
 _LONGEST: Final = 24  # characters of a label on one line of the table
+_PAGE: Final = 92  # characters of a line of the table: 5.5 inches, a page of one column
+_GAP: Final = 2  # as wide as so many characters
 _MINUS: Final = re.compile(r"(?<![\w-])-(?=\d)")
 _ESCAPED: Final = {
     **{ord(sign): f"\\{sign}" for sign in "&%$#_{}"},
@@ -44,14 +46,28 @@ def write_paper(series: Sequence[Series], comparison: Comparison, out: Path) -> 
 
 
 def latex(comparison: Comparison) -> str:
-    """Return the table, as wide as a page, in LaTeX; it takes the package booktabs."""
-    parts = columns(comparison)
+    """Return the table in LaTeX; it takes the package booktabs.
+
+    What would be wider than a page goes on below, with the labels again.
+    """
+    names, *figures = columns(comparison)
+    room = _PAGE - _width(names)
+    parts = [_tabular([names, *part]) for part in dealt(figures, room, _width)]
     lines = [
         "% Needs \\usepackage{booktabs} in the preamble.",
         "\\begin{table*}",
         "\\centering",
         "\\footnotesize",
         "\\setlength{\\tabcolsep}{3pt}",
+        "\n\n\\medskip\n".join(parts),
+        f"\\caption{{{escaped(' '.join(notes(comparison)))}}}",
+        "\\end{table*}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _tabular(parts: Sequence[Column]) -> str:
+    lines = [
         f"\\begin{{tabular}}{{@{{}}l{'r' * (len(parts) - 1)}@{{}}}}",
         "\\toprule",
         _line(_heading(column.title) for column in parts),
@@ -59,10 +75,18 @@ def latex(comparison: Comparison) -> str:
         *(_line(cells) for cells in zip(*map(_cells, parts), strict=True)),
         "\\bottomrule",
         "\\end{tabular}",
-        f"\\caption{{{escaped(' '.join(notes(comparison)))}}}",
-        "\\end{table*}",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
+
+
+def _width(column: Column) -> int:
+    """Return how many characters a column takes, with the gap beside it."""
+    lines = [line for text in column.texts for line in _lines(column, text)]
+    return max(map(len, [*column.title.split(), *lines])) + _GAP
+
+
+def _lines(column: Column, text: str) -> list[str]:
+    return folded(text, _LONGEST).split("\n") if column.key == "label" else [text]
 
 
 def escaped(text: str) -> str:
@@ -81,23 +105,15 @@ def _heading(title: str) -> str:
 
 def _cells(column: Column) -> list[str]:
     cells = zip(column.texts, column.best, strict=True)
-    write = _label if column.key == "label" else _figure
     return [
-        f"\\textbf{{{write(text)}}}" if best else write(text) for text, best in cells
+        f"\\textbf{{{_cell(column, text)}}}" if best else _cell(column, text)
+        for text, best in cells
     ]
 
 
-def _label(label: str) -> str:
-    lines = map(escaped, folded(label, _LONGEST).split("\n"))
-    return _stacked(lines, "l")
-
-
-def _figure(text: str) -> str:
-    """Return a number with a minus sign, and its interval below it."""
-    value, bracket, bounds = text.partition(" [")
-    lines = [value, f"[{bounds}"] if bracket else [value]
-    signed = (_MINUS.sub("$-$", escaped(line)) for line in lines)
-    return _stacked(signed, "r")
+def _cell(column: Column, text: str) -> str:
+    shown = _stacked(map(escaped, _lines(column, text)), "l")
+    return shown if column.key == "label" else _MINUS.sub("$-$", shown)
 
 
 def _stacked(lines: Iterable[str], side: str) -> str:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,6 +32,22 @@ class Column:
     texts: tuple[str, ...]
     values: tuple[float | None, ...]
     best: tuple[bool, ...]
+
+
+def dealt(
+    figures: Sequence[Column], room: int, width: Callable[[Column], int]
+) -> Iterator[list[Column]]:
+    """Deal columns to as few tables as have so much room each, in their order."""
+    part: list[Column] = []
+    left = room
+    for column in figures:
+        needed = width(column)
+        if part and needed > left:
+            yield part
+            part, left = [], room
+        part.append(column)
+        left -= needed
+    yield part
 
 
 def columns(comparison: Comparison) -> tuple[Column, ...]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.labels import folded
-from flwr_asyncdrop.report.tables import Column, columns, notes
+from flwr_asyncdrop.report.tables import Column, columns, dealt, notes
 
 _FRAME = 3  # a column's line and the blanks beside its text
 _SHORTEST_LABEL = 12
@@ -38,12 +38,12 @@ class TerminalTable:
     def tables(self, width: int) -> Iterator[Table]:
         """Return the tables for so many columns of characters."""
         names, *figures = self.columns
-        widest = max(_width(column) for column in figures)
-        room = max(width - 1 - _FRAME - widest - _FRAME, _SHORTEST_LABEL)
+        widest = max(map(_framed, figures))
+        room = max(width - 1 - _FRAME - widest, _SHORTEST_LABEL)
         labels = [folded(label, room, cell_len) for label in names.texts]
         lines = [line for label in labels for line in label.split("\n")]
         taken = max(map(cell_len, [*lines, names.title])) + _FRAME + 1
-        for part in _parts(figures, width - taken):
+        for part in dealt(figures, width - taken, _framed):
             yield _table(names.title, labels, part, width - taken)
 
 
@@ -52,18 +52,8 @@ def _width(column: Column) -> int:
     return max(map(cell_len, [*column.title.split(), *column.texts]))
 
 
-def _parts(figures: Sequence[Column], room: int) -> Iterator[list[Column]]:
-    """Deal the columns to as few tables as have room for them, in their order."""
-    part: list[Column] = []
-    left = room
-    for column in figures:
-        needed = _width(column) + _FRAME
-        if part and needed > left:
-            yield part
-            part, left = [], room
-        part.append(column)
-        left -= needed
-    yield part
+def _framed(column: Column) -> int:
+    return _width(column) + _FRAME
 
 
 def _table(
