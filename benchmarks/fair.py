@@ -67,6 +67,16 @@ GROUNDS = {
         "0.01,0.03,0.09",
         ("--devices", "1000", "--in-flight", "64"),
     ),
+    # As many as docker/compose.edge.yml has: all of them are always in flight
+    "mlp-five": Ground(
+        "mlp-small",
+        4000,
+        "0.01,0.03,0.09",
+        (
+            *("--devices", "5", "--in-flight", "5", "--levels", "5"),
+            *("--partition", "dirichlet", "--dirichlet-alpha", "0.5"),
+        ),
+    ),
     # 28 x 28, four times the hidden neurons, eight times the samples of a task
     "mlp-full": Ground(
         "mlp-fashion-mnist", 4000, "", ("--evaluate-every", "3"), "mlp-small"
