@@ -52,6 +52,7 @@ class Service:
     entrypoint: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
+    networks: tuple[str, ...] = ()
     restart: str = "no"
 
 
@@ -142,5 +143,6 @@ def _service(name: str, body: Mapping[str, Any], folder: Path) -> Service:
             key: str(value) for key, value in body.get("environment", {}).items()
         },
         mounts=tuple(Mount.parse(each, folder) for each in body.get("volumes", ())),
+        networks=tuple(body.get("networks", ())),
         restart=body.get("restart", "no"),
     )

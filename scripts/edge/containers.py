@@ -94,9 +94,11 @@ class ContainerFleet(Fleet):
         self._configuration.close()
 
     def add(self, service: Service) -> None:
-        """Start a container as those of the fleet are, on their network."""
+        """Start a container as those of the fleet are, on its networks."""
         self._extra.append(service.name)
-        options = ["--network", f"{self._project}_edge", "--init"]
+        options = ["--init"]
+        for network in service.networks:
+            options += ["--network", f"{self._project}_{network}"]
         for key, value in service.environment.items():
             options += ["--env", f"{key}={value}"]
         for mount in service.mounts:

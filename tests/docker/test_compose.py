@@ -1,10 +1,16 @@
 """Reading compose files and Dockerfiles, and finding their things on this machine."""
 
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
 from scripts.edge.compose import ComposeError, Mount, Service, interpolate, read_compose
+from scripts.edge.containers import ContainerFleet
 from scripts.edge.image import read_image
 from scripts.edge.local import places_of
+
+DOCKER = Path(__file__).parents[2] / "docker"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +38,7 @@ def test_a_service_lies_over_what_it_extends(tmp_path):
 services:
   base:
     restart: on-failure
+    networks: {devices: {}, operators: {aliases: [control]}}
     environment: {A: "1", B: "2"}
     volumes: ["./keys:/keys:ro", "state:/state"]
 """
@@ -58,9 +65,21 @@ services:
                 Mount("state", "/state"),
                 Mount("/data", "/data"),
             ),
+            networks=("devices", "operators"),
             restart="on-failure",
         )
     }
+
+
+def test_a_container_that_is_added_is_on_the_networks_of_its_service(monkeypatch):
+    device = Service("device-0", "image", "device", networks=("devices", "more"))
+    fleet = ContainerFleet(DOCKER / "compose.edge.yml", {})
+    ran = []
+    monkeypatch.setattr(fleet, "_podman", lambda *words: ran.append(words))
+    fleet.add(device)
+    (words,) = ran
+    given = [after for word, after in pairwise(words) if word == "--network"]
+    assert [name.split("_")[1] for name in given] == ["devices", "more"]
 
 
 def test_extending_nothing_is_an_error(tmp_path):
