@@ -175,8 +175,8 @@ def lines_of(task: str) -> Iterator[str]:
     yield f"| --- | --- |{' --: |' * (len(titles) - 2)}"
     firsts = least(tables)
     for place, row in enumerate(tables[0].rows):
-        chosen = ", ".join(f"{k} {v:g}" for k, v in tuned[row.label].items())
-        cells = [f"`{row.label}`", chosen, score(row), beside(row)]
+        chosen = ", ".join(f"{k} {v:g}" for k, v in tuned.get(row.label, {}).items())
+        cells = [f"`{row.label}`", chosen or "not tuned", score(row), beside(row)]
         for table, (seconds, size) in zip(tables, firsts, strict=True):
             found = table.rows[place]
             cells.append(cost(found, found.seconds, 1, first=seconds))

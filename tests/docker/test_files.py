@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as canonical
 
 from flwr_asyncdrop.app.config import RunConfig
 from scripts.edge.compose import read_compose
@@ -31,6 +33,14 @@ def test_compose_files_follow_the_specification():
     files = sorted(DOCKER.glob("*.yml"))
     assert {DOCKER / name for name in FLEETS} < set(files)
     lint("check-jsonschema", "--builtin-schema", "vendor.compose-spec", *files)
+
+
+def test_an_image_has_what_the_package_depends_on():
+    project = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())["project"]
+    needed = {canonical(Requirement(each).name) for each in project["dependencies"]}
+    lines = (DOCKER / "requirements-device.txt").read_text().splitlines()
+    installed = {canonical(line) for line in lines if not line.startswith("#")}
+    assert needed - {"torch"} <= installed  # which the Dockerfile installs by itself
 
 
 def test_the_dockerfile_passes_hadolint():
