@@ -67,6 +67,10 @@ GROUNDS = {
         "0.01,0.03,0.09",
         ("--devices", "1000", "--in-flight", "64"),
     ),
+    # Clients that train by Adam: a task on which nothing was found out before
+    "mlp-adam": Ground(
+        "mlp-small", 4000, "0.0003,0.001,0.003", ("--optimizer", "adam")
+    ),
     # As many as docker/compose.edge.yml has: all of them are always in flight
     "mlp-five": Ground(
         "mlp-small",
