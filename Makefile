@@ -21,7 +21,8 @@ ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.
 ONCE := tests/wire/codec tests/simulation/test_liveness.py
 IGNORE = $(addprefix --ignore=,$(1))
 MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# On a terminal pip shows what it downloads and installs, with bars.
+PIP_INSTALL := -m pip install $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check
 
 .PHONY: run test lint types docs package unit unit-models unit-runs e2e grpc-unit grpc-e2e \
     nightly nightly-grpc nightly-chaos bench edge-bench chaos soak edge-test setup clean
@@ -145,6 +146,7 @@ setup: $(VENV)/ready
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/it ..."; exit 1; }
+	@echo "Making the environment $(VENV): some minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e ".[dev,docs,examples]"
 	$(BIN)/python scripts/mend_torchvision.py
