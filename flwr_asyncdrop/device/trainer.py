@@ -101,8 +101,9 @@ def serve(path: Path, owner: int) -> socket.socket | None:
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
         selectors.DefaultSelector() as selector,
     ):
+        umask = os.umask(0o177)  # so that it is its user's alone from the beginning
         listener.bind(str(path))
-        path.chmod(0o600)
+        os.umask(umask)
         listener.listen(_BACKLOG)
         selector.register(listener, selectors.EVENT_READ)
         selector.register(owner, selectors.EVENT_READ)

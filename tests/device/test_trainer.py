@@ -14,6 +14,7 @@ import pytest
 
 from flwr_asyncdrop.device import shim
 from flwr_asyncdrop.device.thin import thin_command
+from flwr_asyncdrop.device.trainer import serve
 from tests.device.processes import is_running, wait_until
 
 PLAIN = 7
@@ -189,6 +190,25 @@ def test_the_socket_is_its_users_alone(trainer):
     mode = trainer.path.stat().st_mode
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
+
+
+def test_the_socket_is_never_anybody_elses(tmp_path, monkeypatch):
+    """Its mode is right when it appears, without a change afterwards."""
+    reading, writing = os.pipe()
+    os.close(writing)  # so that it ends at once
+    seen = []
+    bind = socket.socket.bind
+
+    class Watched(socket.socket):
+        def bind(self, address):
+            bind(self, address)
+            seen.append(stat.S_IMODE(Path(address).stat().st_mode))
+
+    monkeypatch.setattr(socket, "socket", Watched)
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    serve(tmp_path / "socket", reading)
+    os.close(reading)
+    assert seen == [0o600]
 
 
 def test_another_users_process_is_refused(monkeypatch):
