@@ -67,7 +67,7 @@ GROUNDS = {
         "0.01,0.03,0.09",
         ("--devices", "1000", "--in-flight", "64"),
     ),
-    # Clients that train by Adam: a task on which nothing was found out before
+    # Clients that train by Adam, and labels that follow speed
     "mlp-adam": Ground(
         "mlp-small", 4000, "0.0003,0.001,0.003", ("--optimizer", "adam")
     ),
