@@ -110,6 +110,13 @@ def x_label(page):
     return page.locator("#plot .axes > text").all_text_contents()[-2]
 
 
+@pytest.mark.parametrize("width", [1024, 1280, 1920])
+def test_no_column_of_the_table_is_cut(opened, width):
+    page = opened(width, "light")
+    inside = "each => each.scrollWidth - each.clientWidth"
+    assert page.locator(".scroll").first.evaluate(inside) <= 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1024, 1920])
 def test_it_fits_and_does_what_it_is_told(opened, width, scheme):
