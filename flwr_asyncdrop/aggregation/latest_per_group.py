@@ -12,8 +12,8 @@ from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 
-NUM_GROUPS = 8
-"""Groups of speed ranks by default."""
+NUM_GROUPS = 32
+"""Groups of speed ranks by default: one for each rank, as far as that goes."""
 
 
 @dataclass
@@ -52,6 +52,8 @@ class LatestPerGroup(Aggregator):
         Makes one change of theirs: the mean by default, or see `combiner`.
     server_lr, momentum : float
         Of the `ServerStep`.
+    waits : bool
+        Whether devices wait for the step that their updates are part of.
     """
 
     needs_base: ClassVar[bool] = True
@@ -64,10 +66,12 @@ class LatestPerGroup(Aggregator):
         combine: Combiner = partial(mean_change, normaliser="counts"),  # noqa: B008  # pure
         server_lr: float = 1.0,
         momentum: float = 0.0,
+        waits: bool = False,
     ) -> None:
         at_least(1).check("buffer_size", size)
         at_least(1).check("num_groups", num_groups)
         self.size = self.updates_per_version = size
+        self.waits_for = size if waits else 1
         self._num_groups = self.collects = num_groups
         self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
@@ -81,7 +85,12 @@ class LatestPerGroup(Aggregator):
         latest.changes[self.group_of(update)] = change, update.lr_factor
         latest.lr_factor = min(latest.lr_factor, update.lr_factor)
         latest.collected += 1
-        if latest.collected < self.size:
+        return latest.collected >= self.size and self.flush(state)
+
+    def flush(self, state: State) -> bool:
+        """Take the step with the updates that are there."""
+        latest = self._latest
+        if not latest.collected:
             return False
         changes = [
             replace(change, weight=change.weight * (latest.lr_factor / lr_factor))

@@ -111,7 +111,28 @@ class BufferSized(Algorithm):
 
 @dataclass(frozen=True)
 class Collecting(BufferSized, ServerStepped):
-    """A buffer, and the server's step with it."""
+    """A buffer, and the server's step with it.
+
+    Attributes
+    ----------
+    waits : bool
+        Whether a device that has delivered waits for the step that its update is part
+        of, so that it trains the latest version; if not it gets its next task at once.
+    """
+
+    waits: bool = parameter(
+        False, "devices wait for the step that their update is part of"
+    )
+
+    def size(self, in_flight: int) -> int:
+        """Return the updates that are collected with so many devices in flight."""
+        size = super().size(in_flight)
+        if self.waits and size > in_flight:
+            raise ConfigError(
+                f"buffer_size={size} is more than the {in_flight} devices in flight, "
+                "which would wait for ever: lower it, or put more devices in flight"
+            )
+        return size
 
 
 @dataclass(frozen=True)
@@ -119,16 +140,10 @@ class FedBuff(Collecting, Weighted):
     """FedBuff (Nguyen et al., 2022): a server step with the mean of K changes."""
 
     name: ClassVar[str] = "fedbuff"
-    waits: ClassVar[bool] = False
 
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `Buffered` with the weighting."""
         size = self.size(in_flight)
-        if self.waits and size > in_flight:
-            raise ConfigError(
-                f"buffer_size={size} is more than the {in_flight} devices in flight, "
-                "which would wait for ever: lower it, or put more devices in flight"
-            )
         weigh = weighting(self.weighting, self.weighting_a, self.weighting_b)
         return self.buffered(size, "size", weighting=weigh, waits=self.waits)
 
@@ -138,7 +153,8 @@ class FedBuffWait(FedBuff):
     """FedBuff as the AsyncDrop paper compares with it: devices wait for the buffer."""
 
     name: ClassVar[str] = "fedbuff-wait"
-    waits: ClassVar[bool] = True
+
+    waits: bool = parameter(True)
 
 
 @dataclass(frozen=True)
@@ -146,9 +162,9 @@ class AsyncDropPlus(Collecting, Narrowed):
     """AsyncDrop beyond the paper: every speed group counts in every step.
 
     Random masks drop more on slower devices (`GradedRate`), the server steps with the
-    latest changes of all speed groups (`LatestPerGroup`), the loss corrects the label
-    skew, and an average of the versions is served. Each of the four can be switched
-    off.
+    latest changes of all speed groups (`LatestPerGroup`), devices wait for the step
+    that their update is part of, the loss corrects the label skew, and an average of
+    the versions is served. Each of the five can be switched off.
 
     Attributes
     ----------
@@ -163,6 +179,7 @@ class AsyncDropPlus(Collecting, Narrowed):
     name: ClassVar[str] = "asyncdrop-plus"
 
     server_lr: float = parameter(0.8)
+    waits: bool = parameter(True)
     averaging: float = parameter(0.8)
     logit_adjustment: float = parameter(1.0)
     rate_spread: float = parameter(
@@ -178,12 +195,15 @@ class AsyncDropPlus(Collecting, Narrowed):
         """Return `LatestPerGroup`, or `Buffered` if `group_memory` is off."""
         size = self.size(in_flight)
         if not self.group_memory:
-            return self.buffered(size, "counts")
+            return self.buffered(size, "counts", waits=self.waits)
+        groups = min(NUM_GROUPS, in_flight)
         return LatestPerGroup(
             size,
-            combine=self.combiner(min(NUM_GROUPS, in_flight), "counts"),
+            num_groups=groups,
+            combine=self.combiner(groups, "counts"),
             server_lr=self.server_lr,
             momentum=self.server_momentum,
+            waits=self.waits,
         )
 
     def masks(self) -> MaskPolicy:

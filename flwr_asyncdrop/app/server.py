@@ -14,7 +14,13 @@ from flwr.serverapp import Grid
 from safetensors.torch import save
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.app.config import INCIDENTAL, IRRELEVANT, LEFT_OUT, RunConfig
+from flwr_asyncdrop.app.config import (
+    INCIDENTAL,
+    IRRELEVANT,
+    LEFT_OUT,
+    RunConfig,
+    earlier_values,
+)
 from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.evaluation import CentralTest
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
@@ -191,7 +197,7 @@ def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer 
         keep=config.keep_checkpoints,
         settings=config.settings,
         incidental=IRRELEVANT,
-        defaults=_DEFAULTS,
+        defaults=earlier_values(config),
         command=command or _flwr_run(config, out),
         overwrite=config.overwrite,
     )

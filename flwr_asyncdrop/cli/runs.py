@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flwr_asyncdrop.app.config import IRRELEVANT, LEFT_OUT, RunConfig, Value, key_table
+from flwr_asyncdrop.app.config import (
+    IRRELEVANT,
+    LEFT_OUT,
+    RunConfig,
+    Value,
+    earlier_values,
+    key_table,
+)
 from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.cli.events import RunProgress
@@ -140,8 +147,7 @@ def _check_same(state: str, recorded: Mapping[str, Any], run: RunSpec) -> None:
 
 
 def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
-    # A key that is younger than the history had its default.
-    before = effective({**RunConfig().settings, **recorded}, run.config)
+    before = effective({**earlier_values(run.config), **recorded}, run.config)
     now = effective({"devices": run.devices, **run.config.settings}, run.config)
     # Of a trace, the history has only the file's name.
     if Path(str(before["trace"])).name == Path(str(now["trace"])).name:

@@ -77,10 +77,10 @@ class Run:
         """Put a run together on the nodes that are connected.
 
         A simulated fleet keeps the devices that it starts with, so no more can be in
-        flight. On a real one others may join, unless devices wait for each other, which
-        takes a fixed number of them. `build_aggregator` gets the number of devices that
-        can be in flight. `outlier_factor` is that of an `OutlierGuard`; 0 for none.
-        `saved` is the `state_dict` of the run that this one resumes:
+        flight. On a real one others may join, unless all in flight wait for each other,
+        which takes a fixed number of them. `build_aggregator` gets the number of
+        devices that can be in flight. `outlier_factor` is that of an `OutlierGuard`; 0
+        for none. `saved` is the `state_dict` of the run that this one resumes:
         it gives the size, and is loaded with `load_state_dict`. ConfigError if the
         aggregator waits for too many updates, or if a queue is not possible.
         """
@@ -88,17 +88,19 @@ class Run:
         if saved is not None:
             size, possible = len(saved["fleet"]["node_ids"]), saved["updates_per_round"]
         profiles = None if build_fleet is None else build_fleet(size)
-        aggregator = build_aggregator(possible)
-        grows = profiles is None and aggregator.waits_for == 1
-        if rules.queue_ahead and not grows:
+        slots = in_flight if profiles is None else possible
+        aggregator = build_aggregator(slots)
+        if aggregator.waits_for >= slots > possible:
+            slots, aggregator = possible, build_aggregator(possible)
+        if rules.queue_ahead and (profiles is not None or aggregator.waits_for > 1):
             raise ConfigError(
                 f"queue_ahead={rules.queue_ahead}: only real devices have a queue, and "
-                "only if they do not wait for each other"
+                "only if they do not wait for each other: set waits=False, or "
+                "queue_ahead=0"
             )
         # A coded change means nothing without what it was made from.
         if aggregator.needs_base or (rules.codec and rules.codec.is_lossy):
             rules = replace(rules, keeps_base=True)
-        slots = in_flight if grows else possible
         model_bytes = sum(tensor.nbytes for tensor in state.arrays.values())
         fleet = Fleet(slots, profiles, model_bytes)
         fleet.refresh(node_ids)
@@ -281,16 +283,19 @@ class Run:
         state.fastest_updates += order.rank == 0
 
     def stop_waiting(self) -> bool:
-        """Take a step without those in quarantine, if all others wait for them.
+        """Take a step without those that will not come, if all others wait for them.
 
-        Return whether the global model has changed.
+        Return whether the global model has changed. It is for when no device is idle,
+        and for the end of a run.
         """
         state = self.state
-        others_out = state.in_flight or state.late
-        # A device that lost tasks may come back; one whose replies fail will not do.
-        if not state.waiting or others_out or state.failures.keys() <= _LOST:
+        if not state.waiting or state.in_flight or state.late:
             return False
-        if not self.fleet.quarantined(state.time):
+        # Where only some are waited for, a step with those that are there will do.
+        some = not self.simulated and self.aggregator.waits_for < self.slots
+        # A device that lost tasks may come back; one whose replies fail will not do.
+        failing = not state.failures.keys() <= _LOST
+        if not (some or (failing and self.fleet.quarantined(state.time))):
             return False
         if changed := self.aggregator.flush(state.arrays):
             self._changed()

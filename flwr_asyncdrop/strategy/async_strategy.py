@@ -104,7 +104,8 @@ class AsyncStrategy(Arguments):
         needs a `CapacityMod`.
     queue_ahead : int
         Tasks that a real device gets beside the one that it trains, if all devices
-        are in flight: less idle time, more staleness.
+        are in flight: less idle time, more staleness. Not where devices wait for each
+        other.
     seed : int
         Random seed.
     max_seconds : float

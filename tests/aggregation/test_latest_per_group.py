@@ -81,6 +81,17 @@ class TestByHand:
         feed(memory, state, *[update([30.0], rank=3, lr_factor=1.0)] * 2)
         assert state["w"].item() == pytest.approx(6.7 + (1 + 3) / 2)
 
+    def test_a_step_without_those_that_cannot_come(self):
+        """(8 + 4) / 2; then 2 in place of 8, and nobody of the other group."""
+        state, memory = one([0.0]), LatestPerGroup(2, waits=True)
+        assert memory.waits_for == 2
+        feed(memory, state, update([8.0], rank=0), update([4.0], rank=3))
+        assert not memory.flush(state)
+        assert feed(memory, state, update([2.0], rank=0)) == [False]
+        assert memory.flush(state)
+        assert state["w"].item() == 6.0 + (2 + 4) / 2
+        assert not memory.flush(state)
+
     def test_the_servers_learning_rate_and_momentum(self):
         state = one([0.0])
         memory = LatestPerGroup(1, server_lr=0.5, momentum=0.5)

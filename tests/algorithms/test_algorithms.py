@@ -1,6 +1,6 @@
 """What each algorithm is made of, and what its fields change."""
 
-from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from dataclasses import FrozenInstanceError, asdict, dataclass, fields, replace
 from functools import partial
 
 import pytest
@@ -35,7 +35,7 @@ from tests.strategies import STRATEGIES
         ("asyncdrop", Mixing, RandomMask, 1),
         ("hetero-asyncdrop", Mixing, SmartPartition, 1),
         ("layerwise-asyncdrop", Mixing, SmartPartition, 1),
-        ("asyncdrop-plus", LatestPerGroup, RandomMask, 1),
+        ("asyncdrop-plus", LatestPerGroup, RandomMask, 4),
     ],
 )
 def test_what_the_algorithms_are_made_of(name, aggregator, mask, waits_for):
@@ -74,7 +74,9 @@ class TestEveryAlgorithm:
             trims = {"combine": "trimmed-mean"} if field.name == "trim" else {}
             hinges = {"weighting": "hinge"} if "weighting_" in field.name else {}
             default = kind(**trims, **hinges)
-            changed = replace(default, **{field.name: OTHER[field.name]})
+            value = getattr(default, field.name)
+            value = not value if isinstance(value, bool) else OTHER[field.name]
+            changed = replace(default, **{field.name: value})
             assert fingerprint(changed) != fingerprint(default), field.name
 
 
@@ -95,9 +97,8 @@ OTHER = {
     "averaging": 0.5,
     "logit_adjustment": 0.5,
     "rate_spread": 0.1,
-    "group_memory": False,
-    "score_vectors": False,
 }
+"""Other values of the hyperparameters that are no truths."""
 
 
 def fingerprint(made):
@@ -132,7 +133,18 @@ class TestAsyncDropPlus:
     def test_without_its_memory(self):
         built = AsyncDropPlus(group_memory=False).aggregator(8)
         assert isinstance(built, Buffered)
-        assert built.size == 4
+        assert (built.size, built.waits_for) == (4, 4)
+
+    @pytest.mark.parametrize(("in_flight", "groups"), [(5, 5), (32, 32), (64, 32)])
+    def test_it_remembers_a_change_of_each_rank_as_far_as_that_goes(
+        self, in_flight, groups
+    ):
+        assert AsyncDropPlus().aggregator(in_flight).collects == groups
+
+    @pytest.mark.parametrize("memory", [True, False])
+    def test_without_waiting(self, memory):
+        plus = AsyncDropPlus(waits=False, group_memory=memory)
+        assert plus.aggregator(8).waits_for == 1
 
     def test_without_graded_rates(self):
         same = AsyncDropPlus(rate_spread=0.0).masks()
@@ -147,8 +159,16 @@ def test_a_buffer_holds_half_of_the_devices_unless_told_and_a_cohort_all():
 
 def test_devices_that_would_wait_for_ever_are_refused():
     assert FedBuff(buffer_size=5).aggregator(4).size == 5
-    with pytest.raises(ConfigError, match="buffer_size=5 is more than the 4 devices"):
-        FedBuffWait(buffer_size=5).aggregator(4)
+    assert AsyncDropPlus(buffer_size=5, waits=False).aggregator(4).size == 5
+    for kind in (FedBuffWait, AsyncDropPlus):
+        with pytest.raises(ConfigError, match="buffer_size=5 is more than the 4 dev"):
+            kind(buffer_size=5).aggregator(4)
+
+
+def test_a_buffer_that_waits_is_fedbuff_wait():
+    waits, named = FedBuff(waits=True), FedBuffWait()
+    assert asdict(waits) == asdict(named)
+    assert fingerprint(waits) == fingerprint(named)
 
 
 def test_outliers_among_two_are_refused():

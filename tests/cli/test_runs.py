@@ -1,6 +1,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -127,9 +128,11 @@ def test_a_complete_run_of_another_configuration_is_an_error(run, difference, sa
         is_complete(run)
 
 
-def save(run, devices=10, run_id="a", **config):
+def save(run, devices=10, run_id="a", lacks="", **config):
     """Leave a checkpoint of the run, as if it had been killed."""
-    body = {"settings": run.config.settings | config, "updates": 4, "devices": devices}
+    settings = run.config.settings | config
+    settings.pop(lacks, None)
+    body = {"settings": settings, "updates": 4, "devices": devices}
     body |= {"run": run_id, "parts": {}}
     return write_checkpoint(run.folder / "checkpoints", body, {})
 
@@ -155,6 +158,30 @@ def test_half_a_run_of_another_configuration_is_an_error(run, difference, says):
     with pytest.raises(ConfigError, match=re.escape(says)) as caught:
         is_complete(run)
     assert "has a run that is interrupted, with another" in str(caught.value)
+
+
+PLUS = {**SETTINGS, "algo": "asyncdrop-plus"}
+
+
+@pytest.mark.parametrize(
+    ("leave", "complete"),
+    [
+        (partial(write, algo="asyncdrop-plus"), True),
+        (partial(save, lacks="waits"), False),
+    ],
+)
+def test_a_run_of_before_devices_waited_is_of_another_configuration(
+    tmp_path, leave, complete
+):
+    """A history of 0.2.0 has no key for it, and its devices did not wait."""
+    new, old = (
+        all_runs([Variant("plus", settings)], [7], devices=10, out=tmp_path)[0]
+        for settings in (PLUS, {**PLUS, "waits": False})
+    )
+    leave(new)
+    with pytest.raises(ConfigError, match="waits False, now True"):
+        is_complete(new)
+    assert is_complete(old) == complete
 
 
 def test_half_a_run_with_a_damaged_checkpoint_begins_again(run):

@@ -23,6 +23,8 @@ from flwr_asyncdrop.server.callbacks import Callback
 ROOT = Path(__file__).parents[2]
 CLIENT_APP = "flwr_asyncdrop.client_app:app"
 DEVICES = 12
+# Recorded before devices waited for its steps
+PLUS = {"algo": "asyncdrop-plus", "waits": False}
 SMALL = {
     "num-rounds": 4,
     "local-steps": 5,
@@ -151,14 +153,15 @@ CASES = {
         )
         for name, cls in ALGORITHMS.items()
     },
+    "asyncdrop-plus": partial(ready_app, PLUS),
     "jitter": partial(ready_app, {"jitter": 0.4}),
     "dropout": partial(ready_app, {"dropout": 0.3}),
-    "jitter-dropout-plus": partial(ready_app, {"algo": "asyncdrop-plus", **UNSTEADY}),
+    "jitter-dropout-plus": partial(ready_app, {**PLUS, **UNSTEADY}),
     "trace": partial(ready_app, TRACE),
     "cnn-batch": partial(ready_app, {"model": "cnn", "partition": "dirichlet"}),
     "masked": masked,
     "interrupted-hetero": partial(ready_app, {"jitter": 0.4}, 7),
     "interrupted-fedbuff-wait": partial(ready_app, {"algo": "fedbuff-wait"}, 7),
-    "interrupted-plus": partial(ready_app, {"algo": "asyncdrop-plus"}, 9),
+    "interrupted-plus": partial(ready_app, PLUS, 9),
     "workers": partial(ready_app, {"jitter": 0.4}, workers=2),
 }

@@ -1,4 +1,5 @@
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from flwr.app import Array
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.aggregation import Buffered
+from flwr_asyncdrop.aggregation import Buffered, LatestPerGroup
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.server.callbacks import Callback
@@ -290,6 +291,71 @@ class TestWallClock:
         with pytest.raises(RunError, match="no device was there to train for 30 s"):
             run.go()
         assert 30 <= grid.now < 40
+
+    def test_where_some_wait_for_some_others_may_join(self):
+        """Two of three are waited for, and a fourth and a fifth come later."""
+
+        def train(message):
+            grid.node_ids = [1, 2, 3, 4, 5]
+            return plus_one(message)
+
+        grid = HandlerGrid(train, node_ids=[1, 2, 3], delay=lambda m: 1.0)
+        run = Run(
+            grid,
+            in_flight=5,
+            rounds=5,
+            build_aggregator=lambda _: Buffered(2, waits=True),
+        ).go()
+        merged = {merged.order.node_id for merged in run.recorder.merged}
+        assert (run.run.slots, merged) == (5, {1, 2, 3, 4, 5})
+
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_a_buffer_is_for_all_who_may_join(self, waits):
+        """One device is there at first, of eight that may be in flight."""
+        run = Run(
+            HandlerGrid(plus_one, node_ids=[1]),
+            in_flight=8,
+            build_aggregator=lambda slots: Buffered(slots // 2, waits=waits),
+        ).open()
+        assert (run.aggregator.size, run.slots) == (4, 8)
+
+    def test_a_cohort_that_waits_for_all_is_of_those_who_are_there(self):
+        run = Run(
+            HandlerGrid(plus_one, node_ids=[1, 2, 3]),
+            in_flight=8,
+            build_aggregator=lambda slots: Buffered(slots, waits=True),
+        ).open()
+        assert (run.aggregator.size, run.slots) == (3, 3)
+
+    def test_fewer_than_a_buffer_waits_for_step_when_all_have_delivered(self):
+        grid = HandlerGrid(plus_one, node_ids=[1, 2], delay=lambda m: 1.0)
+        run = Run(
+            grid,
+            in_flight=8,
+            build_aggregator=lambda slots: Buffered(slots // 2, waits=True),
+        ).go()
+        assert (run.state.updates, run.state.version) == (6, 3)
+
+    @pytest.mark.parametrize("made", [partial(Buffered, 2), partial(LatestPerGroup, 2)])
+    def test_where_some_wait_for_some_the_last_device_goes_on_alone(self, made):
+        """Nobody is left for whom it could wait."""
+
+        def train(message):
+            if message.metadata.dst_node_id != 2:
+                grid.node_ids = [2]
+                return failing(message, "node gone")
+            return plus_one(message)
+
+        grid = HandlerGrid(train, node_ids=[1, 2, 3], delay=lambda m: 1.0)
+        run = Run(
+            grid,
+            in_flight=3,
+            patience=30.0,
+            build_aggregator=lambda _: made(waits=True),
+        )
+        run.go()
+        assert run.state.updates == run.state.version == 9
+        assert grid.now < 30
 
     def test_a_node_that_comes_back_in_time_saves_the_run(self):
         class Returning(HandlerGrid):

@@ -103,6 +103,7 @@ def test_simulated_devices_and_those_that_wait_for_each_other_have_no_queue():
     grid = HandlerGrid(plus_one)
     with pytest.raises(ConfigError, match="only real devices have a queue"):
         Run(grid, seconds=(1.0, 2.0, 3.0), queue_ahead=1).open()
-    waiting = {"build_aggregator": lambda cohort: Buffered(cohort, waits=True)}
-    with pytest.raises(ConfigError, match="do not wait for each other"):
-        Run(grid, queue_ahead=1, **waiting).open()
+    for size in (3, 2):
+        waiting = {"build_aggregator": lambda _, size=size: Buffered(size, waits=True)}
+        with pytest.raises(ConfigError, match="not wait for each other: set waits=Fa"):
+            Run(grid, in_flight=3, queue_ahead=1, **waiting).open()

@@ -1,6 +1,7 @@
 """The run-config of ``flwr run``: its keys, and what they may be."""
 
 from flwr_asyncdrop.app.config.contradictions import SCOPED, has_scope
+from flwr_asyncdrop.app.config.earlier import earlier_values
 from flwr_asyncdrop.app.config.key_table import INCIDENTAL, IRRELEVANT, key_table
 from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, Value
 from flwr_asyncdrop.app.config.run_config import RunConfig
@@ -13,6 +14,7 @@ __all__ = [
     "Key",
     "RunConfig",
     "Value",
+    "earlier_values",
     "has_scope",
     "key_table",
 ]
