@@ -1,5 +1,6 @@
 """Aggregation: how updates change the global model."""
 
+from flwr_asyncdrop.aggregation.adaptive_per_group import AdaptivePerGroup
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.buffered import Buffered
 from flwr_asyncdrop.aggregation.changes import Change, change_of, is_weight, mean_change
@@ -24,6 +25,7 @@ __all__ = [
     "OUTLIER_FACTOR",
     "OUTLIER_FACTORS",
     "WEIGHTINGS",
+    "AdaptivePerGroup",
     "Aggregator",
     "Buffered",
     "Change",

@@ -114,11 +114,16 @@ def _weighted_sum(
 def _counts(like: Tensor, parts: Sequence[_Part]) -> Tensor:
     """Return how many parts hold each coordinate."""
     if not any(dims for _, dims in parts):
-        return torch.full_like(like, len(parts))
-    counts = torch.zeros_like(like)
+        return torch.full_like(real(like), len(parts))
+    counts = torch.zeros_like(real(like))
     for delta, dims in parts:
-        add_(counts, torch.ones_like(delta, device=like.device), dims)
+        add_(counts, torch.ones_like(real(delta), device=like.device), dims)
     return counts
+
+
+def real(tensor: Tensor) -> Tensor:
+    """Return the real part: it counts as the whole does, and can be compared."""
+    return tensor.real if tensor.is_complex() else tensor
 
 
 def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:

@@ -14,6 +14,7 @@ from flwr_asyncdrop.aggregation.changes import (
     Normaliser,
     change_of,
     is_weight,
+    real,
 )
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -110,7 +111,7 @@ class _Sum:
     def number(self) -> Tensor:
         """Return how many updates have each coordinate."""
         if self.counts is None:
-            return torch.full_like(self.total, self.whole)
+            return torch.full_like(real(self.total), self.whole)
         return self.counts + self.whole
 
 
@@ -203,8 +204,8 @@ class Summed(Collected):
             one.whole += 1
         elif not (moves and size):
             if one.counts is None:
-                one.counts = torch.zeros_like(tensor)
-            add_(one.counts, torch.ones_like(delta), dims)
+                one.counts = torch.zeros_like(real(tensor))
+            add_(one.counts, torch.ones_like(real(delta)), dims)
 
     def _keep_largest(self, name: str, values: Tensor) -> None:
         if name not in self._sums:

@@ -81,8 +81,7 @@ class LatestPerGroup(Aggregator):
         """Keep the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
         latest = self._latest
-        change = change_of(update, update.discount)
-        latest.changes[self.group_of(update)] = change, update.lr_factor
+        self._remember(state, update, change_of(update, update.discount))
         latest.lr_factor = min(latest.lr_factor, update.lr_factor)
         latest.collected += 1
         return latest.collected >= self.size and self.flush(state)
@@ -92,12 +91,7 @@ class LatestPerGroup(Aggregator):
         latest = self._latest
         if not latest.collected:
             return False
-        changes = [
-            replace(change, weight=change.weight * (latest.lr_factor / lr_factor))
-            for _, (change, lr_factor) in sorted(latest.changes.items())
-        ]
-        combined = self._combine(state, changes)
-        self._server_step.take_(state, combined, latest.velocity)
+        self._server_step.take_(state, self._combined(state), latest.velocity)
         latest.collected = 0
         return True
 
@@ -112,5 +106,22 @@ class LatestPerGroup(Aggregator):
 
     def group_of(self, update: Update) -> int:
         """Return the speed group of the device that sent it, 0 the fastest."""
-        groups = min(self._num_groups, update.num_ranks)
-        return update.rank * groups // update.num_ranks
+        return update.rank * self.groups_of(update) // update.num_ranks
+
+    def groups_of(self, update: Update) -> int:
+        """Return how many speed groups there were when it was dispatched."""
+        return min(self._num_groups, update.num_ranks)
+
+    def _remember(self, state: State, update: Update, change: Change) -> None:
+        """Take in the change of an update; `state` is only read."""
+        self._latest.changes[self.group_of(update)] = change, update.lr_factor
+
+    def _combined(self, state: State) -> State:
+        """Return the change of the next step."""
+        latest = sorted(self._latest.changes.items())
+        return self._combine(state, [self._shrunk(*found) for _, found in latest])
+
+    def _shrunk(self, change: Change, lr_factor: float) -> Change:
+        """Return a change as large as the learning rate of today would make it."""
+        shrink = self._latest.lr_factor / lr_factor
+        return replace(change, weight=change.weight * shrink)

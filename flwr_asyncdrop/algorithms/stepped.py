@@ -1,11 +1,13 @@
 """The algorithms whose server collects changes, then takes a step with them."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from flwr_asyncdrop.aggregation import (
     COMBINATIONS,
     NUM_GROUPS,
+    AdaptivePerGroup,
     Aggregator,
     Buffered,
     Combiner,
@@ -159,12 +161,13 @@ class FedBuffWait(FedBuff):
 
 @dataclass(frozen=True)
 class AsyncDropPlus(Collecting, Narrowed):
-    """AsyncDrop beyond the paper: every speed group counts in every step.
+    """AsyncDrop beyond the paper: speed groups count as far as their data differ.
 
-    Random masks drop more on slower devices (`GradedRate`), the server steps with the
-    latest changes of all speed groups (`LatestPerGroup`), devices wait for the step
-    that their update is part of, the loss corrects the label skew, and an average of
-    the versions is served. Each of the five can be switched off.
+    Random masks drop more on slower devices (`GradedRate`), the server keeps the latest
+    changes of all speed groups and measures what they are worth (`AdaptivePerGroup`),
+    devices wait for the step that their update is part of, the loss corrects the label
+    skew, and an average of the versions is served. Each of the five can be switched
+    off.
 
     Attributes
     ----------
@@ -174,6 +177,11 @@ class AsyncDropPlus(Collecting, Narrowed):
     group_memory : bool
         Whether the server keeps the latest change of every speed group; if not it
         steps with the changes that it has just collected.
+    adaptive_memory : bool
+        Whether it steps with them as far as the groups' changes are measured to differ,
+        and hears the groups alike as far; if not it steps with them alone
+        (`LatestPerGroup`), as it does anyway with a robust `combine`, which needs the
+        changes of many to judge by.
     """
 
     name: ClassVar[str] = "asyncdrop-plus"
@@ -188,16 +196,28 @@ class AsyncDropPlus(Collecting, Narrowed):
         in_interval("[0, 1]"),
     )
     group_memory: bool = parameter(
-        True, "step with the latest change of every speed group"
+        True, "keep the latest change of every speed group, and step with it"
+    )
+    adaptive_memory: bool = parameter(
+        True, "step with it only as far as the groups' changes are measured to differ"
     )
 
     def aggregator(self, in_flight: int) -> Aggregator:
-        """Return `LatestPerGroup`, or `Buffered` if `group_memory` is off."""
+        """Return `AdaptivePerGroup`, or one of those that it stands between.
+
+        It is `LatestPerGroup` if the memory does not adapt, and `Buffered` without it.
+        """
         size = self.size(in_flight)
         if not self.group_memory:
             return self.buffered(size, "counts", waits=self.waits)
         groups = min(NUM_GROUPS, in_flight)
-        return LatestPerGroup(
+        adapts = self.adaptive_memory and self.combine == "mean"
+        made = (
+            partial(AdaptivePerGroup, combine_fresh=self.combiner(size, "counts"))
+            if adapts
+            else LatestPerGroup
+        )
+        return made(
             size,
             num_groups=groups,
             combine=self.combiner(groups, "counts"),

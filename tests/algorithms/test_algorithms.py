@@ -5,7 +5,13 @@ from functools import partial
 
 import pytest
 
-from flwr_asyncdrop.aggregation import Buffered, Clipped, LatestPerGroup, Mixing
+from flwr_asyncdrop.aggregation import (
+    AdaptivePerGroup,
+    Buffered,
+    Clipped,
+    LatestPerGroup,
+    Mixing,
+)
 from flwr_asyncdrop.algorithms import (
     ALGORITHMS,
     Algorithm,
@@ -35,7 +41,7 @@ from tests.strategies import STRATEGIES
         ("asyncdrop", Mixing, RandomMask, 1),
         ("hetero-asyncdrop", Mixing, SmartPartition, 1),
         ("layerwise-asyncdrop", Mixing, SmartPartition, 1),
-        ("asyncdrop-plus", LatestPerGroup, RandomMask, 4),
+        ("asyncdrop-plus", AdaptivePerGroup, RandomMask, 4),
     ],
 )
 def test_what_the_algorithms_are_made_of(name, aggregator, mask, waits_for):
@@ -139,7 +145,20 @@ class TestAsyncDropPlus:
     def test_it_remembers_a_change_of_each_rank_as_far_as_that_goes(
         self, in_flight, groups
     ):
-        assert AsyncDropPlus().aggregator(in_flight).collects == groups
+        remembers = AsyncDropPlus(adaptive_memory=False).aggregator(in_flight)
+        assert remembers.collects == groups
+        # What a step takes, and the mean of the last one
+        adapts = AsyncDropPlus().aggregator(in_flight)
+        assert adapts.collects == groups + in_flight // 2 + 1
+
+    def test_its_memory_adapts_unless_told_or_robust(self):
+        def kind(**settings):
+            return type(AsyncDropPlus(**settings).aggregator(8))
+
+        assert kind() is AdaptivePerGroup
+        assert kind(adaptive_memory=False) is LatestPerGroup
+        assert kind(combine="median") is LatestPerGroup
+        assert kind(group_memory=False) is Buffered
 
     @pytest.mark.parametrize("memory", [True, False])
     def test_without_waiting(self, memory):

@@ -128,10 +128,10 @@ def test_a_complete_run_of_another_configuration_is_an_error(run, difference, sa
         is_complete(run)
 
 
-def save(run, devices=10, run_id="a", lacks="", **config):
+def save(run, devices=10, run_id="a", lacks=(), **config):
     """Leave a checkpoint of the run, as if it had been killed."""
     settings = run.config.settings | config
-    settings.pop(lacks, None)
+    settings = {key: value for key, value in settings.items() if key not in lacks}
     body = {"settings": settings, "updates": 4, "devices": devices}
     body |= {"run": run_id, "parts": {}}
     return write_checkpoint(run.folder / "checkpoints", body, {})
@@ -167,16 +167,16 @@ PLUS = {**SETTINGS, "algo": "asyncdrop-plus"}
     ("leave", "complete"),
     [
         (partial(write, algo="asyncdrop-plus"), True),
-        (partial(save, lacks="waits"), False),
+        (partial(save, lacks=("waits", "adaptive-memory")), False),
     ],
 )
-def test_a_run_of_before_devices_waited_is_of_another_configuration(
+def test_a_run_of_before_the_recipe_changed_is_of_another_configuration(
     tmp_path, leave, complete
 ):
-    """A history of 0.2.0 has no key for it, and its devices did not wait."""
+    """0.2.0 has no keys for it: devices did not wait, and the memory did not adapt."""
     new, old = (
         all_runs([Variant("plus", settings)], [7], devices=10, out=tmp_path)[0]
-        for settings in (PLUS, {**PLUS, "waits": False})
+        for settings in (PLUS, {**PLUS, "waits": False, "adaptive-memory": False})
     )
     leave(new)
     with pytest.raises(ConfigError, match="waits False, now True"):

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import (
+    AdaptivePerGroup,
     Buffered,
     Clipped,
     LatestPerGroup,
@@ -50,6 +51,7 @@ AGGREGATORS = {
     "examples": lambda: Buffered(2, combine=combiner("mean", 2, normaliser="examples")),
     "median": lambda: Buffered(3, combine=combiner("median", 3)),
     "remembered": lambda: LatestPerGroup(2, momentum=0.5),
+    "adaptive": lambda: AdaptivePerGroup(2, combine_fresh=combiner("mean", 2)),
     "clipped": lambda: Clipped(Mixing(), 1.0),
 }
 MASK = PLAN.indices(

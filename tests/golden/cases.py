@@ -23,8 +23,8 @@ from flwr_asyncdrop.server.callbacks import Callback
 ROOT = Path(__file__).parents[2]
 CLIENT_APP = "flwr_asyncdrop.client_app:app"
 DEVICES = 12
-# Recorded before devices waited for its steps
-PLUS = {"algo": "asyncdrop-plus", "waits": False}
+# Recorded before devices waited for its steps, and before its memory adapted
+PLUS = {"algo": "asyncdrop-plus", "waits": False, "adaptive-memory": False}
 SMALL = {
     "num-rounds": 4,
     "local-steps": 5,
@@ -163,5 +163,7 @@ CASES = {
     "interrupted-hetero": partial(ready_app, {"jitter": 0.4}, 7),
     "interrupted-fedbuff-wait": partial(ready_app, {"algo": "fedbuff-wait"}, 7),
     "interrupted-plus": partial(ready_app, PLUS, 9),
+    "adaptive-plus": partial(ready_app, {"algo": "asyncdrop-plus"}),
+    "interrupted-adaptive-plus": partial(ready_app, {"algo": "asyncdrop-plus"}, 9),
     "workers": partial(ready_app, {"jitter": 0.4}, workers=2),
 }

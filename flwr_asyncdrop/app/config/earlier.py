@@ -8,8 +8,9 @@ from flwr_asyncdrop.app.config.run_config import RunConfig
 def earlier_values(config: RunConfig) -> dict[str, Value]:
     """Return the values of keys that a run of this algorithm may be too old to have.
 
-    They are the defaults of today, but for `waits`: up to version 0.2.0 the devices of
-    asyncdrop-plus did not wait.
+    They are the defaults of today, but for asyncdrop-plus: up to version 0.2.0 its
+    devices did not wait, and its memory did not adapt.
     """
     plus = isinstance(config.algorithm, AsyncDropPlus)
-    return {**RunConfig().settings, **({"waits": False} if plus else {})}
+    earlier = {"waits": False, "adaptive-memory": False} if plus else {}
+    return {**RunConfig().settings, **earlier}

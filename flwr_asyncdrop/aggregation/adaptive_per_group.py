@@ -1,0 +1,168 @@
+"""AdaptivePerGroup: speed groups count as far as their changes differ."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from flwr_asyncdrop.aggregation.aggregator import Update
+from flwr_asyncdrop.aggregation.changes import Change, is_weight
+from flwr_asyncdrop.aggregation.combining import Combiner
+from flwr_asyncdrop.aggregation.latest_per_group import LatestPerGroup
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
+from flwr_asyncdrop.submodel import State, add_, extract
+
+FULLY_BALANCED: Final = 0.25
+"""The intraclass correlation from which on all groups are heard alike."""
+_MAX_WEIGHT: Final = 4.0
+"""Of a group that is seldom heard."""
+_ARRIVALS: Final = 8.0
+"""Updates of a group in the window in which arrivals are counted, on average."""
+_UPDATES: Final = 2
+"""Updates of a group in the window in which the correlation is measured."""
+
+
+@dataclass
+class _Measured:
+    correlation: float = FULLY_BALANCED
+    """Its exponential mean; no less than -1, and no more than 1."""
+    arrivals: dict[int, float] = field(default_factory=dict)
+    """Of each group, in a window that forgets exponentially."""
+    fresh: list[tuple[int, Change, float]] = field(default_factory=list)
+    """Groups, changes and `Update.lr_factor` of the updates since the last step."""
+    mean: State = field(default_factory=dict)
+    """What the memory asked for at the last step."""
+    lr_factor: float = 1.0
+    """The smallest one, at that step."""
+
+
+class AdaptivePerGroup(LatestPerGroup):
+    """Step every K updates; speed groups are balanced as far as their changes differ.
+
+    Where data follow the speed of devices, the changes of speed groups differ, and all
+    groups should be heard alike, although fast ones send more. Where data do not, that
+    costs: rare changes that count more are noise, and remembered ones are old. So the
+    server measures which it is. The intraclass correlation of changes, the share of
+    their variance that is between groups, is the exponential mean over the latest 2 G
+    updates of
+
+    ``rho = G / (G - 1) <Delta, m_g (Delta_g - M)> / |Delta|^2``
+
+    with the change ``Delta`` of an update, the one ``Delta_g`` that its group has sent
+    before, its mask ``m_g``, and the mean ``M`` of the memory of G groups. What all
+    groups have in common cancels out, and so does noise. With ``rho`` cut to [0, 1]
+    the server steps by ``W <- W + lr ((1 - rho) F + rho M)``: the remembered changes
+    count as far as they foretell, as in the best linear prediction from them. ``F`` is
+    the mean of the K fresh changes,
+
+    ``F = sum_i b_i s_i m_i Delta_i / max(sum_i m_i, 1)``
+    ``b_i = 1 + min(1, 4 rho) (1 / (G p_g) - 1)``
+
+    with the share ``p_g`` of the updates that come from its group: with the inverse of
+    it, F has the same expectation as if all groups sent as often (Horvitz and Thompson,
+    1952). ``1 / (G p_g)`` is 4 at the most; ``s_i`` is that of `LatestPerGroup`. It
+    starts with ``rho`` = 1/4.
+
+    Parameters
+    ----------
+    size : int
+        ``K``, at least 1: updates from one step to the next.
+    combine_fresh : callable
+        Makes one change of K.
+    **options
+        Of `LatestPerGroup`.
+    """
+
+    def __init__(self, size: int, *, combine_fresh: Combiner, **options: Any) -> None:
+        super().__init__(size, **options)
+        # The fresh changes may be no longer in the memory, and there is its mean.
+        self.collects += size + 1
+        self._combine_fresh = combine_fresh
+        self._measured = _Measured()
+
+    @property
+    def correlation(self) -> float:
+        """The intraclass correlation of changes, in [0, 1]."""
+        return max(self._measured.correlation, 0.0)
+
+    def state_dict(self) -> StateDict:
+        """Return what is remembered, and what was measured."""
+        return {"latest": super().state_dict(), "measured": to_plain(self._measured)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore both."""
+        super().load_state_dict(state["latest"])
+        self._measured = from_plain(_Measured, state["measured"])
+
+    def _remember(self, state: State, update: Update, change: Change) -> None:
+        measured, group = self._measured, self.group_of(update)
+        groups = self.groups_of(update)
+        for each in range(groups):
+            count = measured.arrivals.get(each, _ARRIVALS)
+            count *= 1 - 1 / (_ARRIVALS * groups)
+            measured.arrivals[each] = count + (each == group)
+        found = self._correlation(state, update, change)
+        if found is not None:
+            new = 1 / (_UPDATES * groups)
+            measured.correlation += new * (found - measured.correlation)
+        measured.fresh.append((group, change, update.lr_factor))
+        super()._remember(state, update, change)
+
+    def _correlation(
+        self, state: State, update: Update, change: Change
+    ) -> float | None:
+        """Return what one update says of the correlation; None if it says nothing."""
+        measured, latest = self._measured, self._latest.changes
+        if self.group_of(update) not in latest or len(latest) == 1 or not measured.mean:
+            return None
+        last, lr_factor = latest[self.group_of(update)]
+        share = last.weight * (measured.lr_factor / lr_factor)
+        shared = squared = 0.0
+        for name, delta in change.delta.items():
+            if not is_weight(name, state[name]):
+                continue
+            dims = last.indices.get(name, {})
+            own = last.delta[name].to(state[name].device)
+            mean = _part(measured.mean[name], dims)
+            differs = torch.zeros_like(state[name])
+            add_(differs, own * share - mean, dims)
+            here = delta.to(differs.device)
+            shared += _inner(here, _part(differs, change.indices.get(name, {})))
+            squared += _inner(here, here)
+        if squared == 0:
+            return None
+        # The change and the memory are of other learning rates.
+        scale = update.lr_factor / measured.lr_factor
+        scale *= len(latest) / (len(latest) - 1)
+        return min(max(scale * shared / squared, -1.0), 1.0)
+
+    def _combined(self, state: State) -> State:
+        measured, correlation = self._measured, self.correlation
+        balance = min(correlation / FULLY_BALANCED, 1.0)
+        fresh = []
+        for group, change, lr_factor in measured.fresh:
+            rarity = min(_ARRIVALS / measured.arrivals[group], _MAX_WEIGHT)
+            shrunk = self._shrunk(change, lr_factor)
+            weight = shrunk.weight * (1 + balance * (rarity - 1))
+            fresh.append(replace(shrunk, weight=weight))
+        measured.fresh = []
+        measured.mean = super()._combined(state)
+        measured.lr_factor = self._latest.lr_factor
+        combined = self._combine_fresh(state, fresh)
+        for name, tensor in combined.items():
+            if is_weight(name, tensor):
+                combined[name] = tensor.lerp(measured.mean[name], correlation)
+        return combined
+
+
+def _part(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+    return extract({"": tensor}, {"": dict(dims)})[""] if dims else tensor
+
+
+def _inner(one: Tensor, other: Tensor) -> float:
+    """Return the real part of the inner product of two tensors."""
+    if one.is_complex():
+        one, other = torch.view_as_real(one), torch.view_as_real(other)
+    return float((one.double() * other.double()).sum())

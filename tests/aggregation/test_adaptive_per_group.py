@@ -1,0 +1,303 @@
+"""AdaptivePerGroup: by hand, against a reference without shared code, its limits."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_asyncdrop.aggregation import (
+    AdaptivePerGroup,
+    LatestPerGroup,
+    Update,
+    mean_change,
+)
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError
+from tests.nightly import examples
+
+MEAN = partial(mean_change, normaliser="counts")
+
+
+def adaptive(size, **options):
+    return AdaptivePerGroup(size, combine_fresh=MEAN, **options)
+
+
+def one(values):
+    return {"w": torch.tensor(values, dtype=torch.float64)}
+
+
+def update(change, rank=0, num_ranks=2, kept=None, lr_factor=1.0, discount=1.0):
+    base = [1.0] * len(change)
+    local = [1.0 + each for each in change]
+    indices = {} if kept is None else {"w": {0: torch.tensor(kept)}}
+    return Update(
+        one(local),
+        indices,
+        staleness=0,
+        num_examples=1,
+        base=one(base),
+        rank=rank,
+        num_ranks=num_ranks,
+        lr_factor=lr_factor,
+        discount=discount,
+    )
+
+
+def feed(aggregator, state, *updates):
+    return [aggregator.merge(state, each) for each in updates]
+
+
+class TestByHand:
+    def test_the_first_step_is_a_quarter_memory(self):
+        """Group 0 has 8.5 of 16 arrivals: 3/4 * 8/8.5 * 8 + 1/4 * 8."""
+        state = one([0.0])
+        assert feed(adaptive(1), state, update([8.0])) == [True]
+        assert state["w"].item() == pytest.approx(0.75 * 64 / 8.5 + 2)
+
+    def test_two_groups_that_pull_apart(self):
+        """The 2nd: M = (4 - 4) / 2. The 3rd: 2 <4, 4 - 0> / 16 = 2, cut to 1.
+
+        So the correlation is 1/4 + 1/4 * 3/4 = 7/16. Arrivals of group 0 are 8.5,
+        7.97 and 8.47, and the balance is full.
+        """
+        state, memory = one([0.0]), adaptive(1)
+        feed(memory, state, update([4.0], rank=0), update([-4.0], rank=1))
+        assert memory.correlation == 0.25
+        before = state["w"].item()
+        feed(memory, state, update([4.0], rank=0))
+        assert memory.correlation == pytest.approx(7 / 16)
+        arrivals = (8.5 * 15 / 16) * 15 / 16 + 1
+        assert state["w"].item() - before == pytest.approx(9 / 16 * 4 * 8 / arrivals)
+
+    def test_the_larger_of_two_steps_of_the_learning_rate_says_as_much(self):
+        """A tenth of the rate, a tenth of the change: the same correlation."""
+        found = []
+        for factor in (1.0, 0.1):
+            memory, state = adaptive(1), one([0.0, 0.0])
+            feed(memory, state, update([4.0, 1.0], rank=0))
+            feed(memory, state, update([-4.0, 1.0], rank=1))
+            small = update([2.0 * factor, -8.0 * factor], lr_factor=factor)
+            feed(memory, state, small)
+            found.append(memory.correlation)
+        assert found[0] == pytest.approx(found[1])
+        assert found[0] < 0.25
+
+    def test_running_statistics_and_counters_are_those_of_the_fresh(self):
+        state = {
+            "bn.running_mean": torch.zeros(1),
+            "bn.num_batches_tracked": torch.tensor(0),
+        }
+
+        def sent(mean, count, rank):
+            arrays = {
+                "bn.running_mean": torch.tensor([mean]),
+                "bn.num_batches_tracked": torch.tensor(count),
+            }
+            return Update(
+                arrays,
+                {},
+                staleness=0,
+                num_examples=1,
+                base=state,
+                rank=rank,
+                num_ranks=2,
+            )
+
+        memory = adaptive(1)
+        feed(memory, state, sent(3.0, 5, 0), sent(5.0, 2, 1))
+        assert state["bn.running_mean"].item() == 5.0
+        assert state["bn.num_batches_tracked"].item() == 5
+
+
+class Reference:
+    """The equations again, in NumPy, on whole vectors with masks."""
+
+    def __init__(self, size, num_groups, length, server_lr):
+        self.size, self.num_groups, self.lr = size, num_groups, server_lr
+        self.w = np.zeros(length)
+        self.rho, self.counts = 0.25, np.full(num_groups, 8.0)
+        self.memory, self.fresh, self.mean = {}, [], None
+        self.least, self.least_then = 1.0, 1.0
+
+    def merge(self, change, mask, group, lr_factor, discount):
+        groups = self.num_groups
+        self.counts *= 1 - 1 / (8 * groups)
+        self.counts[group] += 1
+        if group in self.memory and len(self.memory) > 1 and self.mean is not None:
+            last, there, factor, weight = self.memory[group]
+            own = last * weight * self.least_then / factor
+            scaled = change * mask / lr_factor * self.least_then
+            inner = np.sum(scaled * there * (own - self.mean))
+            number = len(self.memory)
+            if np.any(scaled):
+                found = number / (number - 1) * inner / np.sum(scaled**2)
+                self.rho += (np.clip(found, -1, 1) - self.rho) / (2 * groups)
+        self.memory[group] = change * mask, mask, lr_factor, discount
+        self.fresh.append((change * mask, mask, lr_factor, discount, group))
+        self.least = min(self.least, lr_factor)
+        if len(self.fresh) == self.size:
+            self.step()
+
+    def step(self):
+        rho = max(self.rho, 0)
+        total, number = np.zeros_like(self.w), np.zeros_like(self.w)
+        for change, mask, factor, weight, group in self.fresh:
+            rare = min(8 / self.counts[group], 4)
+            balanced = 1 + min(1, 4 * rho) * (rare - 1)
+            total += balanced * weight * self.least / factor * change
+            number += mask
+        fresh = total / np.maximum(number, 1)
+        total, number = np.zeros_like(self.w), np.zeros_like(self.w)
+        for change, mask, factor, weight in self.memory.values():
+            total += weight * self.least / factor * change
+            number += mask
+        self.mean, self.least_then = total / np.maximum(number, 1), self.least
+        self.w += self.lr * ((1 - rho) * fresh + rho * self.mean)
+        self.fresh = []
+
+
+LENGTH = 5
+UPDATES = st.lists(
+    st.tuples(
+        st.lists(
+            st.integers(-16, 16).map(lambda n: n / 8),
+            min_size=LENGTH,
+            max_size=LENGTH,
+        ),
+        st.sets(st.integers(0, LENGTH - 1), min_size=1),
+        st.integers(0, 5),
+        st.sampled_from([1.0, 0.5]),
+    ),
+    max_size=24,
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(updates=UPDATES, size=st.integers(1, 3), groups=st.sampled_from([1, 2, 3, 6]))
+def test_any_updates_give_what_the_equations_give(updates, size, groups):
+    state, reference = one([0.0] * LENGTH), Reference(size, groups, LENGTH, 0.5)
+    memory = adaptive(size, num_groups=groups, server_lr=0.5)
+    for number, (change, kept, rank, discount) in enumerate(updates):
+        lr_factor = 1.0 if number < 12 else 0.1
+        mask = np.isin(np.arange(LENGTH), list(kept)).astype(float)
+        part = [change[each] for each in sorted(kept)]
+        sent = update(part, rank, 6, sorted(kept), lr_factor, discount)
+        memory.merge(state, sent)
+        reference.merge(np.array(change), mask, rank * groups // 6, lr_factor, discount)
+        assert memory.correlation == pytest.approx(max(reference.rho, 0), abs=1e-6)
+        assert np.allclose(state["w"].numpy(), reference.w)
+
+
+def run_of(between, within, *, groups=8, length=400, steps=100, seed=0):
+    """Return the memory after updates of known components of variance."""
+    torch.manual_seed(seed)
+    common = torch.randn(length, dtype=torch.float64)
+    centres = between**0.5 * torch.randn(groups, length, dtype=torch.float64)
+    memory, state = adaptive(4, num_groups=groups), one([0.0] * length)
+    for number in range(4 * steps):
+        rank = number * 5 % groups
+        noise = within**0.5 * torch.randn(length, dtype=torch.float64)
+        change = common + centres[rank] + noise
+        memory.merge(state, update(change.tolist(), rank, groups))
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("between", "within"), [(0.0, 4.0), (1.0, 3.0), (4.0, 4.0), (6.0, 1.0)]
+)
+def test_it_finds_the_share_of_variance_that_is_between_groups(between, within):
+    """What all have in common is part of the whole, and not of what is between."""
+    expected = between / (1.0 + between + within)
+    assert run_of(between, within).correlation == pytest.approx(expected, abs=0.08)
+
+
+def test_groups_that_always_pull_apart_are_all_heard_alike():
+    """Then the step is that of `LatestPerGroup`, however often each one sends."""
+    memory, latest = adaptive(2), LatestPerGroup(2)
+    states = [one([0.0]), one([0.0])]
+    for number in range(400):
+        rank = int(number % 4 == 3)
+        for aggregator, state in zip((memory, latest), states, strict=True):
+            aggregator.merge(state, update([1.0 - 2 * rank], rank))
+    assert memory.correlation == pytest.approx(1.0)
+    moved = [state["w"].item() for state in states]
+    assert moved[0] == pytest.approx(moved[1], abs=0.5)
+
+
+@pytest.mark.parametrize(("correlation", "drift"), [(0.0, 1 / 2), (0.25, 1 / 20)])
+def test_a_group_that_is_heard_seldom_counts_about_as_much(correlation, drift):
+    """Three of four updates ask for +1, and one of a rare group for -1."""
+
+    class Fixed(AdaptivePerGroup):
+        pass
+
+    Fixed.correlation = correlation
+    memory, state = Fixed(4, combine_fresh=MEAN), one([0.0])
+    for number in range(400):
+        rank = int(number % 4 == 3)
+        memory.merge(state, update([1.0 - 2 * rank], rank))
+        if number == 199:
+            settled = state["w"].item()
+    assert state["w"].item() - settled == pytest.approx(50 * drift, abs=0.8)
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_run_that_is_saved_anywhere_goes_on_alike(cut):
+    torch.manual_seed(cut)
+    updates = [
+        update(torch.randn(3).tolist(), n * 3 % 4, 4, lr_factor=1.0 if n < 6 else 0.1)
+        for n in range(14)
+    ]
+    straight, state = adaptive(3, momentum=0.5), one([0.0] * 3)
+    feed(straight, state, *updates)
+    first, resumed = adaptive(3, momentum=0.5), one([0.0] * 3)
+    feed(first, resumed, *updates[:cut])
+    saved = first.state_dict()
+    feed(first, one([0.0] * 3), *updates[cut:])  # what was saved does not change
+    second = adaptive(3, momentum=0.5)
+    second.load_state_dict(saved)
+    feed(second, resumed, *updates[cut:])
+    assert torch.equal(state["w"], resumed["w"])
+
+
+def test_changes_of_nothing_say_nothing():
+    memory, state = adaptive(1), one([0.0])
+    feed(memory, state, *(update([0.0], n % 2) for n in range(6)))
+    assert memory.correlation == 0.25
+    assert state["w"].item() == 0.0
+
+
+def test_one_liar_moves_the_correlation_by_no_more_than_one_update_may():
+    memory, state = adaptive(1), one([0.0])
+    feed(memory, state, update([1.0], rank=0), update([1e9], rank=1))
+    feed(memory, state, update([-1e-9], rank=1))
+    assert memory.correlation == 0.0
+    assert memory._measured.correlation == pytest.approx(0.25 - 1.25 / 4)
+
+
+def test_complex_and_half_precision():
+    for dtype in (torch.complex64, torch.float16, torch.bfloat16):
+        memory, state = adaptive(1), {"w": torch.zeros(2, dtype=dtype)}
+        for n in range(4):
+            sent = {"w": torch.full((2,), 1.0 - n % 2, dtype=dtype)}
+            base = {"w": torch.zeros(2, dtype=dtype)}
+            memory.merge(
+                state,
+                Update(sent, {}, 0, 1, base=base, rank=n % 2, num_ranks=2),
+            )
+        assert state["w"].isfinite().all()
+        assert state["w"].abs().sum() > 0
+
+
+def test_an_update_of_another_shape_changes_nothing():
+    state, memory = one([2.0]), adaptive(1)
+    with pytest.raises(ShapeError, match="w has"):
+        memory.merge(state, update([1.0, 2.0]))
+    assert memory._measured.arrivals == {}
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="buffer_size=0"):
+        adaptive(0)
