@@ -138,7 +138,7 @@ class AdaptivePerGroup(LatestPerGroup):
         scale *= len(latest) / (len(latest) - 1)
         return min(max(scale * shared / squared, -1.0), 1.0)
 
-    def _combined(self, state: State) -> State:
+    def _take(self, state: State) -> State:
         measured, correlation = self._measured, self.correlation
         balance = min(correlation / FULLY_BALANCED, 1.0)
         fresh = []
@@ -148,7 +148,7 @@ class AdaptivePerGroup(LatestPerGroup):
             weight = shrunk.weight * (1 + balance * (rarity - 1))
             fresh.append(replace(shrunk, weight=weight))
         measured.fresh = []
-        measured.mean = super()._combined(state)
+        measured.mean = super()._take(state)
         measured.lr_factor = self._latest.lr_factor
         combined = self._combine_fresh(state, fresh)
         for name, tensor in combined.items():

@@ -91,7 +91,7 @@ class LatestPerGroup(Aggregator):
         latest = self._latest
         if not latest.collected:
             return False
-        self._server_step.take_(state, self._combined(state), latest.velocity)
+        self._server_step.take_(state, self._take(state), latest.velocity)
         latest.collected = 0
         return True
 
@@ -116,8 +116,8 @@ class LatestPerGroup(Aggregator):
         """Take in the change of an update; `state` is only read."""
         self._latest.changes[self.group_of(update)] = change, update.lr_factor
 
-    def _combined(self, state: State) -> State:
-        """Return the change of the next step."""
+    def _take(self, state: State) -> State:
+        """Return the change of the step that is due."""
         latest = sorted(self._latest.changes.items())
         return self._combine(state, [self._shrunk(*found) for _, found in latest])
 
