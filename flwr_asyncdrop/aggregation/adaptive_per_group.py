@@ -126,11 +126,15 @@ class AdaptivePerGroup(LatestPerGroup):
             dims = last.indices.get(name, {})
             own = last.delta[name].to(state[name].device)
             mean = _part(measured.mean[name], dims)
-            differs = torch.zeros_like(state[name])
-            add_(differs, own * share - mean, dims)
-            here = delta.to(differs.device)
-            shared += _inner(here, _part(differs, change.indices.get(name, {})))
-            squared += _inner(here, here)
+            differs = own * share - mean
+            if dims:
+                full = torch.zeros_like(state[name])
+                add_(full, differs, dims)
+                differs = full
+            here = _flat(delta.to(differs.device))
+            there = _flat(_part(differs, change.indices.get(name, {})))
+            shared += float(here.dot(there))
+            squared += float(here.dot(here))
         if squared == 0:
             return None
         # The change and the memory are of other learning rates.
@@ -161,8 +165,8 @@ def _part(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
     return extract({"": tensor}, {"": dict(dims)})[""] if dims else tensor
 
 
-def _inner(one: Tensor, other: Tensor) -> float:
-    """Return the real part of the inner product of two tensors."""
-    if one.is_complex():
-        one, other = torch.view_as_real(one), torch.view_as_real(other)
-    return float((one.double() * other.double()).sum())
+def _flat(tensor: Tensor) -> Tensor:
+    """Return a vector whose inner products are those of the tensor's real parts."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor.flatten().double()
