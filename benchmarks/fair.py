@@ -17,6 +17,8 @@ from pathlib import Path
 from flwr_asyncdrop.cli.main import main as asyncdrop
 
 BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
+_TIE = "0.005"
+"""A standard error, or less: tests have 1,000 to 4,000 samples."""
 _ALGOS = (
     "fedavg,fedbuff,fedbuff-wait,hetero-asyncdrop,asyncdrop-plus,"
     "baselines.memories:Ringleader"
@@ -98,7 +100,7 @@ def commands(name: str, out: Path, flags: Sequence[str]) -> tuple[list[str], lis
     )
     search = [word for each in searched for word in ("--search", each)]
     choice = out / f"tune-{tuned_on}"
-    tune = ["tune", *_run(tuned_on, flags), *search, "--rungs", "1"]
+    tune = ["tune", *_run(tuned_on, flags), *search, "--rungs", "1", "--tie", _TIE]
     measured = ["--seeds", "0-4", "--tuned", str(choice / "tuned.json")]
     compare = ["compare", *_run(name, flags), *measured]
     return [*tune, "--out", str(choice)], [*compare, "--out", str(out / name)]

@@ -31,17 +31,24 @@ class Rung:
 class Result:
     """A candidate and how good its runs were, one number a seed; None if one failed.
 
-    Numbers are the larger the better.
+    Numbers are the larger the better. `means` says how good they were all the time, if
+    that was asked for.
     """
 
     values: Values
     finals: tuple[float | None, ...]
+    means: tuple[float, ...] = ()
 
     @property
     def score(self) -> float:
         """The mean; minus infinity if a run failed, or has no number."""
         numbers = [-math.inf if n is None or math.isnan(n) else n for n in self.finals]
         return sum(numbers) / len(numbers)
+
+    @property
+    def mean(self) -> float:
+        """How good it was all the time; minus infinity if nobody asked."""
+        return sum(self.means) / len(self.means) if self.means else -math.inf
 
 
 def rungs(candidates: int, eta: int, count: int, last: int = 1) -> list[Rung]:
@@ -72,10 +79,17 @@ def candidates(search: Mapping[str, Sequence[Value]], most: int) -> list[Values]
 def best(results: Sequence[Result], count: int) -> list[Result]:
     """Return the best of some results, best first; the earlier one of equals.
 
-    Those of which a run failed are never among them.
+    Those with `means` come first, by these. Those of which a run failed are never among
+    them.
     """
     sound = [result for result in results if result.score > -math.inf]
-    return sorted(sound, key=lambda result: -result.score)[:count]
+    return sorted(sound, key=lambda result: (-result.mean, -result.score))[:count]
+
+
+def tied(results: Sequence[Result], margin: float) -> list[bool]:
+    """Return which of some results are within a margin of the best one."""
+    top = max(result.score for result in results)
+    return [result.score >= top - margin for result in results]
 
 
 def at_edge(chosen: Values, search: Mapping[str, Sequence[Value]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from flwr_asyncdrop.cli.halving import (
     best,
     candidates,
     rungs,
+    tied,
 )
 from flwr_asyncdrop.cli.presets import Preset
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
@@ -28,6 +29,7 @@ from flwr_asyncdrop.cli.variants import (
     variant_of,
 )
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.report.runlog import Curve
 
 
 class Measure(Protocol):
@@ -59,7 +61,12 @@ class FinalMetric:
 
     def scores(self, runs: Sequence[RunSpec]) -> list[float | None]:
         """Return the last values."""
-        return [_final(run) for run in runs]
+        return [
+            None
+            if curve is None or curve.diverged
+            else curve.metric.goodness(curve.final.value)
+            for curve in map(_curve, runs)
+        ]
 
 
 FINAL_METRIC = FinalMetric()
@@ -89,6 +96,9 @@ class Terms:
         How long runs are, and how good they were.
     last : int
         Of `rungs`.
+    tie : float
+        Candidates of the last rung that are within so much of the best one are as good
+        as it. The best of them over the whole time of its runs wins. 0 for no ties.
     """
 
     preset: Preset
@@ -101,6 +111,7 @@ class Terms:
     devices: int
     measure: Measure = FINAL_METRIC
     last: int = 1
+    tie: float = 0.0
 
 
 class Lane:
@@ -170,6 +181,19 @@ class Lane:
         # As in the grid: of equals the first one wins.
         self._left = [each for each in self._candidates if each in ahead]
 
+    def break_ties(self, runs: Sequence[Sequence[RunSpec]]) -> None:
+        """Look at all of the runs of those that ended the last rung as the best did.
+
+        There is a sequence of `runs` for each candidate of that rung.
+        """
+        found = self.results[-1]
+        equals = tied(found, self._terms.tie)
+        if sum(equals) > 1:
+            self.results[-1] = [
+                replace(each, means=_means(own)) if equal else each
+                for each, own, equal in zip(found, runs, equals, strict=True)
+            ]
+
     @property
     def candidates(self) -> list[Values]:
         """All that it began with."""
@@ -209,7 +233,7 @@ class Lane:
         return {
             "search": self.search,
             "rungs": [
-                {**self.length(rung.division), "candidates": [vars(r) for r in found]}
+                {**self.length(rung.division), "candidates": [_plain(r) for r in found]}
                 for rung, found in ran
             ],
         }
@@ -239,6 +263,8 @@ def race(
         for lane, own in runs.items():
             try:
                 lane.settle([[scores[run.folder] for run in each] for each in own])
+                if terms.tie and number == terms.rungs:
+                    lane.break_ties(own)
             except RunError as error:
                 if lose is None or len(lanes) == 1:
                     raise
@@ -263,9 +289,19 @@ def lanes_of(names: Sequence[str], terms: Terms) -> list[Lane]:
     return lanes
 
 
-def _final(run: RunSpec) -> float | None:
-    """Return how a run ended, the larger the better; None if it failed or diverged."""
+def _plain(result: Result) -> dict[str, Any]:
+    """Return what a file keeps of a result."""
+    means = {"means": result.means} if result.means else {}
+    return {"values": result.values, "finals": result.finals, **means}
+
+
+def _means(runs: Sequence[RunSpec]) -> tuple[float, ...]:
+    """Return how good runs that have ended were on average, the larger the better."""
+    curves = filter(None, map(_curve, runs))
+    return tuple(curve.metric.goodness(curve.mean) for curve in curves)
+
+
+def _curve(run: RunSpec) -> Curve | None:
+    """Return the metric of a run over time; None if it failed."""
     log = RunFolder(run.folder).log if is_complete(run) else None
-    if log is None or log.curve is None or log.curve.diverged:
-        return None
-    return log.curve.metric.goodness(log.curve.final.value)
+    return None if log is None else log.curve

@@ -18,6 +18,7 @@ from flwr_asyncdrop.cli.flags import (
     between,
     folder,
     given,
+    positive,
     seeds,
     some_names,
     values,
@@ -94,6 +95,15 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         metavar="INT,...",
         help="seeds to tune with, which a comparison must not use (default: 1000)",
     )
+    parser.add_argument(
+        "--tie",
+        type=positive,
+        default=0.0,
+        metavar="FLOAT",
+        help="whole runs that end within so much of the best one's metric count as "
+        "good as it, and the best of them on average over its time wins, e.g. 0.005 "
+        "for half a point of accuracy (default: no ties)",
+    )
     add_jobs(parser)
     parser.add_argument(
         "--out", type=folder, required=True, metavar="DIR", help="folder of all runs"
@@ -115,6 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.eta,
         arguments.seeds,
         arguments.devices,
+        tie=arguments.tie,
     )
     _check_lengths(terms)
     lanes = lanes_of(arguments.algos, terms)
@@ -138,6 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
             "given": terms.explicit,
             "seeds": arguments.seeds,
             "eta": arguments.eta,
+            "tie": arguments.tie,
             "algorithms": {lane.label: lane.report() for lane in lanes},
             "chosen": {lane.label: lane.winner.values for lane in lanes},
         }

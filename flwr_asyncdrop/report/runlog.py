@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -99,6 +100,24 @@ class Curve:
     def best(self) -> Point:
         """The first of the best points."""
         return max(self.points, key=lambda point: self.metric.goodness(point.value))
+
+    @property
+    def mean(self) -> float:
+        """The mean over the time from the first point to the last.
+
+        Between two points the metric moves on a straight line. A single point is it.
+        """
+        duration = self.final.time - self.points[0].time
+        if duration <= 0:
+            return self.final.value
+        return (
+            sum(
+                (b.time - a.time) * (a.value + b.value)
+                for a, b in pairwise(self.points)
+            )
+            / 2
+            / duration
+        )
 
     @property
     def counts_energy(self) -> bool:

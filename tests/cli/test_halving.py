@@ -1,6 +1,7 @@
 """Successive halving by hand: who runs for how long, who goes on, who wins."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from flwr_asyncdrop.cli.halving import (
     best,
     candidates,
     rungs,
+    tied,
 )
 from flwr_asyncdrop.cli.race import FinalMetric
 
@@ -73,6 +75,27 @@ def result(*finals, lr=0.1):
 def test_the_mean_over_seeds_decides_and_the_first_of_equals():
     results = [result(0.5, 0.7), result(0.7, 0.5), result(0.9, 0.2), result(0.61, 0.6)]
     assert best(results, 2) == [results[3], results[0]]
+
+
+def test_of_those_that_tie_the_best_mean_over_the_run_decides():
+    ends, soon = result(0.70, lr=0.1), result(0.695, lr=0.2)
+    late, low = result(0.698, lr=0.3), result(0.6, lr=0.4)
+    results = [low, ends, soon, late]
+    assert tied(results, 0.006) == [False, True, True, True]
+    assert tied(results, 0.003) == [False, True, False, True]
+    asked = [
+        low,
+        replace(ends, means=(0.5, 0.5)),
+        replace(soon, means=(0.5, 0.7)),
+        replace(late, means=(0.4, 0.4)),
+    ]
+    assert [each.values["lr"] for each in best(asked, 4)] == [0.2, 0.1, 0.3, 0.4]
+
+
+def test_one_that_failed_does_not_tie():
+    assert tied([result(None), result(0.5)], math.inf) == [True, True]
+    assert tied([result(None), result(0.5)], 9.0) == [False, True]
+    assert tied([result(-0.5), result(-0.49)], 0.02) == [True, True]
 
 
 def test_one_that_failed_or_has_no_number_is_never_chosen():

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from flwr_asyncdrop.cli.main import main
@@ -10,6 +11,7 @@ from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.report.runlog import Curve, Metric, Point
 
 SMALL = [
     *("--model=mlp", "--num-rounds=4", "--local-steps=2", "--in-flight=3"),
@@ -86,6 +88,35 @@ class Scored(FinalMetric):
 
     def scores(self, runs):
         return [self.by_name[run.config.algo] for run in runs]
+
+
+def test_of_runs_that_end_alike_the_one_wins_that_was_good_the_sooner(
+    tmp_path, monkeypatch
+):
+    rules = terms(search={"lr": [0.1, 0.2, 0.3]}, rungs=1, seeds=[7], tie=0.005)
+    (lane,) = lanes_of(["fedbuff"], rules)
+    runs = lane.runs(tmp_path)
+    values = {  # after 0, 50 and 150 s
+        0.1: (0.1, 0.3, 0.7),
+        0.2: (0.1, 0.5, 0.696),
+        0.3: (0.1, 0.6, 0.69),
+    }
+
+    def curve(run):
+        own = zip(values[run.settings["lr"]], (0, 50, 150), strict=True)
+        points = tuple(Point(value, time, 0, 0) for value, time in own)
+        return Curve(Metric("accuracy"), "server", points)
+
+    monkeypatch.setattr("flwr_asyncdrop.cli.race._curve", curve)
+    lane.settle([[0.7], [0.696], [0.69]])
+    assert lane.winner.values == {"lr": 0.1}
+    lane.break_ties(runs)
+    assert lane.winner.values == {"lr": 0.2}
+    (rung,) = lane.report()["rungs"]
+    first, second, third = rung["candidates"]
+    assert first["means"] == pytest.approx(((50 * 0.2 + 100 * 0.5) / 150,))
+    assert second["means"] == pytest.approx(((50 * 0.3 + 100 * 0.598) / 150,))
+    assert "means" not in third
 
 
 def test_an_algorithm_of_which_all_fail_ends_the_race(tmp_path):
@@ -195,6 +226,31 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
     config = first["config"]
     for key, value in content["chosen"]["fedbuff"].items():
         assert config[key] == value
+
+
+def test_ties_of_a_race_are_in_its_file(tmp_path):
+    out = tmp_path / "tune"
+    command = ["tune", *SMALL, "--search=lr=0.0001,0.03,0.05", "--algos=fedbuff"]
+    assert main([*command, "--rungs=1", "--tie=0.1", f"--out={out}"]) == 0
+    content = json.loads((out / "tuned.json").read_text())
+    assert content["tie"] == 0.1
+    means = {}
+    for each in content["algorithms"]["fedbuff"]["rungs"][0]["candidates"]:
+        lr = each["values"]["lr"]
+        folder = out / "rung-1" / f"fedbuff,lr={lr}" / "seed-1000"
+        curve = [
+            (event["time"], event["metrics"]["accuracy"])
+            for event in read_history(folder / "history.jsonl")
+            if event["event"] == "evaluation"
+        ]
+        times, values = zip(*curve, strict=True)
+        assert each["finals"] == [values[-1]]
+        if lr > 0.001:
+            means[lr] = np.trapezoid(values, times) / times[-1]
+            assert each["means"] == pytest.approx([means[lr]])
+        else:
+            assert "means" not in each
+    assert content["chosen"]["fedbuff"]["lr"] == max(means, key=means.get)
 
 
 def test_a_lane_without_anything_to_search_has_one_candidate(tmp_path):
