@@ -18,7 +18,7 @@ from flwr_asyncdrop.cli.main import main as asyncdrop
 
 BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
 _TIE = "0.005"
-"""A standard error, or less: tests have 1,000 to 4,000 samples."""
+"""Half a point: about a standard error, as tests have 4,000 samples."""
 _ALGOS = (
     "fedavg,fedbuff,fedbuff-wait,hetero-asyncdrop,asyncdrop-plus,"
     "baselines.memories:Ringleader"

@@ -110,14 +110,11 @@ class Curve:
         duration = self.final.time - self.points[0].time
         if duration <= 0:
             return self.final.value
-        return (
-            sum(
-                (b.time - a.time) * (a.value + b.value)
-                for a, b in pairwise(self.points)
-            )
-            / 2
-            / duration
-        )
+        areas = [
+            (after.time - before.time) * (before.value + after.value) / 2
+            for before, after in pairwise(self.points)
+        ]
+        return sum(areas) / duration
 
     @property
     def counts_energy(self) -> bool:
