@@ -1,5 +1,6 @@
 """The base class of aggregators, which take one update at a time."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,6 +76,9 @@ class Aggregator(Stateless, ABC):
     waits_for : int
         Updates after which the global model changes, if devices that have delivered
         wait for that before they get a new task; 1 if nobody waits.
+    wait_limit : float
+        A device does not wait if the median device takes more than so many times as
+        long for a task as it does.
     updates_per_version : int
         Updates after which the global model changes, whoever waits.
     collects : int
@@ -83,6 +87,7 @@ class Aggregator(Stateless, ABC):
 
     needs_base: ClassVar[bool] = False
     waits_for: int = 1
+    wait_limit: float = math.inf
     updates_per_version: int = 1
     collects: int = 0
 

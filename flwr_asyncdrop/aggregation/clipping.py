@@ -43,6 +43,7 @@ class Clipped(Aggregator):
         more_than(0).check("clip_norm", norm)
         self.norm = norm
         self.waits_for = aggregator.waits_for
+        self.wait_limit = aggregator.wait_limit
         self.updates_per_version = aggregator.updates_per_version
         self.collects = aggregator.collects
         self._aggregator = aggregator

@@ -1,5 +1,6 @@
 """The algorithms whose server collects changes, then takes a step with them."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -165,9 +166,9 @@ class AsyncDropPlus(Collecting, Narrowed):
 
     Random masks drop more on slower devices (`GradedRate`), the server keeps the latest
     changes of all speed groups and measures what they are worth (`AdaptivePerGroup`),
-    devices wait for the step that their update is part of, the loss corrects the label
-    skew, and an average of the versions is served. Each of the five can be switched
-    off.
+    devices wait for the step that their update is part of, unless most others are much
+    slower, the loss corrects the label skew, and an average of the versions is served.
+    Each of the five can be switched off.
 
     Attributes
     ----------
@@ -182,6 +183,9 @@ class AsyncDropPlus(Collecting, Narrowed):
         and hears the groups alike as far; if not it steps with them alone
         (`LatestPerGroup`), as it does anyway with a robust `combine`, which needs the
         changes of many to judge by.
+    wait_limit : float
+        A device does not wait, but gets its next task at once, if the median device
+        takes more than so many times as long for a task; 0 for no limit.
     """
 
     name: ClassVar[str] = "asyncdrop-plus"
@@ -201,12 +205,23 @@ class AsyncDropPlus(Collecting, Narrowed):
     adaptive_memory: bool = parameter(
         True, "step with it only as far as the groups' changes are measured to differ"
     )
+    wait_limit: float = parameter(
+        8.0,
+        "a device does not wait if the median one takes more than so many times as "
+        "long; 0 = no limit",
+        at_least(0),
+    )
 
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `AdaptivePerGroup`, or one of those that it stands between.
 
         It is `LatestPerGroup` if the memory does not adapt, and `Buffered` without it.
         """
+        built = self._unlimited(in_flight)
+        built.wait_limit = self.wait_limit or math.inf
+        return built
+
+    def _unlimited(self, in_flight: int) -> Aggregator:
         size = self.size(in_flight)
         if not self.group_memory:
             return self.buffered(size, "counts", waits=self.waits)

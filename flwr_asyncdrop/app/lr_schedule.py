@@ -1,6 +1,8 @@
 """When the learning rate decays: at which update of the fastest devices, or when."""
 
+import math
 from collections.abc import Sequence
+from statistics import median
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.fleets import typical_fleet
@@ -24,6 +26,7 @@ def expected_schedule(config: RunConfig, costs: Sequence[TaskCost]) -> StepDecay
         costs,
         uniform=config.selection == "uniform",
         waits_for=aggregator.waits_for,
+        wait_limit=aggregator.wait_limit,
         deadline=config.deadline,
     )
     updates = config.num_rounds * config.in_flight * share
@@ -37,6 +40,7 @@ def fastest_share(
     *,
     uniform: bool = False,
     waits_for: int = 1,
+    wait_limit: float = math.inf,
     deadline: float = 0.0,
 ) -> float:
     """Return the expected share of a run's updates that the fastest rank does.
@@ -47,7 +51,8 @@ def fastest_share(
     rate at which its devices end theirs. If any idle device may be next (`uniform`),
     every device does equally many instead, in a fleet that is much larger than what is
     in flight. Where devices wait until `waits_for` updates are there, the fastest rank
-    has at most one among these. Lost tasks are no updates; they show after `deadline`
+    has at most one among these; it does not wait if the median device takes more than
+    `wait_limit` times as long. Lost tasks are no updates; they show after `deadline`
     times their expected duration, or with 0 as late as others end. Absences do not
     count: another device of the rank takes the place.
     """
@@ -56,6 +61,9 @@ def fastest_share(
         updates if uniform or not updates else updates / seconds
         for updates, seconds in ranks
     ]
+    durations = [profile.duration(costs[0]) for profile in profiles]
+    if median(durations) > wait_limit * durations[0]:
+        waits_for = 1
     return min(rates[0] / sum(rates), 1 / waits_for)
 
 

@@ -277,10 +277,16 @@ class Run:
             raise ReplyError("shape", str(error)) from error
         if changed:
             self._changed()
-        elif self.aggregator.waits_for > 1:
+        elif self._waits(order.device):
             state.waiting.append(order)
         state.updates += 1
         state.fastest_updates += order.rank == 0
+
+    def _waits(self, device: int) -> bool:
+        """Return whether a device that has delivered waits for the next step."""
+        if self.aggregator.waits_for == 1:
+            return False
+        return self.fleet.times_faster(device) <= self.aggregator.wait_limit
 
     def stop_waiting(self) -> bool:
         """Take a step without those that will not come, if all others wait for them.

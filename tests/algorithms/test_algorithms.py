@@ -1,5 +1,6 @@
 """What each algorithm is made of, and what its fields change."""
 
+import math
 from dataclasses import FrozenInstanceError, asdict, dataclass, fields, replace
 from functools import partial
 
@@ -103,6 +104,7 @@ OTHER = {
     "averaging": 0.5,
     "logit_adjustment": 0.5,
     "rate_spread": 0.1,
+    "wait_limit": 3.0,
 }
 """Other values of the hyperparameters that are no truths."""
 
@@ -164,6 +166,18 @@ class TestAsyncDropPlus:
     def test_without_waiting(self, memory):
         plus = AsyncDropPlus(waits=False, group_memory=memory)
         assert plus.aggregator(8).waits_for == 1
+
+    @pytest.mark.parametrize("adapts", [True, False])
+    @pytest.mark.parametrize("memory", [True, False])
+    def test_how_long_it_waits(self, memory, adapts):
+        def limit(**settings):
+            settings = {"group_memory": memory, "adaptive_memory": adapts, **settings}
+            return AsyncDropPlus(**settings).clipped_aggregator(8).wait_limit
+
+        assert limit() == limit(clip_norm=1.0) == 8.0
+        assert limit(wait_limit=3.0) == 3.0
+        assert limit(wait_limit=0.0) == math.inf
+        assert FedBuffWait().aggregator(8).wait_limit == math.inf
 
     def test_without_graded_rates(self):
         same = AsyncDropPlus(rate_spread=0.0).masks()

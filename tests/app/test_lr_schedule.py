@@ -45,6 +45,12 @@ def test_who_waits_for_the_others_does_as_many_as_they():
     assert share([1, 20, 30, 40], 4, waits_for=2) == 0.5
 
 
+def test_who_is_much_faster_than_the_median_does_not_wait():
+    seconds, alone = [1, 20, 30, 40], 1 / (1 + 1 / 20 + 1 / 30 + 1 / 40)
+    assert share(seconds, 4, waits_for=2, wait_limit=25.0) == 0.5
+    assert share(seconds, 4, waits_for=2, wait_limit=24.0) == pytest.approx(alone)
+
+
 def test_transfers_and_jitter_take_their_time_and_lost_tasks_are_no_updates():
     slow, costs = DeviceProfile(4.0), [TaskCost(1.0, 30, 30)] * 2
     thin = DeviceProfile(1.0, bytes_per_second_down=10.0)

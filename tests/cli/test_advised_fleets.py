@@ -5,6 +5,8 @@ docs/advise.md has the figures of all candidates on these fleets.
 
 import pytest
 
+from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.report.series import read_series
 from tests.fleets import FLEETS, SMALL, answer_of, without_pictures
 from tests.nightly import nightly
 
@@ -37,6 +39,22 @@ def test_waiting_for_stragglers_is_clearly_worse(answered):
     answer = answered("stragglers", *flags, budget=11)
     assert answer.advice.recommended.candidate.algorithm == "fedbuff"
     assert standing(answer, "fedavg").is_clearly_worse
+
+
+def test_the_recipe_does_not_wait_for_stragglers(tmp_path, monkeypatch):
+    """The middle of this fleet takes 25 times as long as its fastest device."""
+    without_pictures(monkeypatch)
+    words = ["compare", *SMALL, *FLEETS["stragglers"], "--algos=asyncdrop-plus"]
+    words += ["--lr=0.125", "--num-rounds=1000000", "--max-seconds=270"]
+    words += ["--vary=wait-limit=8,0", "--seeds=0,1", f"--out={tmp_path}"]
+    assert main(words) == 0
+    series = read_series([tmp_path])
+    hurries, waits = (
+        [curve.final.value for curve in one.curves.values()]
+        for one in sorted(series, key=lambda one: "=0" in one.label)
+    )
+    assert min(hurries) > 0.6
+    assert max(waits) < 0.5
 
 
 def test_slow_links_take_compression(answered):

@@ -187,6 +187,18 @@ def test_capability_is_the_speed_over_that_of_the_fastest_as_measured_so_far():
     assert [fleet.capability(d) for d in (0, 1, 2)] == [0.5, 0.25, 1.0]
 
 
+def test_how_many_times_faster_than_the_median_by_hand():
+    fleet = Fleet(2)
+    fleet.refresh([1, 2, 3])
+    assert fleet.times_faster(0) == 1.0  # nothing is known yet
+    for device, seconds in enumerate((4.0, 8.0)):
+        fleet.observe(device, seconds=seconds, compute=1.0)
+    assert [fleet.times_faster(d) for d in (0, 1, 2)] == [1.5, 0.75, 1.0]
+    fleet.observe(2, seconds=40.0, compute=1.0)
+    assert [fleet.times_faster(d) for d in (0, 1, 2)] == [2.0, 1.0, 0.2]
+    assert fleet_of([1, 20, 30, 40], num_ranks=4).times_faster(0) == 25.0
+
+
 @pytest.mark.parametrize("claim", [{"train_seconds": 5e-324}, {"capacity": 1e15}])
 def test_a_device_that_claims_to_be_fast_makes_nothing_of_no_other(claim):
     fleet = Fleet(4, model_bytes=100)

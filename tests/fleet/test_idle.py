@@ -54,6 +54,13 @@ def naive_capability(fleet, device):
     return 1.0 if seconds <= fastest else float(fastest / seconds)
 
 
+def naive_times_faster(fleet, device):
+    seconds = fleet.slowness[device]
+    if seconds in (0, np.inf):
+        return 1.0
+    return np.median(fleet.slowness[np.isfinite(fleet.slowness)]) / seconds
+
+
 DEVICE = st.integers(0, len(NODES) - 1)
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 40.0])
 REPORTS = st.builds(
@@ -153,6 +160,7 @@ def test_whatever_happens_the_same_devices_are_idle_in_the_same_order(
             if fleet.present:
                 assert fleet.rank(device) == fleet.ranks[device]
             assert fleet.capability(device) == naive_capability(fleet, device)
+            assert fleet.times_faster(device) == naive_times_faster(fleet, device)
 
 
 @settings(max_examples=examples(60), deadline=None)

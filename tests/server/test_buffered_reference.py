@@ -4,6 +4,9 @@ A reference keeps every model it has sent as a copy of its own, and its fleet as
 it has no messages, no orders and no versions but a count of steps.
 """
 
+import math
+import statistics
+
 import pytest
 import torch
 
@@ -17,6 +20,15 @@ from tests.strategies import STRATEGIES
 SECONDS = (1.0, 1.4, 2.3, 3.1)
 UPDATES = 20
 ROUNDS = UPDATES // len(SECONDS)
+BARE = {
+    "drop_rate": 0.0,
+    "averaging": 0.0,
+    "logit_adjustment": 0.0,
+    "group_memory": False,
+    "server_lr": 1.0,
+    "model": mlp(),
+    "example_inputs": torch.zeros(1, 4),
+}
 EXAMPLES = {device: 1 + device for device in range(len(SECONDS))}
 
 
@@ -24,8 +36,11 @@ def trained(weights, device):
     return weights + 0.1 * torch.cos((5.0 + device) * weights)
 
 
-def reference(size, *, waits, by_examples=False, power=0.5, updates=UPDATES):
+def reference(
+    size, *, waits, by_examples=False, power=0.5, limit=math.inf, updates=UPDATES
+):
     """Return the model after each update, with its time and device."""
+    usual = statistics.median(SECONDS)
     state = {name: tensor.clone() for name, tensor in mlp().state_dict().items()}
     flying, now, number, steps, history = [], 0.0, 0, 0, []
     idle, waiting, buffer = list(range(len(SECONDS))), [], []
@@ -39,7 +54,8 @@ def reference(size, *, waits, by_examples=False, power=0.5, updates=UPDATES):
         now, _, device, sent, sent_at = flying.pop(0)
         change = {n: trained(t, device) - t for n, t in sent.items()}
         buffer.append((change, (1 + steps - sent_at) ** -power, EXAMPLES[device]))
-        (waiting if waits else idle).append(device)
+        in_a_hurry = usual / SECONDS[device] > limit
+        (waiting if waits and not in_a_hurry else idle).append(device)
         if len(buffer) == size:
             examples = sum(count for _, _, count in buffer)
             for name, tensor in state.items():
@@ -100,6 +116,15 @@ def run(algorithm, handler=train, rounds=ROUNDS, **hyperparameters):
         ("fedbuff", {"weighting_a": 2.0}, {"size": 2, "waits": False, "power": 2.0}),
         ("fedbuff-wait", {}, {"size": 2, "waits": True}),
         ("fedbuff-wait", {"buffer_size": 4}, {"size": 4, "waits": True}),
+        *(
+            (
+                "asyncdrop-plus",
+                {**BARE, "wait_limit": limit},
+                {"size": 2, "waits": True, "power": 0.0, "limit": limit or math.inf},
+            )
+            # The median takes 1.85, 1.32, 0.80 and 0.60 times as long as they do.
+            for limit in (0.0, 2.0, 1.5, 1.0, 0.7)
+        ),
     ],
 )
 @pytest.mark.usefixtures("no_settling")
