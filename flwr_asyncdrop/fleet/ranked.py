@@ -122,25 +122,26 @@ class RankedDevices:
         if seconds in (0, math.inf):  # 0: too fast for the timer
             return 1.0
         if self.profiles is None:
-            fastest = max(fastest, self._usual_seconds / _MOST_TIMES_FASTER)
+            if isinstance(slowness, Speeds):
+                usual = slowness.median
+            else:
+                usual = np.median(slowness[np.isfinite(slowness)])
+            fastest = max(fastest, usual / _MOST_TIMES_FASTER)
         return 1.0 if seconds <= fastest else float(fastest / seconds)
 
     def times_faster(self, device: int) -> float:
         """Return how many times as long the median device takes as this one.
 
-        1 while nothing is known of it.
+        From dispatch to reply, as the server sees it, whatever devices report. 1 while
+        nothing is known of it.
         """
-        seconds = (self.slowness if self._declared else self._known_speeds())[device]
+        seconds = self.seconds[device]
         if seconds in (0, math.inf):
             return 1.0
-        return float(self._usual_seconds / seconds)
-
-    @property
-    def _usual_seconds(self) -> float:
-        """The median of those that are known, at least one."""
-        if self._declared:
-            return float(np.median(self.slowness[np.isfinite(self.slowness)]))
-        return self._known_speeds().median
+        if self.profiles is not None:  # the same, and kept in order
+            return self._known_speeds().median / seconds
+        known = np.array(self.seconds)
+        return float(np.median(known[np.isfinite(known)]) / seconds)
 
     def _note_changed(self, *devices: int) -> None:
         """Note that something about devices has changed."""

@@ -55,10 +55,10 @@ def naive_capability(fleet, device):
 
 
 def naive_times_faster(fleet, device):
-    seconds = fleet.slowness[device]
+    seconds, known = fleet.seconds[device], np.array(fleet.seconds)
     if seconds in (0, np.inf):
         return 1.0
-    return np.median(fleet.slowness[np.isfinite(fleet.slowness)]) / seconds
+    return np.median(known[np.isfinite(known)]) / seconds
 
 
 DEVICE = st.integers(0, len(NODES) - 1)
