@@ -4,7 +4,8 @@
 ``runs/fair/tune-mlp-small`` and compares into ``runs/fair/mlp-small``. The same command
 resumes. ``python -m scripts.results pack runs/fair mlp-small`` keeps the histories.
 
-A ground that is `tuned_on` another takes that one's choice.
+A ground that is `tuned_on` another takes that one's choice. With ``mlp-small-others``
+the algorithms are those of ``examples/baselines``, FedRolex and the plain ones.
 """
 
 import argparse
@@ -16,13 +17,36 @@ from pathlib import Path
 
 from flwr_asyncdrop.cli.main import main as asyncdrop
 
-BASELINES = Path(__file__).parents[1] / "examples" / "baselines"
+_EXAMPLES = Path(__file__).parents[1] / "examples"
+OUTSIDE = [str(_EXAMPLES / name) for name in ("baselines", "custom-algorithm")]
 _TIE = "0.005"
 """Half a point: about a standard error, as tests have 4,000 samples."""
 _ALGOS = (
     "fedavg,fedbuff,fedbuff-wait,hetero-asyncdrop,asyncdrop-plus,"
     "baselines.memories:Ringleader"
 )
+OTHERS = "-others"
+"""Ends the name of a ground's tables of `_OTHERS`."""
+_OTHERS = {
+    # A step at each arrival, or of Adam, has a scale of its own: chosen on `mlp-small`
+    "baselines.memories:Ace": ("server-lr=0.03,0.1",),
+    "baselines.memories:Ca2fl": (),
+    "baselines.steps:DelayAdaptive": ("server-lr=0.1,0.3",),
+    "baselines.steps:Fadas": ("server-lr=0.001,0.003",),
+    "baselines.steps:FedAdam": ("server-lr=0.003,0.01",),
+    # A tenth of FedBuff's, which momentum of 0.9 makes as large
+    "baselines.momentum:ApproximatedMomentum": ("server-lr=0.05,0.1",),
+    "baselines.quantised:Qafel": (),
+    "baselines.masked:Fiarse": (),
+    "baselines.masked:FedGmr": (),
+    # As in its paper, inputs are not scaled
+    "baselines.fjord:Fjord": ("scale=false",),
+    # It has no step of the server
+    "custom_algorithm.fedrolex:FedRolex": ("drop-rate=0.125,0.25",),
+    "async-fedavg": (),
+    "async-fjord": (),
+}
+"""Algorithms, each with values to search instead of those for all."""
 
 
 @dataclass(frozen=True)
@@ -89,27 +113,39 @@ GROUNDS = {
     ),
 }
 
+NAMES = tuple(f"{ground}{end}" for end in ("", OTHERS) for ground in GROUNDS)
+"""The tables: each ground with the first algorithms, and with the others."""
+
 
 def commands(name: str, out: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words of `tune`, and of the `compare` that follows it."""
-    tuned_on = GROUNDS[name].tuned_on or name
-    searched = (
+    ground = name.removesuffix(OTHERS)
+    suffix = name.removeprefix(ground)
+    tuned_on = GROUNDS[ground].tuned_on or ground
+    searched = [
         "lr=" + GROUNDS[tuned_on].rates,
         "server-lr=0.5,1.0",
         "alpha=0.25,0.5",
-    )
+    ]
+    algos = _ALGOS
+    if suffix:
+        algos = ",".join(_OTHERS)
+        searched += [f"{algo}:{own}" for algo in _OTHERS for own in _OTHERS[algo]]
     search = [word for each in searched for word in ("--search", each)]
-    choice = out / f"tune-{tuned_on}"
-    tune = ["tune", *_run(tuned_on, flags), *search, "--rungs", "1", "--tie", _TIE]
+    choice = out / f"tune-{tuned_on}{suffix}"
+    tune = ["tune", *_run(tuned_on, algos, flags), *search, "--rungs", "1"]
     measured = ["--seeds", "0-4", "--tuned", str(choice / "tuned.json")]
-    compare = ["compare", *_run(name, flags), *measured]
-    return [*tune, "--out", str(choice)], [*compare, "--out", str(out / name)]
+    compare = ["compare", *_run(ground, algos, flags), *measured]
+    return (
+        [*tune, "--tie", _TIE, "--out", str(choice)],
+        [*compare, "--out", str(out / name)],
+    )
 
 
-def _run(name: str, flags: Sequence[str]) -> list[str]:
+def _run(name: str, algos: str, flags: Sequence[str]) -> list[str]:
     ground = GROUNDS[name]
     return [
-        *("--task", ground.task, "--algos", _ALGOS),
+        *("--task", ground.task, "--algos", algos),
         *("--max-seconds", f"{ground.seconds:g}", "--num-rounds", "10000"),
         *("--lr-milestones", f"{ground.seconds / 2:g}s,{ground.seconds * 0.75:g}s"),
         *("--outlier-factor", "0", *ground.flags, *flags),
@@ -119,14 +155,14 @@ def _run(name: str, flags: Sequence[str]) -> list[str]:
 def main() -> int:
     """Tune, then compare."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ground", choices=GROUNDS)
+    parser.add_argument("ground", choices=NAMES)
     parser.add_argument("--out", type=Path, required=True)
     arguments, flags = parser.parse_known_args()
     # A process of a run finds the baselines as a user's own algorithm: by Python's path
     os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (str(BASELINES), os.environ.get("PYTHONPATH")))
+        filter(None, (*OUTSIDE, os.environ.get("PYTHONPATH")))
     )
-    sys.path.insert(0, str(BASELINES))
+    sys.path[:0] = OUTSIDE
     for words in commands(arguments.ground, arguments.out, flags):
         if status := asyncdrop(words):
             return status

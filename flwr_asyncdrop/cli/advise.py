@@ -19,9 +19,9 @@ from flwr_asyncdrop.cli.flags import (
     between,
     folder,
     positive,
+    searched,
     seeds,
     some_names,
-    values,
 )
 from flwr_asyncdrop.cli.question import ALGOS, MOST_CANDIDATES, question_of
 from flwr_asyncdrop.cli.race import lanes_of
@@ -58,13 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     )
     parser.add_argument(
         "--search",
-        type=partial(values, algos=algos),
+        type=partial(searched, algos=algos),
         action="append",
         default=[],
-        metavar="KEY=VALUE,...",
-        help="a key and the values to try; may be repeated (default: three learning "
-        "rates around the task's, drop-rate=0.125,0.25,0.5, and a quarter, half and "
-        "all of the devices in flight for buffer-size)",
+        metavar="[NAME:]KEY=VALUE,...",
+        help="a key and the values to try, for all algorithms to which it means "
+        "anything or for the one that is named; may be repeated (default: three "
+        "learning rates around the task's, drop-rate=0.125,0.25,0.5, and a quarter, "
+        "half and all of the devices in flight for buffer-size)",
     )
     parser.add_argument(
         "--candidates",

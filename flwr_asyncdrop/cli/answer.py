@@ -123,7 +123,7 @@ def _about(lane: Lane, advice: Advice) -> Iterator[str]:
 def _about_codecs(asked: Question, lane: Lane) -> Iterator[str]:
     """Say that compression was not tried, on a fleet with slow links."""
     config = RunConfig.parse(lane.settings({}))
-    if "codec" in {*asked.terms.search, *asked.terms.explicit}:
+    if "codec" in {*asked.terms.search.keys, *asked.terms.explicit}:
         return
     if any(device.bytes_per_second_up < math.inf for device in typical_fleet(config)):
         yield "compression was not tried: --search codec=none,q8,q4 does"
@@ -137,7 +137,7 @@ def write_answer(answer: Answer, out: Path) -> Path:
         "task": asked.task,
         "devices": asked.terms.devices,
         "given": asked.terms.explicit,
-        "search": asked.terms.search,
+        "search": asked.terms.search.shared,
         "search-seeds": asked.terms.seeds,
         "plan": asdict(answer.plan),
         **json_values(answer.advice),

@@ -35,11 +35,9 @@ class Plan:
 
     def applied(self, terms: Terms) -> Terms:
         """Return terms of a race by this plan."""
-        # What has one value is no search: it stays.
-        fixed = {key: each for key, each in terms.search.items() if len(each) == 1}
         return replace(
             terms,
-            search=terms.search if self.rungs else fixed,
+            search=terms.search if self.rungs else terms.search.fixed(),
             candidates=self.candidates,
             rungs=self.rungs,
             eta=_ETA,

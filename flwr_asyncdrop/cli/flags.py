@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from flwr_asyncdrop.app.config import Key, RunConfig, Value, key_table
 from flwr_asyncdrop.cli.presets import PRESETS
+from flwr_asyncdrop.cli.searched import Searched
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import read_integer, read_number
 from flwr_asyncdrop.paths import problem_of_path
@@ -219,6 +220,14 @@ def seeds(text: str) -> list[int]:
     if not found:
         raise argparse.ArgumentTypeError("at least one seed is needed")
     return found
+
+
+def searched(text: str, algos: Sequence[str] = ()) -> Searched:
+    """Read a key and its values, for one algorithm: ``fedbuff:lr=0.1,0.2``, or all."""
+    owner, colon, _ = text.partition("=")[0].rpartition(":")
+    if colon and not owner:
+        raise argparse.ArgumentTypeError(f"{text!r} names no algorithm before the ':'")
+    return Searched(owner, *values(text.removeprefix(f"{owner}{colon}"), algos))
 
 
 def values(text: str, algos: Sequence[str] = ()) -> tuple[str, list[Value]]:

@@ -14,6 +14,7 @@ from flwr_asyncdrop.cli.flags import DEVICES, given
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of
+from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import meaningful
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.traces import read_trace
@@ -47,7 +48,7 @@ class Question:
 def question_of(arguments: argparse.Namespace) -> Question:
     """Read the flags; ConfigError or DataError, before anything runs."""
     _check_seeds(arguments.seeds)
-    if fixed := sorted(_FIXED.intersection(dict(arguments.search))):
+    if fixed := sorted(_FIXED.intersection(each.key for each in arguments.search)):
         raise ConfigError(
             f"{fixed[0]} is the same for all candidates, which have the same time: "
             "leave it out of --search"
@@ -57,16 +58,14 @@ def question_of(arguments: argparse.Namespace) -> Question:
     devices = arguments.devices or _devices(explicit)
     preset = PRESETS[arguments.task]
     # All keys are of any use, and each algorithm can run with what is given.
-    rules = Terms(preset, explicit, {}, 1, 0, 2, (_SEARCH_SEED,), devices)
+    rules = Terms(preset, explicit, Search(), 1, 0, 2, (_SEARCH_SEED,), devices)
     settings = [lane.settings({}) for lane in lanes_of(algos, rules)]
     check_inputs(settings, devices)
     config = RunConfig.parse(settings[0])
     _check_target(arguments.target, load_data(config))
     measure = EqualTime(arguments.within or default_seconds(config), arguments.target)
-    search = {
-        **_default_search(algos, config, devices, explicit),
-        **dict(arguments.search),
-    }
+    defaults = _default_search(algos, config, devices, explicit)
+    search = Search.read(arguments.search, algos, defaults)
     terms = Terms(
         preset,
         explicit,

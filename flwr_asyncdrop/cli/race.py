@@ -22,6 +22,7 @@ from flwr_asyncdrop.cli.halving import (
 )
 from flwr_asyncdrop.cli.presets import Preset
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
+from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import (
     Variant,
     meaningful,
@@ -82,8 +83,8 @@ class Terms:
         The task.
     explicit : mapping
         Keys that override it.
-    search : mapping
-        Keys, each with the values to try.
+    search : Search
+        The values to try.
     candidates : int
         How many combinations of these an algorithm has at the most.
     rungs, eta : int
@@ -103,7 +104,7 @@ class Terms:
 
     preset: Preset
     explicit: Mapping[str, Value]
-    search: Mapping[str, Sequence[Value]]
+    search: Search
     candidates: int
     rungs: int
     eta: int
@@ -123,7 +124,8 @@ class Lane:
 
     def __init__(self, name: str, known: frozenset[str], terms: Terms) -> None:
         self.label = algorithm(name).label()
-        self.search = {k: v for k, v in terms.search.items() if k in known}
+        shared = {k: v for k, v in terms.search.shared.items() if k in known}
+        self.search = {**shared, **terms.search.own.get(self.label, {})}
         self.results: list[list[Result]] = []
         self._name = name
         self._terms = terms
@@ -276,12 +278,8 @@ def race(
 def lanes_of(names: Sequence[str], terms: Terms) -> list[Lane]:
     """Return the algorithms of a race, before it has begun."""
     names = list(dict.fromkeys(names))
-    if both := sorted(terms.search.keys() & terms.explicit.keys()):
-        raise ConfigError(f"{both[0]} is searched: leave --{both[0]} out")
-    for key, values in terms.search.items():
-        if len(set(values)) < len(values):
-            raise ConfigError(f"{key} is searched twice with a value: name each once")
-    known = meaningful(names, (*terms.explicit, *terms.search))
+    terms.search.check(names, terms.explicit)
+    known = meaningful(names, (*terms.explicit, *terms.search.shared))
     lanes = [Lane(name, known[name], terms) for name in names]
     labels = [lane.label for lane in lanes]
     if twice := [label for label in labels if labels.count(label) > 1]:

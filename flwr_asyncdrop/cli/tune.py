@@ -19,15 +19,16 @@ from flwr_asyncdrop.cli.flags import (
     folder,
     given,
     positive,
+    searched,
     seeds,
     some_names,
-    values,
     words_of,
 )
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of, race
 from flwr_asyncdrop.cli.runs import RunSpec
+from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.tuned import write_tuned
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
 from flwr_asyncdrop.exceptions import ConfigError
@@ -58,12 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     )
     parser.add_argument(
         "--search",
-        type=partial(values, algos=algos),
+        type=partial(searched, algos=algos),
         action="append",
         required=True,
-        metavar="KEY=VALUE,...",
+        metavar="[NAME:]KEY=VALUE,...",
         help="a key and the values to try; may be repeated for all combinations. An "
-        "algorithm to which a key means nothing does without it",
+        "algorithm to which a key means nothing does without it. With its name before "
+        "the key, e.g. fedbuff:lr=0.1,0.2, values are for one algorithm alone, instead "
+        "of those for all",
     )
     parser.add_argument(
         "--candidates",
@@ -119,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     terms = Terms(
         PRESETS[arguments.task],
         given(arguments),
-        dict(arguments.search),
+        Search.read(arguments.search, arguments.algos),
         arguments.candidates,
         arguments.rungs,
         arguments.eta,
@@ -172,7 +175,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_lengths(terms: Terms) -> None:
     """Refuse what would make runs longer or shorter than their rung says."""
     for key in ("num-rounds", "max-seconds"):
-        if key in terms.search:
+        if key in terms.search.keys:
             raise ConfigError(
                 f"{key} is how long a run is, which is the same for all: leave it out "
                 "of --search"
@@ -180,10 +183,10 @@ def _check_lengths(terms: Terms) -> None:
     # A rung shortens runs by their rounds, and knows no seconds.
     in_seconds = [
         key
-        for key, values in {
-            **{key: [value] for key, value in terms.explicit.items()},
-            **terms.search,
-        }.items()
+        for key, values in (
+            *((key, [value]) for key, value in terms.explicit.items()),
+            *terms.search.values(),
+        )
         if _counts_seconds(key, values)
     ]
     if in_seconds and terms.rungs > 1:

@@ -12,20 +12,25 @@ from flwr_asyncdrop.cli import compare, tune
 from flwr_asyncdrop.cli.flags import given
 from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.cli.presets import PRESETS
+from flwr_asyncdrop.cli.race import Terms, lanes_of
+from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import preset_settings
 from scripts import results
 
 
 @pytest.fixture(autouse=True)
 def baselines_found(monkeypatch):
-    monkeypatch.syspath_prepend(str(fair.BASELINES))
+    for folder in fair.OUTSIDE:
+        monkeypatch.syspath_prepend(folder)
     yield
-    for name in [name for name in sys.modules if name.startswith("baselines")]:
+    packages = ("baselines", "custom_algorithm")
+    for name in [name for name in sys.modules if name.startswith(packages)]:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", fair.GROUNDS)
+@pytest.mark.parametrize("name", fair.NAMES)
 def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
+    ground = fair.GROUNDS[name.removesuffix(fair.OTHERS)]
     words = fair.commands(name, Path("runs"), ("--data-dir", "DATA"))
     found = []
     for command, module in zip(words, (tune, compare), strict=True):
@@ -35,13 +40,27 @@ def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
         settings = preset_settings(PRESETS[arguments.task], given(arguments))
         found.append((arguments.devices, arguments.algos, settings))
         config = RunConfig.parse(settings)
-        assert config.max_seconds == fair.GROUNDS[name].seconds
+        assert config.max_seconds == ground.seconds
         first, second = config.milestones
         assert (first, second) == (config.max_seconds / 2, config.max_seconds * 0.75)
-    if fair.GROUNDS[name].tuned_on:
+    if ground.tuned_on:
         assert found[0][1] == found[1][1]
     else:
         assert found[0] == found[1]
+
+
+def test_all_algorithms_have_as_many_settings_to_choose_from():
+    counts = set()
+    for name in ("mlp-small", f"mlp-small{fair.OTHERS}"):
+        command, _ = fair.commands(name, Path("runs"), ())
+        parser = Parser(prog="asyncdrop")
+        tune.add_arguments(parser, command[1:])
+        arguments = parser.parse_args(command[1:])
+        search = Search.read(arguments.search, arguments.algos)
+        preset = PRESETS[arguments.task]
+        terms = Terms(preset, given(arguments), search, 27, 1, 3, [1000], 104)
+        counts |= {len(lane.candidates) for lane in lanes_of(arguments.algos, terms)}
+    assert counts == {6}
 
 
 def test_a_ground_may_take_the_choice_of_another():
@@ -55,4 +74,4 @@ def test_every_table_has_its_commands():
     pages = "".join(page.read_text(encoding="utf-8") for page in results.PAGES)
     names = {*re.findall(r"<!-- ([\w-]+) -->", pages)} - {"end"}
     assert names
-    assert names <= fair.GROUNDS.keys()
+    assert names <= {*fair.NAMES}

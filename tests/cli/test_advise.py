@@ -25,7 +25,7 @@ class TestQuestion:
         assert found.algos == ALGOS
         assert found.seeds == (0, 1, 2, 3, 4)
         assert found.terms.seeds == (1000,)
-        assert found.terms.search == {
+        assert found.terms.search.shared == {
             "drop-rate": (0.125, 0.25, 0.5),
             "buffer-size": [1, 2, 4],
         }
@@ -34,13 +34,13 @@ class TestQuestion:
     def test_what_is_of_no_use_is_not_tried(self, tmp_path):
         flags = ["--algos=fedavg", "--lr=0.02", "--search=momentum=0.5,0.9"]
         found = asked(*SMALL, *flags, f"--out={tmp_path}")
-        assert found.terms.search == {"momentum": [0.5, 0.9]}
+        assert found.terms.search.shared == {"momentum": [0.5, 0.9]}
 
     def test_three_learning_rates_around_that_of_the_task(self, tmp_path):
         found = asked(*SMALL, f"--out={tmp_path}")
-        assert found.terms.search["lr"] == [0.02, 0.05, 0.125]
+        assert found.terms.search.shared["lr"] == [0.02, 0.05, 0.125]
         replaced = asked(*SMALL, "--search=lr=0.3", f"--out={tmp_path}")
-        assert replaced.terms.search["lr"] == [0.3]
+        assert replaced.terms.search.shared["lr"] == [0.3]
 
     def test_the_devices_are_those_of_the_trace(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ from flwr_asyncdrop.cli.equal_time import EqualTime
 from flwr_asyncdrop.cli.presets import Preset
 from flwr_asyncdrop.cli.question import Question
 from flwr_asyncdrop.cli.race import Terms, lanes_of
+from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.timing import Timing
 from flwr_asyncdrop.exceptions import ConfigError
 
@@ -23,7 +24,7 @@ SEARCH = {"lr": [0.1, 0.2, 0.3], "buffer-size": [1, 2, 4], "momentum": [0.5]}
 def asked(search=SEARCH, algos=("fedavg", "fedbuff"), candidates=9):
     measure = EqualTime(900.0, "0.95best")
     preset = Preset({"num-rounds": 90})
-    terms = Terms(preset, {}, search, candidates, 0, 2, (1000,), 10, measure)
+    terms = Terms(preset, {}, Search(search), candidates, 0, 2, (1000,), 10, measure)
     return Question("digits", algos, terms, measure, (0, 1, 2, 3, 4))
 
 

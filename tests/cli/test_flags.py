@@ -9,10 +9,12 @@ from flwr_asyncdrop.cli.flags import (
     algos_from_outside,
     given,
     names,
+    searched,
     seeds,
     values,
 )
 from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.cli.searched import Searched
 from flwr_asyncdrop.exceptions import ConfigError
 
 OUTSIDE = """
@@ -134,6 +136,34 @@ class TestAlgorithmFromOutside:
 def test_a_key_varies_over_values_of_its_type(text, read):
     assert values(text) == read
     assert [type(value) for value in values(text)[1]] == [type(v) for v in read[1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("lr=0.1,0.2", Searched("", "lr", [0.1, 0.2])),
+        ("fedbuff:lr=0.1", Searched("fedbuff", "lr", [0.1])),
+        ("a.b:Its:lr=0.1", Searched("a.b:Its", "lr", [0.1])),
+        # What a value has of it names no algorithm.
+        ("lr-milestones=a:b", Searched("", "lr-milestones", ["a:b"])),
+    ],
+)
+def test_a_key_is_searched_for_all_or_for_one_algorithm(text, read):
+    assert searched(text) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fedbuff:", "must be a key and its values"),
+        ("fedbuff:lr", "must be a key and its values"),
+        ("fedbuff:=0.1", "has no key ''|''"),
+        (":lr=0.1", "':lr=0.1' names no algorithm before the ':'"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(text, says):
+    with pytest.raises(argparse.ArgumentTypeError, match=says):
+        searched(text)
 
 
 def test_names_are_parted_by_commas():

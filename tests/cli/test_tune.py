@@ -8,6 +8,7 @@ import pytest
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.presets import Preset
 from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
+from flwr_asyncdrop.cli.searched import Search, Searched
 from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history import read_history
@@ -31,7 +32,10 @@ def terms(**changes):
         "seeds": [7, 8],
         "devices": 10,
     }
-    return Terms(**{**values, **changes})
+    values |= changes
+    if not isinstance(values["search"], Search):
+        values["search"] = Search(values["search"])
+    return Terms(**values)
 
 
 def test_each_algorithm_is_searched_in_the_keys_that_it_has(tmp_path):
@@ -154,6 +158,51 @@ def test_what_is_searched_cannot_be_given_too():
         lanes_of(["fedbuff"], terms(search={"lr": [0.1, 0.2, 0.1]}))
     with pytest.raises(ConfigError, match="alpha means nothing to fedbuff"):
         lanes_of(["fedbuff"], terms(search={"alpha": [0.5]}))
+
+
+def test_an_algorithm_has_values_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere.py").write_text(
+        "from flwr_asyncdrop.algorithms.stepped import FedAvg\n\n"
+        "class Stepper(FedAvg):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ["fedbuff", "fedavg", "elsewhere:Stepper"]
+    flags = [
+        Searched("", "lr", [0.1, 0.2]),
+        Searched("", "server-lr", [0.5, 1.0]),
+        # By its label, and by the name that --algos has.
+        Searched("fedavg", "momentum", [0.5, 0.9]),
+        Searched("elsewhere:Stepper", "server-lr", [0.01]),
+    ]
+    search = Search.read(flags, names)
+    lanes = lanes_of(names, terms(search=search))
+    assert [lane.search for lane in lanes] == [
+        {"lr": [0.1, 0.2], "server-lr": [0.5, 1.0]},
+        {"lr": [0.1, 0.2], "server-lr": [0.5, 1.0], "momentum": [0.5, 0.9]},
+        {"lr": [0.1, 0.2], "server-lr": [0.01]},
+    ]
+    assert [len(lane.candidates) for lane in lanes] == [4, 8, 2]
+    assert search.fixed().own == {"fedavg": {}, "Stepper": {"server-lr": [0.01]}}
+
+
+@pytest.mark.parametrize(
+    ("flags", "explicit", "says"),
+    [
+        ([Searched("fedavg", "lr", [0.1])], {}, "fedavg is searched, and is none of"),
+        ([Searched("fedbuff", "alpha", [0.1])], {}, "alpha means nothing to fedbuff"),
+        ([Searched("fedbuff", "lr", [0.1])], {"lr": 0.1}, "lr is searched: leave"),
+        ([Searched("fedbuff", "lr", [0.1, 0.1])], {}, "lr is searched twice with a"),
+        (2 * [Searched("fedbuff", "lr", [0.1])], {}, "lr is searched twice: give"),
+        (2 * [Searched("", "lr", [0.1])], {}, "lr is searched twice: give"),
+    ],
+)
+def test_values_of_its_own_that_make_no_sense(flags, explicit, says):
+    def ask():
+        search = Search.read(flags, ["fedbuff"])
+        lanes_of(["fedbuff"], terms(search=search, explicit=explicit))
+
+    with pytest.raises(ConfigError, match=says):
+        ask()
 
 
 class TestTuned:
