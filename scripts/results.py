@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.fair import GROUNDS
+from benchmarks.fair import GROUNDS, OTHERS
 from flwr_asyncdrop.report.comparison import Comparison, Row, compare
 from flwr_asyncdrop.report.intervals import Interval
 from flwr_asyncdrop.report.runlog import Point
@@ -62,9 +62,11 @@ def pack(folder: Path, task: str) -> None:
                 archive.add(
                     path, f"{task}/{path.relative_to(folder / task)}", filter=_bare
                 )
-        ground = GROUNDS.get(task)
-        tuned_on = (ground and ground.tuned_on) or task
-        tuned = folder / f"tune-{tuned_on}" / "tuned.json"
+        name = task.removesuffix(OTHERS)
+        ground = GROUNDS.get(name)
+        tuned_on = (ground and ground.tuned_on) or name
+        suffix = task.removeprefix(name)
+        tuned = folder / f"tune-{tuned_on}{suffix}" / "tuned.json"
         if tuned.exists():
             archive.add(tuned, f"{task}/tuned.json", filter=_bare)
 
@@ -175,7 +177,9 @@ def lines_of(task: str) -> Iterator[str]:
     yield f"| --- | --- |{' --: |' * (len(titles) - 2)}"
     firsts = least(tables)
     for place, row in enumerate(tables[0].rows):
-        chosen = ", ".join(f"{k} {v:g}" for k, v in tuned.get(row.label, {}).items())
+        chosen = ", ".join(
+            f"{k} {v:g}" for k, v in tuned.get(row.label, {}).items() if v is not False
+        )
         cells = [f"`{row.label}`", chosen or "not tuned", score(row), beside(row)]
         for table, (seconds, size) in zip(tables, firsts, strict=True):
             found = table.rows[place]
@@ -186,17 +190,25 @@ def lines_of(task: str) -> Iterator[str]:
 
 @cache
 def read(task: str) -> tuple[tuple[Series, ...], Mapping[str, Mapping[str, Any]]]:
-    """Return the runs of a task, and the settings that were chosen, if any were."""
+    """Return the runs of a task, and the settings that were chosen, if any were.
+
+    Those of the other algorithms are among them, if they are kept.
+    """
+    chosen: dict[str, Mapping[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        packed = io.BytesIO((HISTORIES / f"{task}.tar.xz").read_bytes())
-        with tarfile.open(fileobj=packed, mode="r:xz") as archive:
-            archive.extractall(folder, filter="data")
-        path = Path(folder) / task
-        tuned = path / "tuned.json"
-        chosen = {}
-        if tuned.exists():
-            chosen = json.loads(tuned.read_text(encoding="utf-8"))["chosen"]
-        return read_series([path]), chosen
+        paths = []
+        for name in (task, f"{task}{OTHERS}"):
+            kept = HISTORIES / f"{name}.tar.xz"
+            if name == task or kept.exists():
+                packed = io.BytesIO(kept.read_bytes())
+                with tarfile.open(fileobj=packed, mode="r:xz") as archive:
+                    archive.extractall(folder, filter="data")
+                paths.append(Path(folder) / name)
+        for path in paths:
+            tuned = path / "tuned.json"
+            if tuned.exists():
+                chosen |= json.loads(tuned.read_text(encoding="utf-8"))["chosen"]
+        return read_series(paths), chosen
 
 
 def goal(series: tuple[Series, ...], share: float) -> Target:
