@@ -31,6 +31,8 @@ _JSON, _TENSORS = "state.json", "state.safetensors"
 _DIGITS = 6
 _NUMBER = re.compile(r"[0-9]{6,18}")
 _DRAFT = re.compile(r"draft-[0-9a-f]{32}")
+_UNFINISHED = re.compile(r"\.tmp[0-9A-Za-z]+")
+"""What safetensors calls a file until all of it is written."""
 
 
 def all_checkpoints(folder: Path) -> list[Path]:
@@ -230,4 +232,7 @@ def _draft_name() -> str:
 
 
 def _holds_only_ours(folder: Path) -> bool:
-    return {path.name for path in folder.iterdir()} <= {_JSON, _TENSORS}
+    return all(
+        path.name in (_JSON, _TENSORS) or _UNFINISHED.fullmatch(path.name)
+        for path in folder.iterdir()
+    )

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import multiprocessing
 import shutil
+import signal
 
 import pytest
 import torch
@@ -90,6 +92,29 @@ def test_half_a_checkpoint_is_none_and_can_be_deleted(tmp_path):
     assert save(tmp_path).name == "000001"
     files.delete_drafts(tmp_path / "checkpoints")
     assert not draft.exists()
+
+
+def write_large(folder):
+    write(folder, BODY, {"state/w": torch.zeros(50_000_000)})
+
+
+def test_what_a_process_leaves_that_is_killed_while_it_writes_tensors_is_deleted(
+    tmp_path,
+):
+    """safetensors writes a file of another name first, as large as the tensors."""
+    folder = tmp_path / "checkpoints"
+    process = multiprocessing.get_context("spawn").Process(
+        target=write_large, args=(folder,)
+    )
+    process.start()
+    while not list(folder.glob("draft-*/*")):
+        assert process.is_alive()
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert all_checkpoints(folder) == []
+    files.delete_drafts(folder)
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("step", ["save_file", "sync", "_digest"])
