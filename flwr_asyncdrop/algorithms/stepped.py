@@ -164,17 +164,21 @@ class FedBuffWait(FedBuff):
 class AsyncDropPlus(Collecting, Narrowed):
     """AsyncDrop beyond the paper: speed groups count as far as their data differ.
 
-    Random masks drop more on slower devices (`GradedRate`), the server keeps the latest
-    changes of all speed groups and measures what they are worth (`AdaptivePerGroup`),
-    devices wait for the step that their update is part of, unless most others are much
-    slower, the loss corrects the label skew, and an average of the versions is served.
-    Each of the five can be switched off.
+    Random masks drop more on slower devices (`GradedRate`), where that saves enough.
+    The server keeps the latest changes of all speed groups and measures what they are
+    worth (`AdaptivePerGroup`). Devices wait for the step that their update is part of,
+    unless most others are much slower. The loss corrects the label skew, and an average
+    of the versions is served. Each of the five can be switched off.
 
     Attributes
     ----------
     rate_spread : float
         In [0, 1]: how much more slow devices drop than fast ones, see `GradedRate`; 0
         for the same rate on all.
+    least_saving : float
+        A device gets the full model where its submodel would save less than so many
+        times the share of units that it leaves out, of compute and of bytes; 0 for
+        submodels whatever they save.
     group_memory : bool
         Whether the server keeps the latest change of every speed group; if not it
         steps with the changes that it has just collected.
@@ -198,6 +202,12 @@ class AsyncDropPlus(Collecting, Narrowed):
         1 / 3,
         "how much more slow devices drop than fast ones, in [0, 1]; 0 = as much",
         in_interval("[0, 1]"),
+    )
+    least_saving: float = parameter(
+        0.5,
+        "the full model goes out where a submodel saves less than so many times the "
+        "share of units that it drops, of compute and of bytes; 0 = never",
+        at_least(0),
     )
     group_memory: bool = parameter(
         True, "keep the latest change of every speed group, and step with it"
@@ -243,4 +253,9 @@ class AsyncDropPlus(Collecting, Narrowed):
 
     def masks(self) -> MaskPolicy:
         """Return `RandomMask` with graded rates."""
-        return RandomMask(self.drop_rate, self.round_to, spread=self.rate_spread)
+        return RandomMask(
+            self.drop_rate,
+            self.round_to,
+            spread=self.rate_spread,
+            least_saving=self.least_saving,
+        )

@@ -98,9 +98,14 @@ class MaskPolicy(Stateless, ABC):
     score_vectors : bool
         Whether ``context.scores`` and ``context.norms`` count biases and norm weights;
         see `unit_scores`.
+    least_saving : float
+        What a submodel must save to be sent, over the share of units that it leaves
+        out: the larger of the shares of compute and of bytes. A device whose submodel
+        saves less gets the full model.
     """
 
     score_vectors: bool = True
+    least_saving: float = 0.0
 
     @abstractmethod
     def choose(self, context: MaskContext) -> Keep:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.masks.policy import GradedRate, MaskContext, MaskPolicy
+from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.submodel import Keep
 
 
@@ -20,6 +21,8 @@ class RandomMask(MaskPolicy):
         Widths are multiples of it; see `DropRate`.
     spread : float
         In [0, 1]: how much more slow devices drop than fast ones; see `GradedRate`.
+    least_saving : float
+        Of `MaskPolicy`, at least 0.
 
     Raises
     ------
@@ -28,9 +31,16 @@ class RandomMask(MaskPolicy):
     """
 
     def __init__(
-        self, drop_rate: float, round_to: int = 1, *, spread: float = 0.0
+        self,
+        drop_rate: float,
+        round_to: int = 1,
+        *,
+        spread: float = 0.0,
+        least_saving: float = 0.0,
     ) -> None:
+        at_least(0).check("least_saving", least_saving)
         self._drop_rate = GradedRate(drop_rate, round_to, spread)
+        self.least_saving = least_saving
 
     def choose(self, context: MaskContext) -> Keep:
         """Draw the units to keep, group by group."""

@@ -1,5 +1,6 @@
 """Which part of the model a device trains, and what that costs."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -30,12 +31,12 @@ from flwr_asyncdrop.submodel import (
     step_flops,
 )
 
-"""What a module runs on: one tensor, or its positional arguments."""
-
 ComputeShare = Callable[[Keep, Mapping[str, tuple[int, ...]]], float]
 """From a submodel's units and shapes to its compute over the full model's."""
 
 Value = TypeVar("Value")
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 DurationRule = Literal["flops", "paper"]
 """What compute is measured in: FLOPs, or units as the paper has it."""
@@ -63,6 +64,8 @@ class Assignment:
         self._compute = compute
         self._masked = masked
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
+        # One for all copies
+        self._said: list[str] = []
 
     def with_masks(self, masks: MaskPolicy | None) -> "Assignment":
         """Return a copy with another mask policy; both share the known costs."""
@@ -114,12 +117,12 @@ class Assignment:
             partial(distances, None),
             progress,
         )
-        keep = self.masks.choose(context)
+        keep, indices = self._chosen(plan, self.masks, context, state)
         if self._masked:
             _check_size(state, most_bytes)
         elif most_bytes < math.inf:
             keep = _fit(plan, keep, state, most_bytes)
-        indices = plan.indices(keep)
+            indices = plan.indices(keep)
         shapes = plan.shapes_of(indices)
         cut = silenced if self._masked else extract
         indices = _sent(indices, state)
@@ -162,8 +165,8 @@ class Assignment:
                 compute_norms=lambda: zeros,
                 known_progress=progress,
             )
-            keep = self.masks.choose(context)
-            shapes = plan.shapes_of(plan.indices(keep))
+            keep, indices = self._chosen(plan, self.masks, context, state)
+            shapes = plan.shapes_of(indices)
             compute = self._share(keep, shapes)
         sent = _sent(shapes, state)
         if sizes is not None:
@@ -176,6 +179,31 @@ class Assignment:
         if self._plan is None or not part.kept:
             return part.indices
         return self._plan.indices(tuple(part.kept[g] for g in self._plan.groups))
+
+    def _chosen(
+        self, plan: Plan, masks: MaskPolicy, context: MaskContext, state: RunState
+    ) -> tuple[Keep, Indices]:
+        """Return the units that the policy keeps, or all if that saves too little."""
+        keep = masks.choose(context)
+        indices = plan.indices(keep)
+        if self._masked or not masks.least_saving:
+            return keep, indices
+        left_out = 1 - sum(len(units) for units in keep) / plan.num_units
+        shapes = plan.shapes_of(indices)
+        size = _num_bytes(_sent(shapes, state), state)
+        whole = sum(tensor.nbytes for tensor in state.arrays.values())
+        compute, num_bytes = 1 - self._share(keep, shapes), 1 - size / whole
+        if max(compute, num_bytes) >= masks.least_saving * left_out:
+            return keep, indices
+        if not self._said:
+            self._said.append(
+                f"the full model goes out where a submodel hardly saves anything: here "
+                f"{compute:.1%} of compute and {num_bytes:.1%} of bytes without "
+                f"{left_out:.1%} of the units (least_saving={masks.least_saving:g})"
+            )
+            logger.info(self._said[0])
+        keep = plan.full_keep()
+        return keep, plan.indices(keep)
 
     def _share(self, keep: Keep, shapes: Mapping[str, tuple[int, ...]]) -> float:
         sizes = tuple(shapes.values())

@@ -105,6 +105,7 @@ OTHER = {
     "logit_adjustment": 0.5,
     "rate_spread": 0.1,
     "wait_limit": 3.0,
+    "least_saving": 0.7,
 }
 """Other values of the hyperparameters that are no truths."""
 
@@ -180,7 +181,7 @@ class TestAsyncDropPlus:
         assert FedBuffWait().aggregator(8).wait_limit == math.inf
 
     def test_without_graded_rates(self):
-        same = AsyncDropPlus(rate_spread=0.0).masks()
+        same = AsyncDropPlus(rate_spread=0.0, least_saving=0.0).masks()
         assert vars(same) == vars(AsyncDrop().masks())
 
 

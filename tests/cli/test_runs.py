@@ -161,26 +161,34 @@ def test_half_a_run_of_another_configuration_is_an_error(run, difference, says):
 
 
 PLUS = {**SETTINGS, "algo": "asyncdrop-plus"}
+BEFORE = {"waits": False, "adaptive-memory": False, "least-saving": 0.0}
+"""What asyncdrop-plus did up to version 0.2.0."""
 
 
 @pytest.mark.parametrize(
     ("leave", "complete"),
     [
         (partial(write, algo="asyncdrop-plus"), True),
-        (partial(save, lacks=("waits", "adaptive-memory")), False),
+        (partial(save, lacks=tuple(BEFORE)), False),
     ],
 )
 def test_a_run_of_before_the_recipe_changed_is_of_another_configuration(
     tmp_path, leave, complete
 ):
-    """0.2.0 has no keys for it: devices did not wait, and the memory did not adapt."""
+    """0.2.0 has no keys for what the recipe does since."""
     new, old = (
         all_runs([Variant("plus", settings)], [7], devices=10, out=tmp_path)[0]
-        for settings in (PLUS, {**PLUS, "waits": False, "adaptive-memory": False})
+        for settings in (PLUS, {**PLUS, **BEFORE})
     )
     leave(new)
-    with pytest.raises(ConfigError, match="waits False, now True"):
+    with pytest.raises(ConfigError) as caught:
         is_complete(new)
+    for difference in (
+        "waits False, now True",
+        "adaptive-memory False, now True",
+        "least-saving 0.0, now 0.5",
+    ):
+        assert difference in str(caught.value)
     assert is_complete(old) == complete
 
 

@@ -4,6 +4,7 @@ from torch import nn
 
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import RandomMask, SmartPartition
+from flwr_asyncdrop.server import assignment as module
 from flwr_asyncdrop.server.assignment import Assignment, compute_share
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.strategy.units import first_costs
@@ -175,6 +176,67 @@ def test_by_the_papers_rule_a_submodel_costs_the_share_of_its_units(rate, kept):
     share = compute_share(PLAN, mlp(), INPUTS, "paper")
     assignment = Assignment(PLAN, RandomMask(rate), share)
     assert assignment.part(run_state(), 0, 8).compute == kept / 11
+
+
+class TestLeastSaving:
+    """A device gets the full model where its submodel would hardly be smaller."""
+
+    # 3 of 6 and 3 of 5 units are left, of 11 in all.
+    LEFT_OUT = 5 / 11
+
+    def part(self, saving, least, policy=RandomMask):
+        masks = policy(0.5)
+        masks.least_saving = least
+        share = (lambda keep, shapes: 1 - saving) if saving else (lambda *_: 1.0)
+        return Assignment(PLAN, masks, share).part(run_state(), 0, 8)
+
+    def test_what_saves_enough_compute_is_a_submodel(self):
+        # Fewer bytes than 0.9 are saved, so compute decides.
+        assert self.part(0.9, 0.9 / self.LEFT_OUT - 0.01).indices
+        assert not self.part(0.9, 0.9 / self.LEFT_OUT + 0.01).indices
+
+    def test_what_saves_enough_bytes_is_a_submodel(self):
+        full, left = FULL + 14, 12 + 9 + 9 + 3 + 3 + 3
+        saved = 1 - left / full
+        assert self.part(0.0, saved / self.LEFT_OUT - 0.01).indices
+        assert not self.part(0.0, saved / self.LEFT_OUT + 0.01).indices
+
+    def test_the_full_model_is_whole_and_costs_so(self):
+        assignment = submodels(RandomMask(0.5, least_saving=9.0))
+        whole = submodels(RandomMask(0.0))
+        state = run_state()
+        part, expected = assignment.part(state, 0, 8), whole.part(state, 0, 8)
+        assert (part.indices, part.compute) == ({}, 1.0)
+        assert part.shapes == expected.shapes
+        assert [len(units) for units in part.kept.values()] == [6, 5]
+        assert assignment.first_cost(state, 0, 8) == whole.first_cost(state, 0, 8)
+
+    def test_it_is_said_once(self, monkeypatch):
+        said = []
+        monkeypatch.setattr(module.logger, "info", said.append)
+        assignment = submodels(RandomMask(0.5, least_saving=9.0))
+        state = run_state()
+        assignment.first_cost(state, 0, 8)
+        for _ in range(3):
+            assignment.with_masks(assignment.masks).part(state, 0, 8)
+        (line,) = said
+        left, whole = 12 + 9 + 9, FULL
+        assert f"{1 - left / whole:.1%} of compute" in line
+        assert "without 45.5% of the units (least_saving=9)" in line
+
+    def test_any_policy_may_ask_for_it(self):
+        assert self.part(0.9, 9.0).indices == {}
+        assert self.part(0.9, 9.0, SmartPartition).indices == {}
+
+    def test_a_submodel_that_a_device_needs_to_fit_is_not_judged(self):
+        assignment = submodels(RandomMask(0.5, least_saving=9.0))
+        full = 4 * (FULL + 14)
+        part = assignment.part(run_state(), 0, 8, most_bytes=full - 1)
+        assert sum(tensor.nbytes for tensor in part.arrays.values()) < full
+
+    def test_masked_models_never_save_and_are_not_judged(self):
+        masks = RandomMask(0.5, least_saving=9.0)
+        assert masked_models(masks).part(run_state(), 0, 8).indices
 
 
 class Widths(nn.Module):
