@@ -201,7 +201,7 @@ class Assignment:
                 f"{compute:.1%} of compute and {num_bytes:.1%} of bytes without "
                 f"{left_out:.1%} of the units (least_saving={masks.least_saving:g})"
             )
-            logger.info(self._said[0])
+            logger.warning(self._said[0])
         keep = plan.full_keep()
         return keep, plan.indices(keep)
 

@@ -213,7 +213,7 @@ class TestLeastSaving:
 
     def test_it_is_said_once(self, monkeypatch):
         said = []
-        monkeypatch.setattr(module.logger, "info", said.append)
+        monkeypatch.setattr(module.logger, "warning", said.append)
         assignment = submodels(RandomMask(0.5, least_saving=9.0))
         state = run_state()
         assignment.first_cost(state, 0, 8)
