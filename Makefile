@@ -93,7 +93,8 @@ nightly: setup
 	    tests/submodel/test_huggingface.py tests/submodel/test_loading.py \
 	    tests/checkpoint/test_kill.py tests/checkpoint/test_moments.py \
 	    tests/cli/test_commands.py tests/cli/test_doctor.py tests/cli/test_init.py \
-	    tests/cli/test_advised_fleets.py tests/cli/test_sharded_comparison.py \
+	    tests/cli/test_advised_fleets.py tests/cli/test_advised_grounds.py \
+	    tests/cli/test_sharded_comparison.py \
 	    tests/device/test_node.py tests/doctor/test_cluster.py \
 	    tests/e2e/test_frozen.py tests/e2e/test_ray_machine_killed.py \
 	    tests/examples/test_cluster.py tests/examples/test_examples.py \

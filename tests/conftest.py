@@ -1,5 +1,6 @@
 """What every room's tests share."""
 
+import os
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,8 @@ from benchmarks import vision
 from flwr_asyncdrop.flower_internals.identity import assume_identity
 from tests.nightly import examples
 from tests.reviews import write_json_lines
+
+REPOSITORY = Path(__file__).parents[1]
 
 # How long an example takes says more about what else the machine does.
 hypothesis.settings.register_profile(
@@ -58,6 +61,16 @@ def vision_models() -> ModuleType:
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     return vision.vision_models()
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Find real data sets: $ASYNCDROP_TEST_DATA, or a folder beside the checkout."""
+    named = os.environ.get("ASYNCDROP_TEST_DATA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real data in {folder}; name its folder in ASYNCDROP_TEST_DATA")
+    return folder
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import os
 import pickle
 import struct
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from flwr_asyncdrop.app.data.datasets import _load
 from tests.archives import compact_arrays, plain_images
 
 ByteArray = npt.NDArray[np.uint8]
-REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -35,16 +33,6 @@ def _cache_of_its_own(
         if "real_data" not in request.fixturenames:
             patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """Find real data sets: $ASYNCDROP_TEST_DATA, or a folder beside the checkout."""
-    named = os.environ.get("ASYNCDROP_TEST_DATA")
-    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"no real data in {folder}; name its folder in ASYNCDROP_TEST_DATA")
-    return folder
 
 
 def idx(array: ByteArray) -> bytes:
