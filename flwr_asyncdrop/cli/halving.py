@@ -55,10 +55,14 @@ def rungs(candidates: int, eta: int, count: int, last: int = 1) -> list[Rung]:
     """Return `count` rungs; runs of the last one are a `last`-th of a whole one.
 
     From one to the next, runs are `eta` times as long, and of the candidates one in
-    `eta` stays, rounded up.
+    `eta` stays, rounded up, but no less than two: one alone decides nothing.
     """
+    least = min(candidates, 2)
     return [
-        Rung(last * eta ** (count - 1 - place), math.ceil(candidates / eta**place))
+        Rung(
+            last * eta ** (count - 1 - place),
+            max(math.ceil(candidates / eta**place), least),
+        )
         for place in range(count)
     ]
 

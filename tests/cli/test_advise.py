@@ -120,6 +120,16 @@ def test_it_advises_and_resumes(tmp_path, capsys):
     assert json.loads((out / "advice.json").read_text()) == content
 
 
+def test_the_last_choice_is_between_two_at_least(out):
+    """A third of the time can make the wrong one look best."""
+    flags = ["--algos=fedbuff,fedavg", "--search=lr=0.02,0.05,0.125"]
+    answer = answer_of(out, *TINY, *flags, "--search=buffer-size=2")
+    for lane in answer.lanes:
+        first, last = lane.results
+        assert (len(first), len(last)) == (3, 2)
+        assert lane.winner.score == max(each.score for each in last)
+
+
 def test_runs_of_another_length_are_not_taken_for_these(out):
     # Without milestones, only the seconds tell them apart.
     flags = [*SMALL, *FLEETS["one speed"], "--seeds=0-2", "--lr-milestones="]

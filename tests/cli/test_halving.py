@@ -21,7 +21,8 @@ from flwr_asyncdrop.cli.race import FinalMetric
 
 
 def test_rungs_by_hand():
-    assert rungs(9, 3, 3) == [Rung(9, 9), Rung(3, 3), Rung(1, 1)]
+    assert rungs(9, 3, 3) == [Rung(9, 9), Rung(3, 3), Rung(1, 2)]
+    assert rungs(3, 3, 2) == [Rung(3, 3), Rung(1, 2)]
     assert rungs(10, 3, 3) == [Rung(9, 10), Rung(3, 4), Rung(1, 2)]
     assert rungs(4, 2, 1) == [Rung(1, 4)]
     assert rungs(9, 3, 2, last=3) == [Rung(9, 9), Rung(3, 3)]

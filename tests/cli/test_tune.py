@@ -64,7 +64,7 @@ def test_those_ahead_go_on_and_one_wins(tmp_path):
 
     settle(**{"_0.1": 0.3, "_0.2": None, "_0.3": 0.5, "_0.4": 0.4})
     settle(**{"_0.3": 0.5, "_0.4": 0.6})
-    settle(**{"_0.4": 0.7})
+    settle(**{"_0.3": 0.6, "_0.4": 0.7})
     assert lane.winner.values == {"lr": 0.4}
     assert lane.said() == [
         "fedbuff: lr=0.4 (4 tried)",
@@ -261,7 +261,7 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
     assert "--model mlp --num-rounds 4" in said
 
     histories = {path: path.stat().st_mtime_ns for path in out.rglob("history.jsonl")}
-    assert len(histories) == 4 + 2 + 2 + 1
+    assert len(histories) == 4 + 2 + 2 + 2
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in histories} == histories
     assert json.loads((out / "tuned.json").read_text()) == content
