@@ -74,6 +74,8 @@ class Moments:
         elif event not in _CHANGES:
             return ""
         path = str(arguments[0])
+        if event == "os.mkdir" and Path(path).is_dir():  # nothing changes
+            return ""
         # shutil.rmtree deletes it from inside its folder.
         if path != "state.json" and not path.startswith(f"{self.folder}/"):
             return ""

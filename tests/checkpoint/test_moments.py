@@ -33,6 +33,8 @@ ENDS = (
     "os.rmdir checkpoints",
     "os.remove .lock",
 )
+TIDYING = {"os.remove .history.jsonl.lock", "os.rmdir checkpoints", "os.remove .lock"}
+"""An empty file or folder that stays costs nobody anything."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,8 @@ def test_whatever_the_disk_refuses_costs_a_line_and_no_training(code, whole, tmp
             status = run.wait()
         text = log.read_text()
         assert "Traceback" not in text
-        assert os.strerror(code) in text
+        refused = set(whole[1][failing.start - 1 : failing.stop - 1])
+        assert os.strerror(code) in text or refused <= TIDYING, failing
         if status:
             assert text.strip().splitlines()[-1].startswith("asyncdrop: cannot ")
             words = [*RUN, f"--out={out}", "--overwrite"]

@@ -1,0 +1,27 @@
+"""A table of the paper's protocol, by hand."""
+
+from scripts.paper import paper_table
+from tests.report.histories import series
+
+
+def test_a_row_has_accuracies_the_end_and_what_each_target_costs() -> None:
+    exact = "asyncdrop,scale=false,score-vectors=false"
+    runs = [
+        # 10 MB and 10 s a test: to 60 % after 20 and 30 s, to 75 % with one seed alone
+        series("fedbuff", {0: [0.5, 0.6, 0.8], 1: [0.1, 0.5, 0.7]}),
+        series(exact, {0: [0.6, 0.5], 1: [0.7, 0.6]}),
+    ]
+    assert list(paper_table(runs, [0.6, 0.75])) == [
+        "| algorithm | max. accuracy | final accuracy | ends at, s "
+        "| s to 60.00% | MB to 60.00% | s to 75.00% | MB to 75.00% |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: |",
+        "| `fedbuff` | 75.0 ± 7.1 | 75.0 ± 7.1 | 30 "
+        "| 25.0 | 25.0 | 30.0 (1/2) | 30.0 (1/2) |",
+        "| `asyncdrop`, as in the paper | 65.0 ± 7.1 | 55.0 ± 7.1 | 20 "
+        "| **10.0** | **10.0** | – | – |",
+    ]
+
+
+def test_one_seed_has_no_spread() -> None:
+    *_, row = paper_table([series("fedavg", {0: [0.5, 0.4]})], [0.45])
+    assert row == "| `fedavg` | 50.0 | 40.0 | 20 | **10.0** | **10.0** |"
