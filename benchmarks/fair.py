@@ -86,6 +86,12 @@ GROUNDS = {
         "0.01,0.03,0.09",
         ("--partition", "dirichlet", "--dirichlet-alpha", "0.1"),
     ),
+    "mlp-dirichlet-half": Ground(
+        "mlp-small",
+        4000,
+        "0.01,0.03,0.09",
+        ("--partition", "dirichlet", "--dirichlet-alpha", "0.5"),
+    ),
     "mlp-iid": Ground("mlp-small", 4000, "0.01,0.03,0.09", ("--partition", "iid")),
     "mlp-crowd": Ground(
         "mlp-small",

@@ -24,12 +24,20 @@ from flwr_asyncdrop.report.intervals import Interval
 from flwr_asyncdrop.report.runlog import Point
 from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.report.target import Target
+from scripts.cells import MB, NONE, beside, cost, least, points
 from scripts.factorial import factorial
+from scripts.paper import paper_table
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = tuple(
     ROOT / "docs" / name
-    for name in ("results.md", "results-tasks.md", "results-fleets.md", "lab.md")
+    for name in (
+        "results.md",
+        "results-tasks.md",
+        "results-fleets.md",
+        "results-paper.md",
+        "lab.md",
+    )
 )
 HISTORIES: Final = ROOT / "results"
 _OURS: Final = ("asyncdrop-plus", "hetero-asyncdrop")
@@ -37,8 +45,6 @@ _NO_MEMORY: Final = f"{_OURS[0]},group-memory=false"
 _SHARES: Final = (0.95, 0.99)
 _GOAL: Final = 0.75
 _KEPT: Final = ("history.jsonl", "done.json", "tuned.json")
-_MB: Final = 1e6
-_NONE: Final = "–"
 
 
 def main() -> int:
@@ -79,18 +85,21 @@ def _bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def filled(page: str) -> str:
-    """Return the page with its tables: of a task, of all parts, or a verdict."""
+    """Return the page with its tables, of whatever kind a comment names."""
 
     def table(match: re.Match[str]) -> str:
         kind, _, names = match[1].partition(": ")
         label = {"verdict": _OURS[0], "verdict-no-memory": _NO_MEMORY}.get(kind)
         if kind == "factorial":
             lines = factorial(read(names)[0])
+        elif kind == "paper":
+            task, *values = names.split()
+            lines = paper_table(read(f"paper/{task}")[0], list(map(float, values)))
         else:
             lines = verdict(names.split(), label) if label else lines_of(kind)
         return f"<!-- {match[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
 
-    mark = r"<!-- ([\w-]+(?:: [\w -]+)?) -->\n.*?<!-- end -->"
+    mark = r"<!-- ([\w-]+(?:: [\w .-]+)?) -->\n.*?<!-- end -->"
     return re.sub(mark, table, page, flags=re.DOTALL)
 
 
@@ -104,12 +113,12 @@ def verdict(names: Sequence[str], label: str) -> Iterator[str]:
         series, _ = read(name)
         goals = [goal(series, share) for share in _SHARES]
         cells = [final_beside_best(series, goals[0], label)]
-        for overhead, cost in (
+        for overhead, spent in (
             ("time_overhead", lambda point: point.time),
             ("byte_overhead", lambda point: point.num_bytes),
         ):
             cells += [
-                cost_beside_best(series, each, label, overhead, cost) for each in goals
+                cost_beside_best(series, each, label, overhead, spent) for each in goals
             ]
         yield f"| `{name}` | {' | '.join(cells)} |"
 
@@ -123,7 +132,7 @@ def final_beside_best(series: tuple[Series, ...], target: Target, label: str) ->
     )
     row = _row(compare(series, target, best.label), label)
     text = beside(row)
-    return f"{text} over `{best.label}`" if row.final is not None else _NONE
+    return f"{text} over `{best.label}`" if row.final is not None else NONE
 
 
 def cost_beside_best(
@@ -180,11 +189,16 @@ def lines_of(task: str) -> Iterator[str]:
         chosen = ", ".join(
             f"{k} {v:g}" for k, v in tuned.get(row.label, {}).items() if v is not False
         )
-        cells = [f"`{row.label}`", chosen or "not tuned", score(row), beside(row)]
+        cells = [
+            f"`{row.label}`",
+            chosen or "not tuned",
+            points(row.final),
+            beside(row),
+        ]
         for table, (seconds, size) in zip(tables, firsts, strict=True):
             found = table.rows[place]
             cells.append(cost(found, found.seconds, 1, first=seconds))
-            cells.append(cost(found, found.num_bytes, _MB, first=size))
+            cells.append(cost(found, found.num_bytes, MB, first=size))
         yield f"| {' | '.join(cells)} |"
 
 
@@ -223,50 +237,6 @@ def goal(series: tuple[Series, ...], share: float) -> Target:
     best = max(finals, key=lambda label: metric.goodness(finals[label]))
     value = finals[best] / share if metric.falls else finals[best] * share
     return Target(metric, value, f"{share:g} of {best}'s final {metric.title}")
-
-
-def score(row: Row) -> str:
-    """Return the final value in points, with its standard deviation."""
-    if row.final is None:
-        return _NONE
-    return f"{100 * row.final.mean:.1f} ± {100 * row.final.std:.1f}"
-
-
-def beside(row: Row) -> str:
-    """Return by how much it differs from ours, seed by seed, with the interval."""
-    found: Interval | None = row.final_difference
-    if found is None:
-        return _NONE
-    text = f"{100 * found.value:+.1f}"
-    if found.low is None or found.high is None:
-        return text
-    clear = "\\*" if found.is_clear else ""
-    return f"{text} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]{clear}"
-
-
-def cost(row: Row, spread: Any, unit: float, *, first: float | None) -> str:
-    """Return seconds or megabytes, and how many seeds got there if not all did."""
-    if spread is None:
-        return _NONE
-    text = (
-        f"{spread.mean / unit:,.0f}"
-        if spread.mean / unit >= 100
-        else f"{spread.mean / unit:.1f}"
-    )
-    if spread.count < len(row.outcomes):
-        return f"{text} ({spread.count}/{len(row.outcomes)})"
-    return f"**{text}**" if spread.mean == first else text
-
-
-def least(tables: list[Comparison]) -> list[tuple[float | None, float | None]]:
-    """Return the least seconds and bytes of those whose seeds all got there."""
-    found = []
-    for table in tables:
-        rows = [row for row in table.rows if len(row.arrivals) == len(row.outcomes)]
-        seconds = [row.seconds.mean for row in rows if row.seconds]
-        sizes = [row.num_bytes.mean for row in rows if row.num_bytes]
-        found.append((min(seconds, default=None), min(sizes, default=None)))
-    return found
 
 
 if __name__ == "__main__":

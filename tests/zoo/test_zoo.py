@@ -112,7 +112,9 @@ def train(entry: Entry) -> Trained:
         for name, tensor in model.state_dict(keep_vars=True).items()
         if tensor.grad is None or not tensor.grad.any()
     }
-    model.load_state_dict(full)
+    restored = model.state_dict()  # with the versions of modules, which are no tensors
+    restored.update(full)
+    model.load_state_dict(restored)
     model.zero_grad()
     return Trained(model.eval(), plan, indices, full, sub, merged, idle)
 
