@@ -35,7 +35,6 @@ PAGES: Final = tuple(
         "results.md",
         "results-tasks.md",
         "results-fleets.md",
-        "results-paper.md",
         "lab.md",
     )
 )

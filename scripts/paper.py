@@ -1,0 +1,39 @@
+"""The tables of the paper's protocol: as many updates for each algorithm."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import Final
+
+from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.series import Series
+from flwr_asyncdrop.report.target import Target
+from scripts.cells import MB, cost, least, points
+
+_EXACT: Final = ",scale=false,score-vectors=false"
+
+
+def paper_table(series: Sequence[Series], values: Sequence[float]) -> Iterator[str]:
+    """Yield a table: a row an algorithm, and what it needs to each of the values."""
+    curves = {each.label: each.curves.values() for each in series}
+    metric = next(iter(curves[series[0].label])).metric
+    goals = [Target(metric, value, "given") for value in values]
+    tables = [compare(series, goal) for goal in goals]
+    heads = [f"{metric.extreme}. {metric.title}", f"final {metric.title}", "ends at, s"]
+    heads += [f"{unit} to {metric.text(v)}" for v in values for unit in ("s", "MB")]
+    yield f"| algorithm | {' | '.join(heads)} |"
+    yield f"| --- |{' --: |' * len(heads)}"
+    firsts = least(tables)
+    for place, row in enumerate(tables[0].rows):
+        end = fmean(curve.final.time for curve in curves[row.label])
+        cells = [title(row.label), points(row.best), points(row.final), f"{end:,.0f}"]
+        for table, (seconds, size) in zip(tables, firsts, strict=True):
+            found = table.rows[place]
+            cells.append(cost(found, found.seconds, 1, first=seconds))
+            cells.append(cost(found, found.num_bytes, MB, first=size))
+        yield f"| {' | '.join(cells)} |"
+
+
+def title(label: str) -> str:
+    """Return the words for an algorithm, as it is or exactly as in the paper."""
+    name = label.removesuffix(_EXACT)
+    return f"`{name}`" if name == label else f"`{name}`, as in the paper"
