@@ -5,7 +5,8 @@
 resumes. ``python -m scripts.results pack runs/fair mlp-small`` keeps the histories.
 
 A ground that is `tuned_on` another takes that one's choice. With ``mlp-small-others``
-the algorithms are those of ``examples/baselines``, FedRolex and the plain ones.
+the algorithms are those of ``examples/baselines``, FedRolex and the plain ones, with
+``mlp-small-adjusted`` the soonest of all with the loss of `asyncdrop-plus`.
 """
 
 import argparse
@@ -25,13 +26,14 @@ _ALGOS = (
     "fedavg,fedbuff,fedbuff-wait,hetero-asyncdrop,asyncdrop-plus,"
     "baselines.memories:Ringleader"
 )
+_DELAY_ADAPTIVE = {"baselines.steps:DelayAdaptive": ("server-lr=0.1,0.3",)}
 OTHERS = "-others"
-"""Ends the name of a ground's tables of `_OTHERS`."""
+"""Ends the name of a ground's runs of `_OTHERS`."""
 _OTHERS = {
     # A step at each arrival, or of Adam, has a scale of its own: chosen on `mlp-small`
     "baselines.memories:Ace": ("server-lr=0.03,0.1",),
     "baselines.memories:Ca2fl": (),
-    "baselines.steps:DelayAdaptive": ("server-lr=0.1,0.3",),
+    **_DELAY_ADAPTIVE,
     "baselines.steps:Fadas": ("server-lr=0.001,0.003",),
     "baselines.steps:FedAdam": ("server-lr=0.003,0.01",),
     # A tenth of FedBuff's, which momentum of 0.9 makes as large
@@ -47,6 +49,10 @@ _OTHERS = {
     "async-fjord": (),
 }
 """Algorithms, each with values to search instead of those for all."""
+ADJUSTED = "-adjusted"
+"""Ends the name of a ground's runs of `_ADJUSTED`."""
+_ADJUSTED = {"fedbuff": (), "fedbuff-wait": (), **_DELAY_ADAPTIVE}
+_LOSS = ("--logit-adjustment", "1")
 
 
 @dataclass(frozen=True)
@@ -119,24 +125,30 @@ GROUNDS = {
     ),
 }
 
-NAMES = tuple(f"{ground}{end}" for end in ("", OTHERS) for ground in GROUNDS)
-"""The tables: each ground with the first algorithms, and with the others."""
+NAMES = tuple(f"{ground}{end}" for end in ("", OTHERS, ADJUSTED) for ground in GROUNDS)
+"""Each ground with the first algorithms, the others, and those with another loss."""
+
+
+def ground_of(name: str) -> str:
+    """Return the name of the ground of a table."""
+    return name.removesuffix(OTHERS).removesuffix(ADJUSTED)
 
 
 def commands(name: str, out: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words of `tune`, and of the `compare` that follows it."""
-    ground = name.removesuffix(OTHERS)
+    ground = ground_of(name)
     suffix = name.removeprefix(ground)
     tuned_on = GROUNDS[ground].tuned_on or ground
-    searched = [
-        "lr=" + GROUNDS[tuned_on].rates,
-        "server-lr=0.5,1.0",
-        "alpha=0.25,0.5",
-    ]
+    searched = ["lr=" + GROUNDS[tuned_on].rates, "server-lr=0.5,1.0"]
     algos = _ALGOS
     if suffix:
-        algos = ",".join(_OTHERS)
-        searched += [f"{algo}:{own}" for algo in _OTHERS for own in _OTHERS[algo]]
+        table = _OTHERS if suffix == OTHERS else _ADJUSTED
+        algos = ",".join(table)
+        searched += [f"{algo}:{own}" for algo in table for own in table[algo]]
+    if suffix == ADJUSTED:
+        flags = (*_LOSS, *flags)
+    else:
+        searched.append("alpha=0.25,0.5")
     search = [word for each in searched for word in ("--search", each)]
     choice = out / f"tune-{tuned_on}{suffix}"
     tune = ["tune", *_run(tuned_on, algos, flags), *search, "--rungs", "1"]

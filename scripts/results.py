@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.fair import GROUNDS, OTHERS
+from benchmarks.fair import ADJUSTED, GROUNDS, OTHERS, ground_of
 from flwr_asyncdrop.report.comparison import Comparison, Row, compare
 from flwr_asyncdrop.report.intervals import Interval
 from flwr_asyncdrop.report.runlog import Point
@@ -35,6 +35,7 @@ PAGES: Final = tuple(
         "results.md",
         "results-tasks.md",
         "results-fleets.md",
+        "results-paper.md",
         "lab.md",
     )
 )
@@ -67,7 +68,7 @@ def pack(folder: Path, task: str) -> None:
                 archive.add(
                     path, f"{task}/{path.relative_to(folder / task)}", filter=_bare
                 )
-        name = task.removesuffix(OTHERS)
+        name = ground_of(task)
         ground = GROUNDS.get(name)
         tuned_on = (ground and ground.tuned_on) or name
         suffix = task.removeprefix(name)
@@ -88,28 +89,37 @@ def filled(page: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         kind, _, names = match[1].partition(": ")
-        label = {"verdict": _OURS[0], "verdict-no-memory": _NO_MEMORY}.get(kind)
-        if kind == "factorial":
-            lines = factorial(read(names)[0])
-        elif kind == "paper":
-            task, *values = names.split()
-            lines = paper_table(read(f"paper/{task}")[0], list(map(float, values)))
-        else:
-            lines = verdict(names.split(), label) if label else lines_of(kind)
+        lines = lines_of(kind) if not names else _table(kind, names.split())
         return f"<!-- {match[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
 
     mark = r"<!-- ([\w-]+(?:: [\w .-]+)?) -->\n.*?<!-- end -->"
     return re.sub(mark, table, page, flags=re.DOTALL)
 
 
-def verdict(names: Sequence[str], label: str) -> Iterator[str]:
-    """Yield one of ours beside the best of the others, task by task."""
+def _table(kind: str, words: Sequence[str]) -> Iterator[str]:
+    """Return the table of a kind that says which runs it is of."""
+    match kind:
+        case "factorial":
+            return factorial(read(words[0])[0])
+        case "paper":
+            values = [float(word) for word in words[1:]]
+            return paper_table(read(f"paper/{words[0]}")[0], values)
+        case "verdict":
+            return verdict({name: read(name)[0] for name in words}, _OURS[0])
+        case "verdict-no-memory":
+            return verdict({name: read(name)[0] for name in words}, _NO_MEMORY)
+        case "verdict-same-loss":
+            return verdict({name: adjusted(name) for name in words}, _OURS[0])
+    raise ValueError(f"there is no table {kind!r}")
+
+
+def verdict(grounds: Mapping[str, tuple[Series, ...]], label: str) -> Iterator[str]:
+    """Yield one of ours beside the best of the others, ground by ground."""
     heads = ["final accuracy, in points"]
     heads += [f"{cost} to {share:g}" for cost in ("time", "bytes") for share in _SHARES]
     yield f"| | {' | '.join(heads)} |"
     yield f"| --- |{' --- |' * len(heads)}"
-    for name in names:
-        series, _ = read(name)
+    for name, series in grounds.items():
         goals = [goal(series, share) for share in _SHARES]
         cells = [final_beside_best(series, goals[0], label)]
         for overhead, spent in (
@@ -222,6 +232,12 @@ def read(task: str) -> tuple[tuple[Series, ...], Mapping[str, Mapping[str, Any]]
             if tuned.exists():
                 chosen |= json.loads(tuned.read_text(encoding="utf-8"))["chosen"]
         return read_series(paths), chosen
+
+
+def adjusted(name: str) -> tuple[Series, ...]:
+    """Return the runs of those that have the loss of ours, and of ours."""
+    ours = (each for each in read(name)[0] if each.algorithm in _OURS)
+    return (*read(f"{name}{ADJUSTED}")[0], *ours)
 
 
 def goal(series: tuple[Series, ...], share: float) -> Target:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fair
+from flwr_asyncdrop.algorithms import AsyncDropPlus
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli import compare, tune
 from flwr_asyncdrop.cli.flags import given
@@ -30,7 +31,7 @@ def baselines_found(monkeypatch):
 
 @pytest.mark.parametrize("name", fair.NAMES)
 def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
-    ground = fair.GROUNDS[name.removesuffix(fair.OTHERS)]
+    ground = fair.GROUNDS[fair.ground_of(name)]
     words = fair.commands(name, Path("runs"), ("--data-dir", "DATA"))
     found = []
     for command, module in zip(words, (tune, compare), strict=True):
@@ -51,8 +52,8 @@ def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
 
 def test_all_algorithms_have_as_many_settings_to_choose_from():
     counts = set()
-    for name in ("mlp-small", f"mlp-small{fair.OTHERS}"):
-        command, _ = fair.commands(name, Path("runs"), ())
+    for end in ("", fair.OTHERS, fair.ADJUSTED):
+        command, _ = fair.commands(f"mlp-small{end}", Path("runs"), ())
         parser = Parser(prog="asyncdrop")
         tune.add_arguments(parser, command[1:])
         arguments = parser.parse_args(command[1:])
@@ -68,6 +69,12 @@ def test_a_ground_may_take_the_choice_of_another():
     assert tune == fair.commands("mlp-small", Path("runs"), ())[0]
     assert compare[compare.index("--tuned") + 1] == "runs/tune-mlp-small/tuned.json"
     assert compare[compare.index("--out") + 1] == "runs/mlp-full"
+
+
+def test_the_same_loss_is_that_of_asyncdrop_plus():
+    for words in fair.commands(f"mlp-small{fair.ADJUSTED}", Path("runs"), ()):
+        given = float(words[words.index("--logit-adjustment") + 1])
+        assert given == AsyncDropPlus().logit_adjustment
 
 
 def test_every_table_has_its_commands():

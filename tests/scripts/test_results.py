@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.fair import OTHERS
+from benchmarks.fair import ADJUSTED, OTHERS, ground_of
 from scripts import results
 
 ARCHIVES = sorted(results.HISTORIES.glob("*.tar.xz"))
@@ -21,8 +21,12 @@ def test_a_page_is_what_the_histories_say(page) -> None:
 def test_every_archive_is_on_a_page_and_in_a_verdict() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in results.PAGES)
     kept = {path.name.removesuffix(".tar.xz") for path in ARCHIVES}
-    names = {name for name in kept if not name.endswith(OTHERS)}
-    assert {name.removesuffix(OTHERS) for name in kept} == names
+    names = {name for name in kept if name == ground_of(name)}
+    assert {ground_of(name) for name in kept} == names
+    same_loss = " ".join(re.findall(r"<!-- verdict-same-loss: (.*) -->", pages)).split()
+    assert {f"{name}{ADJUSTED}" for name in same_loss} == {
+        name for name in kept if name.endswith(ADJUSTED)
+    }
     tables = {*re.findall(r"<!-- ([\w-]+) -->", pages)} - {"end"}
     judged = " ".join(re.findall(r"<!-- verdict: (.*) -->", pages)).split()
     assert tables == {*judged}
@@ -45,3 +49,11 @@ def test_a_table_has_the_algorithms_of_others_beside_ours() -> None:
 def test_settings_were_not_chosen_on_the_seeds_of_the_table(archive) -> None:
     series, _ = results.read(archive.name.removesuffix(".tar.xz"))
     assert all(set(each.runs) == {0, 1, 2, 3, 4} for each in series)
+
+
+def test_every_archive_of_the_papers_protocol_is_named_on_its_page() -> None:
+    page = next(page for page in results.PAGES if page.name == "results-paper.md")
+    text = page.read_text(encoding="utf-8")
+    kept = [*(results.HISTORIES / "paper").glob("*.tar.xz")]
+    assert kept
+    assert [p.name for p in kept if f"results/paper/{p.name}" not in text] == []
