@@ -5,8 +5,8 @@
 resumes. ``python -m scripts.results pack runs/fair mlp-small`` keeps the histories.
 
 A ground that is `tuned_on` another takes that one's choice. With ``mlp-small-others``
-the algorithms are those of ``examples/baselines``, FedRolex and the plain ones, with
-``mlp-small-adjusted`` the soonest of all with the loss of `asyncdrop-plus`.
+the algorithms are those of ``examples/baselines``, FedRolex and the plain ones. With
+``mlp-small-adjusted`` they are three that have the loss of `asyncdrop-plus`.
 """
 
 import argparse

@@ -6,7 +6,7 @@ from typing import Final
 from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
 from flwr_asyncdrop.report.intervals import Interval
 
-MB: Final = 1e6
+_MB: Final = 1e6
 NONE: Final = "–"
 
 
@@ -30,26 +30,28 @@ def beside(row: Row) -> str:
     return f"{text} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]{clear}"
 
 
-def cost(row: Row, spread: Spread | None, unit: float, *, first: float | None) -> str:
-    """Return seconds or megabytes, and how many seeds got there if not all did."""
+def costs(tables: Sequence[Comparison]) -> list[list[str]]:
+    """Return for each row the seconds and megabytes to each target, least in bold.
+
+    The tables have the same rows. The least is of those whose seeds all got there.
+    """
+    rows: list[list[str]] = [[] for _ in tables[0].rows]
+    for table in tables:
+        arrived = [row for row in table.rows if len(row.arrivals) == len(row.outcomes)]
+        seconds = [row.seconds.mean for row in arrived if row.seconds]
+        sizes = [row.num_bytes.mean for row in arrived if row.num_bytes]
+        for cells, row in zip(rows, table.rows, strict=True):
+            cells.append(_cost(row, row.seconds, 1, min(seconds, default=None)))
+            cells.append(_cost(row, row.num_bytes, _MB, min(sizes, default=None)))
+    return rows
+
+
+def _cost(row: Row, spread: Spread | None, unit: float, least: float | None) -> str:
+    """Return a cost in its unit, and how many seeds got there if not all did."""
     if spread is None:
         return NONE
-    text = (
-        f"{spread.mean / unit:,.0f}"
-        if spread.mean / unit >= 100
-        else f"{spread.mean / unit:.1f}"
-    )
+    mean = spread.mean / unit
+    text = f"{mean:,.0f}" if mean >= 100 else f"{mean:.1f}"
     if spread.count < len(row.outcomes):
         return f"{text} ({spread.count}/{len(row.outcomes)})"
-    return f"**{text}**" if spread.mean == first else text
-
-
-def least(tables: Sequence[Comparison]) -> list[tuple[float | None, float | None]]:
-    """Return the least seconds and bytes of those whose seeds all got there."""
-    found = []
-    for table in tables:
-        rows = [row for row in table.rows if len(row.arrivals) == len(row.outcomes)]
-        seconds = [row.seconds.mean for row in rows if row.seconds]
-        sizes = [row.num_bytes.mean for row in rows if row.num_bytes]
-        found.append((min(seconds, default=None), min(sizes, default=None)))
-    return found
+    return f"**{text}**" if spread.mean == least else text

@@ -7,7 +7,7 @@ from typing import Final
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.target import Target
-from scripts.cells import MB, cost, least, points
+from scripts.cells import costs, points
 
 _EXACT: Final = ",scale=false,score-vectors=false"
 
@@ -22,15 +22,10 @@ def paper_table(series: Sequence[Series], values: Sequence[float]) -> Iterator[s
     heads += [f"{unit} to {metric.text(v)}" for v in values for unit in ("s", "MB")]
     yield f"| algorithm | {' | '.join(heads)} |"
     yield f"| --- |{' --: |' * len(heads)}"
-    firsts = least(tables)
-    for place, row in enumerate(tables[0].rows):
+    for row, spent in zip(tables[0].rows, costs(tables), strict=True):
         end = fmean(curve.final.time for curve in curves[row.label])
         cells = [title(row.label), points(row.best), points(row.final), f"{end:,.0f}"]
-        for table, (seconds, size) in zip(tables, firsts, strict=True):
-            found = table.rows[place]
-            cells.append(cost(found, found.seconds, 1, first=seconds))
-            cells.append(cost(found, found.num_bytes, MB, first=size))
-        yield f"| {' | '.join(cells)} |"
+        yield f"| {' | '.join(cells + spent)} |"
 
 
 def title(label: str) -> str:

@@ -24,7 +24,7 @@ from flwr_asyncdrop.report.intervals import Interval
 from flwr_asyncdrop.report.runlog import Point
 from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.report.target import Target
-from scripts.cells import MB, NONE, beside, cost, least, points
+from scripts.cells import NONE, beside, costs, points
 from scripts.factorial import factorial
 from scripts.paper import paper_table
 
@@ -193,21 +193,12 @@ def lines_of(task: str) -> Iterator[str]:
     titles = ["algorithm", "chosen", f"final {metric.title}", "beside ours", *heads]
     yield f"| {' | '.join(titles)} |"
     yield f"| --- | --- |{' --: |' * (len(titles) - 2)}"
-    firsts = least(tables)
-    for place, row in enumerate(tables[0].rows):
+    for row, spent in zip(tables[0].rows, costs(tables), strict=True):
         chosen = ", ".join(
             f"{k} {v:g}" for k, v in tuned.get(row.label, {}).items() if v is not False
         )
-        cells = [
-            f"`{row.label}`",
-            chosen or "not tuned",
-            points(row.final),
-            beside(row),
-        ]
-        for table, (seconds, size) in zip(tables, firsts, strict=True):
-            found = table.rows[place]
-            cells.append(cost(found, found.seconds, 1, first=seconds))
-            cells.append(cost(found, found.num_bytes, MB, first=size))
+        cells = [f"`{row.label}`", chosen or "not tuned"]
+        cells += [points(row.final), beside(row), *spent]
         yield f"| {' | '.join(cells)} |"
 
 
