@@ -52,6 +52,12 @@ def load_data(config: RunConfig) -> Dataset:
             f"partition={config.partition!r} deals samples out by their labels or "
             f"groups, and dataset={config.dataset!r} has none: set partition='iid'"
         )
+    tau = config.algorithm.objective().config().get("logit-adjustment")
+    if tau and not data.num_classes:
+        raise ConfigError(
+            f"logit-adjustment={tau} of {config.algo} corrects a skew of labels, and "
+            f"dataset={config.dataset!r} has none: set logit-adjustment=0"
+        )
     if config.augment and len(data.input_shape) != 3:
         raise ConfigError(
             "augment=true shifts and mirrors images of shape (C, H, W), and inputs of "

@@ -78,6 +78,8 @@ def test_data_dir_reaches_the_function(tmp_path):
     [
         ({**REGRESSION, "partition": "speed-level"}, "has none: set partition='iid'"),
         ({**NEXT_TOKEN, "partition": "dirichlet"}, "has none: set partition='iid'"),
+        ({**REGRESSION, "algo": "asyncdrop-plus"}, "has none: set logit-adjustment=0"),
+        ({**NEXT_TOKEN, "logit-adjustment": 0.5}, "has none: set logit-adjustment=0"),
         ({**NEXT_TOKEN, "model": "lstm"}, "asks for something else: name your own"),
         ({**REGRESSION, "model": "cnn"}, "needs the sizes of an image"),
         ({**REGRESSION, "model": "tests.app.own:no_model"}, "return an nn.Module"),
