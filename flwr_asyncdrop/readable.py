@@ -46,19 +46,20 @@ def byte_unit(largest: float) -> tuple[str, int]:
 
 def readable_bytes(count: float) -> str:
     """Return a number of bytes to three digits or more, e.g. ``"12.3 MB"``."""
-    return _three_digits(count, *byte_unit(count))
+    name, size = byte_unit(count)
+    return f"{three_digits(count / size)} {name}"
 
 
 def readable_joules(joules: float) -> str:
     """Return an energy to three digits or more, e.g. ``"12.3 kJ"``."""
     found = (each for each in _JOULES if joules >= each[1])
-    return _three_digits(joules, *next(found, _JOULES[-1]))
+    name, size = next(found, _JOULES[-1])
+    return f"{three_digits(joules / size)} {name}"
 
 
-def _three_digits(number: float, unit: str, size: float) -> str:
-    value = number / size
-    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:,.{decimals}f} {unit}"
+def three_digits(value: float) -> str:
+    """Return a number to three digits, or to all of them before the point."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def sparkline(values: Sequence[float]) -> str:

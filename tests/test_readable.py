@@ -13,6 +13,7 @@ from flwr_asyncdrop.readable import (
     readable_seconds,
     shown,
     sparkline,
+    three_digits,
 )
 
 
@@ -41,7 +42,7 @@ def test_losses_fall_and_accuracies_rise():
     ("count", "text"),
     [
         (0, "0.00 kB"),
-        (512, "0.51 kB"),
+        (512, "0.512 kB"),
         (1_234, "1.23 kB"),
         (12_345_678, "12.3 MB"),
         (999_400_000, "999 MB"),
@@ -58,7 +59,7 @@ def test_bytes_have_three_digits_and_a_unit(count, text):
     ("joules", "text"),
     [
         (0.0, "0.00 J"),
-        (0.5, "0.50 J"),
+        (0.5, "0.500 J"),
         (999.4, "999 J"),
         (12_345.0, "12.3 kJ"),
         (4_500_000.0, "4.50 MJ"),
@@ -67,6 +68,14 @@ def test_bytes_have_three_digits_and_a_unit(count, text):
 )
 def test_joules_have_three_digits_and_a_unit(joules, text):
     assert readable_joules(joules) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0171, "0.0171"), (1, "1.00"), (9.996, "10.0"), (99.96, "100"), (1e4, "10,000")],
+)
+def test_small_numbers_have_three_digits_and_large_ones_all(value, text):
+    assert three_digits(value) == text
 
 
 def test_unit_fits_the_largest_number():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.advice import KINDS, Advice, Standing
 from flwr_asyncdrop.cli.flags import words_of
+from flwr_asyncdrop.readable import three_digits
 from flwr_asyncdrop.report.comparison import Row
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
 from flwr_asyncdrop.report.runlog import Metric
@@ -53,16 +54,11 @@ def _figures(row: Row, metric: Metric) -> list[str]:
     seeds, final = len(row.outcomes), row.final
     share = f" ({len(row.arrivals)}/{seeds})" if len(row.arrivals) < seeds else ""
     seconds = f"{row.seconds.mean:,.1f}{share}" if row.seconds else "not reached"
-    sent = f"{_megabytes(row.num_bytes.mean)}{share}" if row.num_bytes else "N/A"
+    bytes_ = row.num_bytes
+    sent = f"{three_digits(bytes_.mean / _MB)}{share}" if bytes_ else "N/A"
     scale, spec = (100, ".2f") if metric.is_share else (1, ".4g")
     ends = "N/A" if final is None else f"{scale * final.mean:{spec}} ± "
     return [seconds, sent, ends + (f"{scale * final.std:{spec}}" if final else "")]
-
-
-def _megabytes(count: float) -> str:
-    """Return a number of bytes in MB, to three digits or all before the point."""
-    value = count / _MB
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def _beside(each: Standing, advice: Advice) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flwr_asyncdrop.readable import three_digits
 from flwr_asyncdrop.report.best import best_costs, best_scores
 from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
@@ -116,19 +117,19 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
         column(
             "seconds",
             f"s {to}",
-            lambda row: _cost(row, row.seconds, 1),
+            lambda row: _cost(row, row.seconds, "{:,.1f}".format),
             cheapest(lambda point: point.time),
         ),
         column(
             "bytes",
             f"MB {to}",
-            lambda row: _cost(row, row.num_bytes, _BYTES_PER_MB),
+            lambda row: _cost(row, row.num_bytes, three_digits, _BYTES_PER_MB),
             cheapest(lambda point: point.num_bytes),
         ),
         column(
             "joules",
             f"kJ {to}",
-            lambda row: _cost(row, row.joules, _JOULES_PER_KJ),
+            lambda row: _cost(row, row.joules, three_digits, _JOULES_PER_KJ),
             cheapest(joules_of),
         ),
         column(
@@ -160,13 +161,15 @@ def _seeds(row: Row) -> _Cell:
     return f"{len(row.outcomes)}{extra}", len(row.outcomes)
 
 
-def _cost(row: Row, spread: Spread | None, unit: float) -> _Cell:
+def _cost(
+    row: Row, spread: Spread | None, text: Callable[[float], str], unit: float = 1.0
+) -> _Cell:
     """Return a cost, and in its text how many seeds had it if not all did."""
     if spread is None:
         return _NONE, None
     seeds = len(row.outcomes)
     share = f" ({spread.count}/{seeds})" if spread.count < seeds else ""
-    return f"{spread.mean / unit:,.1f}{share}", spread.mean
+    return f"{text(spread.mean / unit)}{share}", spread.mean
 
 
 def notes(comparison: Comparison) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from flwr_asyncdrop.readable import three_digits
 from flwr_asyncdrop.report.comparison import Comparison, Row
 
 
@@ -28,7 +29,8 @@ def _what(row: Row, comparison: Comparison, cost: str, goal: str) -> Iterator[st
         yield f"does not reach {goal}"
     else:
         seconds, num_bytes = row.seconds.mean, row.num_bytes.mean
-        after = {"time": f"{seconds:,.1f} s", "bytes": f"{num_bytes / 1e6:,.1f} MB"}
+        sent = f"{three_digits(num_bytes / 1e6)} MB"
+        after = {"time": f"{seconds:,.1f} s", "bytes": sent}
         share = f" with {reached} of {seeds} seeds" if reached < seeds else ""
         yield f"reaches {goal} after {after[cost]}{share}"
     if row.final is not None:

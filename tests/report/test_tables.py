@@ -81,6 +81,12 @@ def test_columns_sort_by_numbers():
     assert seconds.values == (None, 20.0, 10.0)
 
 
+def test_the_bytes_of_small_models_are_not_zero():
+    small = series("fedbuff", {0: [0.5]}, megabytes_per_second=0.000123)
+    sent = columns(compare([small], target=0.5))[6]
+    assert sent.texts == ("0.00123",)
+
+
 def test_five_seeds_have_intervals_and_a_mark_where_these_are_clear():
     own = {seed: [0.5, 0.4 + 0.01 * seed] for seed in range(5)}
     ahead = {seed: [0.4, value + 0.1] for seed, (_, value) in own.items()}
@@ -122,7 +128,7 @@ def test_energy_has_columns_by_hand():
         *("time_overhead", "byte_overhead", "energy_overhead"),
     ]
     assert found["joules"].title == "kJ to 50.00%"
-    assert found["joules"].texts == ("6.0", "2.0")
+    assert found["joules"].texts == ("6.00", "2.00")
     assert found["joules"].values == (6000.0, 2000.0)
     assert found["joules"].best == (False, True)
     assert found["energy_overhead"].texts == ("+200.0%", "reference")
