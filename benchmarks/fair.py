@@ -123,6 +123,14 @@ GROUNDS = {
     "mlp-full": Ground(
         "mlp-fashion-mnist", 4000, "", ("--evaluate-every", "3"), "mlp-small"
     ),
+    # 200 words instead of 32, batches of 64 instead of 16
+    "lstm-full": Ground(
+        "lstm-imdb",
+        800,
+        "",
+        ("--evaluate-every", "2", "--test-samples", "5000"),
+        "lstm-small",
+    ),
 }
 
 NAMES = tuple(f"{ground}{end}" for end in ("", OTHERS, ADJUSTED) for ground in GROUNDS)

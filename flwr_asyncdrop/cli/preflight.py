@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.data import check_dataset
 from flwr_asyncdrop.app.experiment import initial_model, load_data
@@ -42,6 +44,8 @@ def refuse_at_once(runs: Sequence[RunSpec]) -> None:
     """
     refusals: list[AsyncDropError] = []
     for run in {run.folder.parent: run for run in reversed(runs)}.values():
+        # As the run itself: where others compute, more threads wait for each other.
+        torch.set_num_threads(run.config.threads)
         try:
             build_strategy(run.config)
         except AsyncDropError as error:

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace
 from tests.submodel.networks import images, seeded, tokens, vectors
 from tests.submodel.silencing import random_keep, run, silenced
 
@@ -21,8 +22,33 @@ def check(model, inputs):
     return plan
 
 
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(4, 6, batch_first=True)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+
 def sizes(plan):
     return {group.name: group.size for group in plan.groups}
+
+
+def test_a_recurrent_layer_is_traced_in_linear_time(monkeypatch):
+    """Its stack of steps asks of each step once, and not once for each other one."""
+    asked = []
+    varying = LabelSpace.varying
+    monkeypatch.setattr(
+        LabelSpace, "varying", lambda *args: asked.append(None) or varying(*args)
+    )
+    counts = []
+    for steps in (16, 64):
+        asked.clear()
+        check(seeded(Reader), torch.randn(1, steps, 4, dtype=torch.float64))
+        counts.append(len(asked))
+    assert counts[1] < 4.5 * counts[0]
 
 
 def test_gated_linear_unit_ties_its_halves():

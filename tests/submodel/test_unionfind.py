@@ -53,8 +53,10 @@ def test_equals_sets(steps):
     units, sets = UnionFind(), Sets(count)
     units.new(5)
     units.new(count - 6)
+    every = np.arange(1, count)
     for number, (step, left, right) in enumerate(steps):
         reason = f"{number:03}"
+        before, changes = units.droppable(every), units.changes
         pairs = min(len(left), len(right))
         if step == "union":
             # Joins with 0 take effect before the others of the same call.
@@ -71,8 +73,9 @@ def test_equals_sets(steps):
         else:
             units.mark_residual(np.array([unit for unit in left if unit] or [1]))
             sets.residual |= {unit for unit in left if unit} or {1}
+        if not np.array_equal(units.droppable(every), before):
+            assert units.changes > changes
 
-    every = np.arange(1, count)
     roots = units.roots(every)
     for unit in range(1, count):
         members = sets.of(unit)

@@ -14,6 +14,12 @@ class UnionFind:
     A class may be frozen, with its first reason, and marked as carried by a residual
     stream, as normalised together, as competing with others of which so many must be
     there, or as chosen by number. Joining two classes joins these marks too.
+
+    Attributes
+    ----------
+    changes : int
+        How often classes have been joined or frozen. While it stays, so does all that
+        `droppable` returns.
     """
 
     def __init__(self) -> None:
@@ -24,6 +30,7 @@ class UnionFind:
         self._chosen = np.zeros(1, np.bool_)
         self._least = np.zeros(1, np.int64)
         self._reasons: list[str] = []
+        self.changes = 0
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -65,6 +72,7 @@ class UnionFind:
         left, right = left[differ], right[differ]
         if not left.size:
             return
+        self.changes += 1
         kept = (left == 0) | (right == 0)
         if kept.any():
             self.freeze(np.maximum(left, right)[kept], reason)
@@ -93,6 +101,7 @@ class UnionFind:
         roots = np.unique(self.roots(ids.ravel()))
         roots = roots[(roots != 0) & (self._reason[roots] == _NO_REASON)]
         if roots.size:
+            self.changes += 1
             self._reason[roots] = len(self._reasons)
             self._reasons.append(reason)
 

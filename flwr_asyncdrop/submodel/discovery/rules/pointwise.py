@@ -26,17 +26,14 @@ def unify(
     they vary along another dim too, like the heads of attention, they join instead.
     """
     joined: list[Layer] = []
+    kept = _Kept(space, operands, shape)
     for operand in operands:
-        others = [other for other in operands if other is not operand]
         own: list[Layer] = []
         for layer in operand.layers:
             wide = layer.expand(tuple(shape))
             varying = space.varying(wide)
-            obstructed = {
-                dim
-                for dim in varying
-                if any(_obstructs(space, other, dim, shape) for other in others)
-            }
+            # Never by its own operand, which has units along these dims.
+            obstructed = {dim for dim in varying if kept.along(dim)}
             if obstructed and obstructed == varying:
                 space.freeze(wide, "combined with positions always kept in {op}")
                 continue
@@ -66,14 +63,34 @@ def _paired(
     return alone
 
 
-def _obstructs(
-    space: LabelSpace, other: Operand, dim: int, shape: Sequence[int]
-) -> bool:
-    """Whether `other` has undroppable positions along `dim` of `shape`."""
-    own = dim - (len(shape) - other.value.dim())
-    if own < 0 or other.value.shape[own] == 1 or is_uniform(other, own):
-        return False
-    return not any(own in space.varying(layer) for layer in other.layers)
+class _Kept:
+    """Which dims of a broadcast shape have positions that are always kept.
+
+    The answers hold until units are joined or frozen: a stack of a thousand steps would
+    ask a million times.
+    """
+
+    def __init__(
+        self, space: LabelSpace, operands: Sequence[Operand], shape: Sequence[int]
+    ) -> None:
+        self._space, self._operands, self._dims = space, operands, len(shape)
+        self._known: dict[int, bool] = {}
+        self._changes = space.units.changes
+
+    def along(self, dim: int) -> bool:
+        """Whether an operand has undroppable positions along a dim of the shape."""
+        if self._changes != self._space.units.changes:
+            self._changes = self._space.units.changes
+            self._known.clear()
+        if dim not in self._known:
+            self._known[dim] = any(self._has(each, dim) for each in self._operands)
+        return self._known[dim]
+
+    def _has(self, operand: Operand, dim: int) -> bool:
+        own = dim - (self._dims - operand.value.dim())
+        if own < 0 or operand.value.shape[own] == 1 or is_uniform(operand, own):
+            return False
+        return not any(own in self._space.varying(layer) for layer in operand.layers)
 
 
 def elementwise(call: Call) -> Labels:
