@@ -27,7 +27,8 @@ class Algorithm(ABC):
         [0, 1); 0 for the latest version itself.
     logit_adjustment : float
         ``tau`` of the loss that corrects a device's label skew, at least 0, which
-        follows the schedule of the learning rate; 0 for the plain loss.
+        follows the schedule of the learning rate; 0 for the plain loss. The ready app
+        takes the plain loss, too, where targets are no labels.
     """
 
     name: ClassVar[str] = ""

@@ -148,6 +148,8 @@ class DeviceWork:
         labels = None
         if self.data.num_classes:
             labels = self.data.train_y[self.samples].to(self.device)
+        else:  # an algorithm's own adjustment: one that was asked for is refused
+            settings = {k: v for k, v in settings.items() if k != "logit-adjustment"}
         return LocalTask(
             model=self.model,
             loss_fn=self.data.task.loss,

@@ -132,7 +132,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         # Two classes: with two shards, half of the levels would have one alone
         "lstm-small": Preset(_small("lstm", "imdb", **_TEXT, lr=0.005)),
         "transformer-small": Preset(_small("transformer", "imdb", **_TEXT, lr=0.002)),
-        # Dealt by whether the review is positive; a logit adjustment needs labels
+        # Dealt by whether the review is positive
         "lm-small": Preset(
             _small(
                 "transformer",
@@ -145,7 +145,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                     "test_samples": 1000,
                 },
                 lr=0.005,
-                logit_adjustment=0.0,
             )
         ),
         # Five classes of very different sizes: with two shards, levels would have one

@@ -46,6 +46,8 @@ def run(settings, out):
         (NEXT_TOKEN, {"loss", "perplexity", "accuracy"}),
         ({**NEXT_TOKEN, "algo": "asyncdrop", "width": 2.0}, {"loss", "accuracy"}),
         ({**REGRESSION, "model": "mlp"}, {"loss"}),
+        # Its adjusted loss is for labels: here it has none to adjust
+        ({**REGRESSION, "algo": "asyncdrop-plus", "num-rounds": 12}, {"loss"}),
         ({**NEXT_TOKEN, "model": "transformer", "lr": 0.1}, {"loss", "perplexity"}),
     ],
 )
@@ -78,8 +80,7 @@ def test_data_dir_reaches_the_function(tmp_path):
     [
         ({**REGRESSION, "partition": "speed-level"}, "has none: set partition='iid'"),
         ({**NEXT_TOKEN, "partition": "dirichlet"}, "has none: set partition='iid'"),
-        ({**REGRESSION, "algo": "asyncdrop-plus"}, "has none: set logit-adjustment=0"),
-        ({**NEXT_TOKEN, "logit-adjustment": 0.5}, "has none: set logit-adjustment=0"),
+        ({**NEXT_TOKEN, "logit-adjustment": 0.5}, "has none: leave it out"),
         ({**NEXT_TOKEN, "model": "lstm"}, "asks for something else: name your own"),
         ({**REGRESSION, "model": "cnn"}, "needs the sizes of an image"),
         ({**REGRESSION, "model": "tests.app.own:no_model"}, "return an nn.Module"),

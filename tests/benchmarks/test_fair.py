@@ -32,16 +32,18 @@ def baselines_found(monkeypatch):
 @pytest.mark.parametrize("name", fair.NAMES)
 def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
     ground = fair.GROUNDS[fair.ground_of(name)]
+    tuned_on = fair.GROUNDS[ground.tuned_on] if ground.tuned_on else ground
     words = fair.commands(name, Path("runs"), ("--data-dir", "DATA"))
     found = []
-    for command, module in zip(words, (tune, compare), strict=True):
+    of_commands = ((tune, tuned_on), (compare, ground))
+    for command, (module, measured) in zip(words, of_commands, strict=True):
         parser = Parser(prog="asyncdrop")
         module.add_arguments(parser, command[1:])
         arguments = parser.parse_args(command[1:])
         settings = preset_settings(PRESETS[arguments.task], given(arguments))
         found.append((arguments.devices, arguments.algos, settings))
         config = RunConfig.parse(settings)
-        assert config.max_seconds == ground.seconds
+        assert config.max_seconds == measured.seconds
         first, second = config.milestones
         assert (first, second) == (config.max_seconds / 2, config.max_seconds * 0.75)
     if ground.tuned_on:

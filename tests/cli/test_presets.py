@@ -75,12 +75,6 @@ def test_short_tasks_are_tested_often_on_the_papers_fleet(name, algo):
     assert tuple(settings[key] for key in fleet) == expected
 
 
-def test_a_language_model_has_no_labels_to_adjust_its_logits_by():
-    for algo in ("fedbuff", "asyncdrop-plus"):
-        config = RunConfig.parse(preset_settings(PRESETS["lm-small"], {"algo": algo}))
-        assert getattr(config.algorithm, "logit_adjustment", 0.0) == 0.0
-
-
 @pytest.mark.parametrize(
     ("algo", "own"),
     [
