@@ -14,6 +14,7 @@ from flwr_asyncdrop.submodel.conventions import follow_conventions
 from flwr_asyncdrop.submodel.derived import derived_tensors
 from flwr_asyncdrop.submodel.mixtures import follow_experts
 from flwr_asyncdrop.submodel.patches import patch
+from flwr_asyncdrop.submodel.pointwise import use_safe_convolutions
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
 from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
 
@@ -65,6 +66,7 @@ def adapt(
             patch(after, before)
     follow_conventions(narrowed, full)
     follow_experts(narrowed, full)
+    use_safe_convolutions(narrowed)
     for block in skipped:
         skip(narrowed.get_submodule(block))
     if scale:

@@ -3,7 +3,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.app import precision
+from flwr_asyncdrop.app.precision import cpu_has_bfloat16_lstm, in_precision
 
 
 class Spy(nn.Module):
@@ -41,6 +42,39 @@ def test_bfloat16_computes_in_16_bits_and_answers_in_32(model):
     expected = model.layer(INPUTS)
     assert torch.allclose(logits, expected, atol=0.02)
     assert not torch.equal(logits, expected)
+
+
+def test_an_lstm_computes_whatever_the_processor_has():
+    model = nn.LSTM(3, 2)
+    outputs, _ = model(INPUTS)
+    computed = in_precision(model, "bfloat16")
+    if cpu_has_bfloat16_lstm():
+        assert computed is not model
+    else:
+        assert torch.equal(computed(INPUTS)[0], outputs)
+
+
+def test_without_an_lstm_in_bfloat16_it_computes_in_float32_and_says_so_once(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(precision, "cpu_has_bfloat16_lstm", lambda: False)
+    precision._tell_that_it_is_float32.cache_clear()
+    model = nn.ModuleList([nn.LSTM(3, 2)])
+    assert in_precision(model, "bfloat16") is model
+    assert in_precision(model, "bfloat16") is model
+    assert caplog.messages == [
+        "precision='bfloat16': this processor has no LSTM in bfloat16, so the model "
+        "computes in float32"
+    ]
+    other = nn.GRU(3, 2)
+    assert in_precision(other, "bfloat16") is not other
+
+
+def test_asking_draws_no_random_numbers():
+    cpu_has_bfloat16_lstm.cache_clear()
+    before = torch.random.get_rng_state()
+    cpu_has_bfloat16_lstm()
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_autocast_ends_with_the_call(model):
