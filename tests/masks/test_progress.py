@@ -133,4 +133,4 @@ def test_memory_is_that_of_the_largest_tasks(monkeypatch, caplog):
     strategy.start(HandlerGrid(plus_one), ArrayRecord(model.state_dict()), num_rounds=1)
     size = sum(tensor.nbytes for tensor in model.state_dict().values()) / 1000
     (line,) = [m for m in caplog.messages if m.startswith("memory may run out")]
-    assert f"keep a submodel of {size:.2f} kB each" in line
+    assert f"keep a submodel of {size:.3f} kB each" in line
