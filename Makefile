@@ -97,8 +97,10 @@ nightly: setup
 	    tests/cli/test_sharded_comparison.py \
 	    tests/device/test_node.py tests/doctor/test_cluster.py \
 	    tests/e2e/test_frozen.py tests/e2e/test_ray_machine_killed.py \
+	    tests/e2e/test_turnaround.py tests/examples/test_baselines.py \
 	    tests/examples/test_cluster.py tests/examples/test_examples.py \
 	    tests/examples/test_notebooks.py \
+	    tests/simulation/test_packed_on_the_way.py \
 	    tests/simulation/test_ray_cluster.py
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000

@@ -8,6 +8,7 @@ names a module of the package, as those of ``importlib`` and of worker processes
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -165,8 +166,13 @@ def is_init(parts: tuple[str, ...]) -> bool:
     return parts[-1] == "__init__"
 
 
-def imported(source: str) -> Iterator[str]:
+@cache  # each room's test asks of all modules
+def imported(source: str) -> tuple[str, ...]:
     """Name what all import statements and strings name, wherever they stand."""
+    return tuple(_imported(source))
+
+
+def _imported(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -8,7 +8,7 @@ import pytest
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.report.series import read_series
 from tests.fleets import FLEETS, SMALL, answer_of, without_pictures
-from tests.nightly import nightly
+from tests.nightly import NIGHTLY, nightly
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def test_waiting_for_stragglers_is_clearly_worse(answered):
     assert standing(answer, "fedavg").is_clearly_worse
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
 def test_the_recipe_does_not_wait_for_stragglers(tmp_path, monkeypatch):
     """The middle of this fleet takes 25 times as long as its fastest device."""
     without_pictures(monkeypatch)

@@ -64,7 +64,8 @@ ALL = ["torch", "packaging"]
 OPTIONAL = ["PIL", "psutil,matplotlib,jinja2,sklearn,torchvision,numba,ray"]
 LOOKS = [(name, "all") for name in (*ALL, *OPTIONAL)]
 REST = [name for name in REQUIRED if name not in ALL]
-LOOKS += [(name, "required") for name in REST]
+LOOKS += [(REST[0], "required")]
+LOOKS += [nightly(name, "required") for name in REST[1:]]
 LOOKS += [nightly(name, "all") for name in REST]
 
 

@@ -89,6 +89,7 @@ def started(out, number):
     )
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
 def test_shards_come_to_what_one_command_does_though_one_is_killed(tmp_path, capsys):
     shared = tmp_path / "shared"
     run = shared / "async-fedavg" / "seed-0"

@@ -74,6 +74,7 @@ def processes_marked(mark):
     return found
 
 
+@once_in_the_gate
 @pytest.mark.e2e
 def test_the_same_seed_gives_the_same_history_on_every_engine(tmp_path, monkeypatch):
     monkeypatch.setenv(MARK, str(tmp_path))

@@ -9,6 +9,7 @@ from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from tests.examples.outside import outside, sends, walk  # noqa: F401  # a fixture
+from tests.nightly import nightly
 
 # By how much the accuracy must rise from chance, 0.1.
 NAMES = {
@@ -17,6 +18,11 @@ NAMES = {
     **dict.fromkeys(("steps:FedAdam", "momentum:ApproximatedMomentum"), 0.3),
     **dict.fromkeys(("masked:Fiarse", "masked:FedGmr", "fjord:Fjord"), 0.3),
     "quantised:Qafel": 0.3,
+}
+# One of each file
+GATE = {
+    *("memories:Ringleader", "steps:DelayAdaptive", "momentum:ApproximatedMomentum"),
+    *("masked:FedGmr", "fjord:Fjord", "quantised:Qafel"),
 }
 SHORT = {
     "num-rounds": 8,
@@ -104,7 +110,9 @@ def run(out, callbacks=(), **settings):
     return [without_wall(line) for line in read_history(out / "history.jsonl")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name if name in GATE else nightly(name, id=name) for name in NAMES]
+)
 def test_each_learns_and_resumes(name, tmp_path):
     algo = f"baselines.{name}"
     settings = {"algo": algo, "checkpoint-every": 4, "keep-checkpoints": 9}

@@ -11,6 +11,7 @@ from flwr_asyncdrop import LocalGrid, wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.observers.history import read_history, without_wall
+from tests.nightly import nightly
 
 CUSTOM = Path(__file__).parents[2] / "examples" / "custom-algorithm"
 SCAFFOLD = "custom_algorithm.scaffold:Scaffold"
@@ -76,15 +77,16 @@ def run(out, around=lambda grid: grid, **settings):
 @pytest.mark.parametrize(
     ("settings", "share"),
     [
-        ({"codec": "none"}, 0),
-        ({"codec": "packed"}, 1),
-        ({"codec": "packed", "algo": "fedbuff", "model": "cnn"}, 1),
-        ({"codec": "q4"}, 1),
-        ({"codec": "topk-q4"}, 1),
-        ({"codec": "auto", "bandwidth-mbps": 1.0}, 1),
-        ({"codec": "q4", "algo": SCAFFOLD}, 1),
+        nightly({"codec": "none"}, 0, id="none"),
+        nightly({"codec": "packed"}, 1, id="packed"),
+        pytest.param(
+            {"codec": "packed", "algo": "fedbuff", "model": "cnn"}, 1, id="full"
+        ),
+        nightly({"codec": "q4"}, 1, id="q4"),
+        pytest.param({"codec": "topk-q4"}, 1, id="feedback"),
+        nightly({"codec": "auto", "bandwidth-mbps": 1.0}, 1, id="auto"),
+        pytest.param({"codec": "q4", "algo": SCAFFOLD}, 1, id="records-beside"),
     ],
-    ids=["none", "packed", "full", "q4", "feedback", "auto", "records-beside"],
 )
 def test_the_same_history_and_model(tmp_path, settings, share):
     *near, _ = run(tmp_path / "near", **settings)

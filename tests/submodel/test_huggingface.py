@@ -216,7 +216,14 @@ def call_silenced(model, plan, indices, inputs):
     return first_tensor(call(model, state, args, kwargs, tie_weights=False))
 
 
-SLOW = {"T5ForConditionalGeneration", "DeformableDetrForObjectDetection"}
+SLOW = {
+    "T5ForConditionalGeneration",
+    "DeformableDetrForObjectDetection",
+    "DetrForObjectDetection",
+    "GPTNeoForCausalLM",
+    "Swinv2ForImageClassification",
+    "PerceiverForSequenceClassification",
+}
 # The gate plans them in the zoo, where more is asked of them.
 IN_THE_ZOO = {
     "Qwen3ForCausalLM",

@@ -105,7 +105,7 @@ _FIRST: Mapping[str, Entry] = {
     ),
     "gru": Entry(partial(models.Recurrent, nn.GRU), text),
     "rnn": Entry(partial(models.Recurrent, nn.RNN), text),
-    "lstm_cell": Entry(models.RecurrentCell, text),
+    "lstm_cell": Entry(models.RecurrentCell, text, large=True),
     "transformer_encoder": Entry(models.TransformerClassifier, text),
     "transformer_post_norm": Entry(models.SequencePositions, text),
     "small_vit": Entry(models.SmallVit, reals(*_IMAGE)),
@@ -127,8 +127,8 @@ _FIRST: Mapping[str, Entry] = {
 
 _SEQUENCES: Mapping[str, Entry] = {
     "packed_gru": Entry(sequences.Packed, lengths),
-    "lstm_projected": Entry(sequences.Projected, text),
-    "gru_translator": Entry(sequences.Translator, two_texts),
+    "lstm_projected": Entry(sequences.Projected, text, large=True),
+    "gru_translator": Entry(sequences.Translator, two_texts, large=True),
     "seq2seq_transformer": Entry(sequences.Seq2Seq, two_texts),
     "einsum_attention": Entry(sequences.EinsumAttention, series(6, 32)),
     "masked_attention": Entry(sequences.MaskedAttention, text),

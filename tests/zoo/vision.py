@@ -209,7 +209,7 @@ VISION: Mapping[str, Entry] = {
     "regnet_y_400mf": _named("regnet_y_400mf", large=True),
     "shufflenet_v2_x1_0": _named("shufflenet_v2_x1_0", large=True),
     "googlenet": _named("googlenet", aux_logits=False, init_weights=False, large=True),
-    "googlenet_auxiliary": _named("googlenet", init_weights=False),
+    "googlenet_auxiliary": _named("googlenet", init_weights=False, large=True),
     "inception_v3_auxiliary": _named(
         "inception_v3", 299, init_weights=False, large=True
     ),
@@ -225,14 +225,14 @@ VISION: Mapping[str, Entry] = {
         partial(small_resnet, groups=4, width_per_group=8), images(32)
     ),
     "small_tv_vit": _own(small_vit, images(32)),
-    "small_swin": _own(partial(small_swin, version=1), images(32)),
+    "small_swin": _own(partial(small_swin, version=1), images(32), large=True),
     "small_swin_v2": _own(partial(small_swin, version=2), images(32), large=True),
     "small_maxvit": _own(small_maxvit, images(32), large=True),
     "small_convnext": _own(small_convnext, images(32)),
     "small_efficientnet_v2": _own(small_efficientnet_v2, images(32)),
     "small_regnet": _own(small_regnet, images(32)),
     "small_mvit": _own(small_mvit, video(4, 32)),
-    "lraspp_mobilenet_v3": _segmentation("lraspp_mobilenet_v3_large"),
+    "lraspp_mobilenet_v3": _segmentation("lraspp_mobilenet_v3_large", large=True),
     "deeplabv3_mobilenet_v3": _segmentation(
         "deeplabv3_mobilenet_v3_large", aux_loss=True, large=True
     ),
