@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.utils import _pair
 
 # oneDNN's issue 6035: on a processor with AVX2 and nothing newer, the gradient of the
 # weight is wrong, or memory is overwritten, where the order is channels-last and one
@@ -21,7 +22,7 @@ class StridedPointwiseConv2d(nn.Conv2d):
         input: Tensor,  # noqa: A002  # as the stock module calls it
     ) -> Tensor:
         """Return what the stock module does."""
-        rows, columns = self.stride
+        rows, columns = _pair(self.stride)  # who sets it later may set a number
         return F.conv2d(input[..., ::rows, ::columns], self.weight, self.bias)
 
 
@@ -37,9 +38,9 @@ def use_safe_convolutions(model: nn.Module) -> None:
 
 def _is_at_risk(layer: nn.Conv2d) -> bool:
     return (
-        layer.kernel_size == (1, 1)
-        and layer.stride != (1, 1)
-        and layer.padding in ((0, 0), "valid")
+        layer.weight.shape[2:] == (1, 1)
+        and _pair(layer.stride) != (1, 1)
+        and layer.padding in ("valid", 0, (0, 0))
         and layer.groups == 1
         and layer.in_channels < _CHANNELS_OF_A_REGISTER
     )

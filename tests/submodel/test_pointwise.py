@@ -85,6 +85,19 @@ def test_others_stay_as_they_are(layer):
     assert type(layer) is kind
 
 
+def test_attributes_may_be_set_as_numbers():
+    layer = nn.Conv2d(4, 4, 1, 2)
+    layer.stride = 1
+    use_safe_convolutions(layer)
+    assert type(layer) is nn.Conv2d
+    images = torch.randn(1, 4, 6, 6)
+    layer.stride, layer.padding = 3, 0
+    expected = layer(images)
+    use_safe_convolutions(layer)
+    assert type(layer) is StridedPointwiseConv2d
+    torch.testing.assert_close(layer(images), expected)
+
+
 def test_what_is_loaded_is_a_convolution_still():
     full = nn.Sequential(nn.Conv2d(4, 6, 1, 2, padding="valid"))
     small = load_submodel(full, full.state_dict())
