@@ -95,13 +95,15 @@ nightly: setup
 	    tests/cli/test_commands.py tests/cli/test_doctor.py tests/cli/test_init.py \
 	    tests/cli/test_advised_fleets.py tests/cli/test_advised_grounds.py \
 	    tests/cli/test_sharded_comparison.py \
-	    tests/device/test_node.py tests/doctor/test_cluster.py \
+	    tests/device/test_node.py tests/device/test_trainer.py tests/doctor/test_cluster.py \
 	    tests/e2e/test_frozen.py tests/e2e/test_ray_machine_killed.py \
-	    tests/e2e/test_turnaround.py tests/examples/test_baselines.py \
+	    tests/e2e/test_tracing.py tests/e2e/test_turnaround.py \
+	    tests/e2e/test_engines.py tests/examples/test_baselines.py \
 	    tests/examples/test_cluster.py tests/examples/test_examples.py \
 	    tests/examples/test_notebooks.py \
 	    tests/simulation/test_packed_on_the_way.py \
-	    tests/simulation/test_ray_cluster.py
+	    tests/simulation/test_ray_cluster.py tests/simulation/test_worker_pool.py \
+	    tests/test_app_imports.py tests/test_light.py
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 	$(BIN)/python -m tests.wire.codec.mutations --count 100000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nightly import once_in_the_gate
+from tests.nightly import nightly, once_in_the_gate
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,7 +58,7 @@ print(*sorted(type(app).__name__ for app in loaded))
     "stop_before",
     [
         1,
-        pytest.param(2, marks=once_in_the_gate),
+        nightly(2),
         pytest.param(3, marks=once_in_the_gate),
     ],
 )

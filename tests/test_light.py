@@ -11,6 +11,7 @@ import pytest
 import flwr_asyncdrop
 from flwr_asyncdrop.exceptions import AsyncDropError, MissingExtraError
 from flwr_asyncdrop.extras import require
+from tests.nightly import nightly
 
 INIT = Path(flwr_asyncdrop.__file__)
 HEAVY = ("torch", "ray", "matplotlib", "sklearn", "PIL", "torchvision")
@@ -128,6 +129,7 @@ USES = {
     "wandb": ("wandb", "wandb", ""),
     "opentelemetry": ("opentelemetry", "tracing", ""),
 }
+GATE = {"matplotlib-report", "rich", "opentelemetry"}
 CODE = {
     "sklearn": "from flwr_asyncdrop.app.data import load_dataset; "
     "load_dataset('digits', None, download=False)",
@@ -142,7 +144,9 @@ CODE = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    "use", [use if use in GATE else nightly(use, id=use) for use in USES]
+)
 def test_what_misses_an_extra_says_which(use):
     module, extra, call = USES[use]
     code = CODE.get(use) or (

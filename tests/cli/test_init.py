@@ -29,6 +29,7 @@ def project(tmp_path_factory):
     return folder
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
 def test_its_own_test_trains_it(project):
     """The test trains on a LocalGrid."""
     done = run_in(project, "-m", "pytest", "-p", "no:cacheprovider", "--quiet")

@@ -11,6 +11,7 @@ from flwr_asyncdrop.observers.history import read_history
 
 ROOT = Path(__file__).parents[2]
 NODES = 3
+ROUNDS = 3
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_real_fleet_trains_to_the_end_though_a_device_dies(deployment, tmp_pat
             "clock": "wall",
             "model": "mlp",
             "codec": "q4",
-            "num-rounds": 4,
+            "num-rounds": ROUNDS,
             "in-flight": NODES,
             "local-steps": 3,
             "timeout": 45.0,
@@ -63,7 +64,7 @@ def test_a_real_fleet_trains_to_the_end_though_a_device_dies(deployment, tmp_pat
     run.wait(timeout=deadline - time.monotonic())
     assert "model.safetensors" in deployment.log_of(run), deployment.logs()
     merged = updates(out)
-    assert len(merged) == 4 * NODES
+    assert len(merged) == ROUNDS * NODES
     assert len({line["device"] for line in merged}) >= 2
     for line in merged:  # submodels, four bits a number; 70 kB are the full model
         assert max(line["bytes_down"], line["bytes_up"]) < 9_000

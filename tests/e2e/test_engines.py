@@ -16,7 +16,7 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.simulation import LocalGrid
-from tests.nightly import once_in_the_gate
+from tests.nightly import nightly, once_in_the_gate
 from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def test_two_nodes_in_a_folder_with_an_odd_name(odd_folder):
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("drop-rat", 0.5, "Key 'drop-rat' is not present"),  # by Flower itself
+        nightly("drop-rat", 0.5, "Key 'drop-rat' is not present"),  # by Flower
         ("drop-rate", 1.5, "drop-rate=1.5 must be in [0, 1)"),
     ],
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.nightly import once_in_the_gate
 from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
@@ -12,6 +13,7 @@ LINE = 'load_submodel(model, msg.content["arrays"])'
 FORGOTTEN = 'model.load_state_dict(msg.content["arrays"].to_torch_state_dict())'
 
 
+@once_in_the_gate
 @pytest.mark.e2e
 def test_a_forgotten_line_ends_the_run_as_failed(tmp_path):
     app = tmp_path / "app"

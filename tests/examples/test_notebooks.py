@@ -27,6 +27,7 @@ def run(name: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
 def test_submodels(tmp_path: Path) -> None:
     assert "rows that were left out have not changed" in run(
         "submodels.ipynb", tmp_path

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from flwr_asyncdrop.simulation.worker_pool import no_main_module
+from tests.nightly import nightly
 
 APP = """
 from flwr.app import Message, RecordDict
@@ -35,7 +36,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("source", "imports"),
-    [('"own_module:app"', 1), ('"__main__:app"', 3), ("make_app", 3)],
+    [nightly('"own_module:app"', 1), nightly('"__main__:app"', 3), ("make_app", 3)],
 )
 def test_a_script_is_imported_by_the_workers_that_need_it(tmp_path, source, imports):
     (tmp_path / "script.py").write_text(APP + SCRIPT.format(source=source))

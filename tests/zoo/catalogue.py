@@ -139,7 +139,7 @@ _SEQUENCES: Mapping[str, Entry] = {
     ),
     "conformer": Entry(sequences.Conformer, series(10, 8)),
     "highway": Entry(sequences.Highway, reals(20)),
-    "forecaster": Entry(sequences.Forecaster, series(8, 3)),
+    "forecaster": Entry(sequences.Forecaster, series(8, 3), large=True),
 }
 
 _PICTURES: Mapping[str, Entry] = {

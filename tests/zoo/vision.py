@@ -213,7 +213,7 @@ VISION: Mapping[str, Entry] = {
     "inception_v3_auxiliary": _named(
         "inception_v3", 299, init_weights=False, large=True
     ),
-    "squeezenet1_1": _named("squeezenet1_1"),
+    "squeezenet1_1": _named("squeezenet1_1", large=True),
     "vit_b_16": _named("vit_b_16", image_size=64, large=True),
     "swin_t": _named("swin_t", large=True),
     "swin_v2_t": _named("swin_v2_t", large=True),
@@ -229,9 +229,9 @@ VISION: Mapping[str, Entry] = {
     "small_swin_v2": _own(partial(small_swin, version=2), images(32), large=True),
     "small_maxvit": _own(small_maxvit, images(32), large=True),
     "small_convnext": _own(small_convnext, images(32)),
-    "small_efficientnet_v2": _own(small_efficientnet_v2, images(32)),
-    "small_regnet": _own(small_regnet, images(32)),
-    "small_mvit": _own(small_mvit, video(4, 32)),
+    "small_efficientnet_v2": _own(small_efficientnet_v2, images(32), large=True),
+    "small_regnet": _own(small_regnet, images(32), large=True),
+    "small_mvit": _own(small_mvit, video(4, 32), large=True),
     "lraspp_mobilenet_v3": _segmentation("lraspp_mobilenet_v3_large", large=True),
     "deeplabv3_mobilenet_v3": _segmentation(
         "deeplabv3_mobilenet_v3_large", aux_loss=True, large=True
