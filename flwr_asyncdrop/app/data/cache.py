@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
+
+_STAGING = ".new-"
+_ABANDONED_AFTER = 3600.0  # seconds; writing an entry takes one or two
 
 
 def cached(key: str, paths: list[Path], read: Callable[[], Tensors]) -> Tensors:
@@ -55,7 +60,16 @@ def _fingerprint(paths: list[Path]) -> str:
 def _store(entry: Path, tensors: Tensors) -> None:
     """Write an entry elsewhere and move it into place: it is whole, or absent."""
     entry.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=entry.parent, prefix=".new-") as staging:
+    _remove_abandoned(entry.parent)
+    with TemporaryDirectory(dir=entry.parent, prefix=_STAGING) as staging:
         whole = Path(staging) / entry.name
         save_file(tensors, whole)
         whole.replace(entry)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Delete what processes that were killed had begun to write."""
+    for staging in folder.glob(f"{_STAGING}*"):
+        with suppress(OSError):  # another process may delete it as well
+            if time.time() - staging.stat().st_mtime > _ABANDONED_AFTER:
+                shutil.rmtree(staging)

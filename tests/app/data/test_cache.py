@@ -1,4 +1,5 @@
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,18 @@ def test_another_version_or_file_is_read_anew(source, read):
     cached("reader-1", [other], read)
     cached("reader-1", [source, other], read)
     assert read.calls == 4
+
+
+def test_what_was_left_half_written_is_deleted_an_hour_later(source, read):
+    cached("reader-1", [source], read)
+    for name, age in (("killed", 4000), ("writing", 10)):
+        folder = cache_folder() / f".new-{name}"
+        folder.mkdir()
+        (folder / "part").write_bytes(b"x")
+        os.utime(folder, (time.time() - age,) * 2)
+    cached("reader-2", [source], read)
+    assert [path.name for path in cache_folder().glob(".new-*")] == [".new-writing"]
+    assert len(list(cache_folder().glob("*.safetensors"))) == 2
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
