@@ -123,6 +123,7 @@ ROOMS: Mapping[str, set[str]] = {
         "simulation",
         "storage",
         "strategy",
+        "submodel",
     },
     "__main__": {"cli"},
     # No room imports from the package itself.

@@ -28,6 +28,8 @@ from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch
 Work = Callable[[RunSpec, Backend, "Connection[Said, None]"], None]
 
 _KILLED = -9
+# A name: this process has no need of what it imports
+_PRELOADED = "flwr_asyncdrop.cli.preloaded"
 
 
 def share_out(jobs: int, num_runs: int) -> tuple[int, int]:
@@ -63,7 +65,7 @@ class RunPool:
         self._limits = limits
         # A process is a fork of one that has the imports done, which cost seconds.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([worker.__name__])
+        self._context.set_forkserver_preload([_PRELOADED])
         self._threads = ThreadPoolExecutor(max(len(backends), 1))
         self._events: SimpleQueue[tuple[RunSpec, Event]] = SimpleQueue()
         self._processes: list[BaseProcess] = []

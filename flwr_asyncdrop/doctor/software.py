@@ -18,7 +18,6 @@ _OPTIONAL = {
     "ray": ("ray", "simulation", "`flwr run` simulates nothing, `asyncdrop` does"),
     "matplotlib": ("matplotlib", "report", "runs get no pictures"),
     "jinja2": ("jinja2", "report", "no report is written"),
-    "scikit-learn": ("sklearn", "data", "there are no digits"),
     "pillow": ("PIL", "data", "compact archives of images are not read"),
     "torchvision": ("torchvision", "data", "data sets cannot be downloaded"),
     "numba": ("numba", "fast", "the server merges half as fast"),

@@ -61,7 +61,7 @@ REQUIRED = ["flwr", "torch", "numpy", "safetensors", "zstandard", "packaging", "
 # without one that the look at them needs.
 ALL = ["torch", "packaging"]
 # The doctor itself does without these.
-OPTIONAL = ["PIL", "psutil,matplotlib,jinja2,sklearn,torchvision,numba,ray"]
+OPTIONAL = ["PIL", "psutil,matplotlib,jinja2,torchvision,numba,ray"]
 LOOKS = [(name, "all") for name in (*ALL, *OPTIONAL)]
 REST = [name for name in REQUIRED if name not in ALL]
 LOOKS += [(REST[0], "required")]

@@ -1,6 +1,7 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -29,6 +30,32 @@ def obedient(run, backend, channel):
     while run.name == "stay":
         time.sleep(0.1)
     channel.send(RunProgress(2, float(os.getpid())))
+
+
+FORKED = """
+import sys
+from pathlib import Path
+from flwr_asyncdrop.cli.pool import RunPool
+from flwr_asyncdrop.cli.runs import RunSpec
+from tests.cli.test_pool import forked
+if __name__ == "__main__":
+    with RunPool([3], work=forked) as pool:
+        for _, event in pool.do([RunSpec("a", Path(sys.argv[1]), {}, devices=1)]):
+            pass
+"""
+
+
+def forked(run, backend, channel):
+    """Write which modules there are before a run has begun."""
+    run.folder.mkdir()
+    (run.folder / LOG).write_text(" ".join(sys.modules))
+
+
+def test_a_run_begins_with_all_that_it_will_import(tmp_path):
+    folder = tmp_path / "run"
+    subprocess.run([sys.executable, "-c", FORKED, str(folder)], check=True, timeout=120)
+    there = set((folder / LOG).read_text().split())
+    assert {"torch._dynamo", "matplotlib.figure", "numba", "flwr.app"} <= there
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.app.data.files import Arrays, damaged, read_file
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.readable import one_line
 
 VOCABULARY = 10_000
@@ -37,20 +36,15 @@ Reviews = Mapping[str, tuple[list[str], list[int]]]
 
 def read_folders(folder: Path) -> Arrays:
     """Read ``{train,test}/{neg,pos}/*.txt``, sorted by name."""
-    load_files = require("sklearn.datasets", "data").load_files
-    reviews = {}
-    for split in ("train", "test"):
+    reviews: Reviews = {"train": ([], []), "test": ([], [])}
+    for split, (texts, labels) in reviews.items():
         try:
-            found = load_files(
-                folder / split,
-                categories=["neg", "pos"],
-                shuffle=False,
-                encoding="utf-8",
-                allowed_extensions=[".txt"],
-            )
+            for label, name in enumerate(("neg", "pos")):
+                for path in sorted((folder / split / name).glob("*.txt")):
+                    texts.append(path.read_text(encoding="utf-8"))
+                    labels.append(label)
         except (OSError, ValueError) as error:
             raise damaged(folder / split, one_line(error)) from error
-        reviews[split] = found.data, found.target.tolist()
     return _arrays(reviews, folder)
 
 

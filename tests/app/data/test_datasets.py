@@ -4,9 +4,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from flwr_asyncdrop.app.data import DATASET_NAMES, load_dataset
-from flwr_asyncdrop.app.data.digits import stratified_split
+from flwr_asyncdrop.app.data.digits import embedded, stratified_split
 from flwr_asyncdrop.exceptions import DataError
 
 
@@ -22,6 +23,12 @@ class TestDigits:
         )
         fractions = counts[1] / counts.sum(0)
         assert torch.allclose(fractions, torch.tensor(0.2), atol=0.003)
+
+    def test_are_those_of_scikit_learn(self):
+        ink, labels = embedded()
+        known = load_digits()
+        assert np.array_equal(ink, known.images)
+        assert np.array_equal(labels, known.target)
 
     def test_grey_levels_are_kept_apart(self):
         levels = load_dataset("digits").train_x.unique()
