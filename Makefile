@@ -14,11 +14,14 @@ ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.
     server/test_buffered_reference.py server/test_liars.py server/test_loop_machine.py \
     server/test_reference.py server/test_unreliable_fleets.py \
     simulation/test_bn_statistics.py simulation/test_gpus.py \
-    simulation/test_local_grid_workers.py simulation/test_ray_cluster.py \
+    simulation/test_local_grid_workers.py simulation/test_packed_on_the_way.py \
+    simulation/test_ray_cluster.py \
     simulation/test_task_queue.py simulation/test_worker_pool.py \
     strategy/test_codecs.py strategy/test_fits.py strategy/test_frozen.py)
 # Nor by night: what codes numbers, and what watches processes, has nothing of Flower's.
 ONCE := tests/wire/codec tests/simulation/test_liveness.py
+BY_NIGHT = $(shell grep -rlE --include='test_*.py' \
+    'from tests\.nightly import .*(NIGHTLY|nightly|by_night)' tests)
 IGNORE = $(addprefix --ignore=,$(1))
 MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
 # On a terminal pip shows what it downloads and installs, with bars.
@@ -89,21 +92,7 @@ grpc-e2e: $(VENV_GRPC)/ready
 # die. All examples of every property, 2,000 random modules, 100,000 damaged tensors, the
 # tests on Flower 1.34.0, then broken fleets: about two hours.
 nightly: setup
-	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest tests/zoo \
-	    tests/submodel/test_huggingface.py tests/submodel/test_loading.py \
-	    tests/checkpoint/test_kill.py tests/checkpoint/test_moments.py \
-	    tests/cli/test_commands.py tests/cli/test_doctor.py tests/cli/test_init.py \
-	    tests/cli/test_advised_fleets.py tests/cli/test_advised_grounds.py \
-	    tests/cli/test_sharded_comparison.py \
-	    tests/device/test_node.py tests/device/test_trainer.py tests/doctor/test_cluster.py \
-	    tests/e2e/test_frozen.py tests/e2e/test_ray_machine_killed.py \
-	    tests/e2e/test_tracing.py tests/e2e/test_turnaround.py \
-	    tests/e2e/test_engines.py tests/examples/test_baselines.py \
-	    tests/examples/test_cluster.py tests/examples/test_examples.py \
-	    tests/examples/test_notebooks.py \
-	    tests/simulation/test_packed_on_the_way.py \
-	    tests/simulation/test_ray_cluster.py tests/simulation/test_worker_pool.py \
-	    tests/test_app_imports.py tests/test_light.py
+	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest $(BY_NIGHT)
 	ASYNCDROP_NIGHTLY=1 $(BIN)/python -m pytest -m hypothesis
 	$(BIN)/python -m tests.submodel.fuzzing.modules --count 2000
 	$(BIN)/python -m tests.wire.codec.mutations --count 100000

@@ -17,10 +17,13 @@ once_in_the_gate = pytest.mark.skipif(
 """Marks a test that Flower's version makes no difference to: only by night on 1.34."""
 
 
+by_night = pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+"""Marks a test that is run by night only."""
+
+
 def nightly(*values, id=None):  # noqa: A002  # as pytest.param has it
     """Return the arguments of a test that is run by night only."""
-    skip = pytest.mark.skipif(not NIGHTLY, reason="make nightly")
-    return pytest.param(*values, id=id, marks=skip)
+    return pytest.param(*values, id=id, marks=by_night)
 
 
 def examples(by_night):

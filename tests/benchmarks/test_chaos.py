@@ -26,6 +26,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.server.state import RunState
 from tests.grids import HandlerGrid
+from tests.nightly import nightly
 
 
 @given(
@@ -310,7 +311,7 @@ def test_a_server_that_ends_is_not_waited_for(tmp_path, monkeypatch, text):
     assert audit.seconds < 60
 
 
-@pytest.mark.parametrize("clock", ["wall", "virtual"])
+@pytest.mark.parametrize("clock", [nightly("wall"), "virtual"])
 def test_a_small_broken_run_survives(tmp_path, clock):
     run = LocalRun(
         "small",

@@ -1,6 +1,8 @@
 from benchmarks.edge.volume import volume_figures
+from tests.nightly import by_night
 
 
+@by_night
 def test_a_submodel_of_a_quarter_less_is_little_more_than_half_of_the_bytes():
     value = {figure.name: figure.value for figure in volume_figures()}
     for suffix in ("", "_resnet34"):

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.scale import InstantGrid, ms_per_update
 from flwr_asyncdrop import speed_levels
+from tests.nightly import nightly
 
 # Looking at every device, as before, makes it more than eight times as much; noise of a
 # busy machine does not double the best of three.
@@ -18,7 +19,12 @@ def sometimes_away(count):
 
 
 @pytest.mark.parametrize(
-    "fleet", [speed_levels, sometimes_away, None], ids=["sim", "away", "wall"]
+    "fleet",
+    [
+        pytest.param(speed_levels, id="sim"),
+        nightly(sometimes_away, id="away"),
+        nightly(None, id="wall"),
+    ],
 )
 def test_the_cost_of_an_update_does_not_grow_with_the_fleet(fleet):
     torch.set_num_threads(1)

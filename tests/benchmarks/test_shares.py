@@ -8,6 +8,7 @@ from benchmarks.shares.figure import draw
 from benchmarks.shares.prediction import SHARES, predict, seconds_per_step
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report.runlog import RunLog
+from tests.nightly import by_night
 
 
 def write(path, lines):
@@ -42,6 +43,7 @@ def predicted(tmp_path_factory):
     return RunLog.from_records(read_history(out / "history.jsonl"))
 
 
+@by_night
 def test_a_device_of_a_fifth_of_the_share_takes_five_times_as_long(predicted):
     # 2 steps of 0.5 s on the fastest: 20.5 s are 20 tasks there, and 4 on the slowest.
     counts = [
@@ -51,6 +53,7 @@ def test_a_device_of_a_fifth_of_the_share_takes_five_times_as_long(predicted):
     assert predicted.complete
 
 
+@by_night
 def test_the_figure_shows_both(predicted, tmp_path):
     logs = {kind: {"fedavg": predicted} for kind in ("real", "predicted")}
     assert draw(logs, tmp_path / "shares.png").stat().st_size > 10_000

@@ -10,6 +10,7 @@ import pytest
 
 from tests.checkpoint.moments import Moments
 from tests.checkpoint.processes import SMALL, Simulation, files, num_lines, wait_for
+from tests.nightly import nightly
 
 RUN = [*SMALL, "--num-rounds=6", "--algo=asyncdrop"]
 # Bytes of a file with which the history, or only the model, does not fit.
@@ -42,7 +43,8 @@ def start(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("largest", "name"), [(HISTORY, "history.jsonl"), (MODEL, "model.safetensors")]
+    ("largest", "name"),
+    [nightly(HISTORY, "history.jsonl"), (MODEL, "model.safetensors")],
 )
 def test_it_trains_waits_and_ends_when_there_is_room(largest, name, whole, start):
     started, out, log = start

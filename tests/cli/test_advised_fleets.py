@@ -8,7 +8,7 @@ import pytest
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.report.series import read_series
 from tests.fleets import FLEETS, SMALL, answer_of, without_pictures
-from tests.nightly import NIGHTLY, nightly
+from tests.nightly import by_night, nightly
 
 
 @pytest.fixture
@@ -27,6 +27,7 @@ def standing(answer, name):
     return next(each for each in standings if each.candidate.algorithm == name)
 
 
+@by_night
 def test_where_waiting_costs_nothing_the_synchronous_one_is_not_beaten(answered):
     flags = ["--algos=fedavg,fedbuff", "--lr=0.125", "--search=buffer-size=1,2"]
     answer = answered("one speed", *flags, budget=11)
@@ -41,7 +42,7 @@ def test_waiting_for_stragglers_is_clearly_worse(answered):
     assert standing(answer, "fedavg").is_clearly_worse
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_the_recipe_does_not_wait_for_stragglers(tmp_path, monkeypatch):
     """The middle of this fleet takes 25 times as long as its fastest device."""
     without_pictures(monkeypatch)
@@ -58,6 +59,7 @@ def test_the_recipe_does_not_wait_for_stragglers(tmp_path, monkeypatch):
     assert max(waits) < 0.5
 
 
+@by_night
 def test_slow_links_take_compression(answered):
     flags = ["--algos=fedavg", "--lr=0.125", "--search=codec=none,q4"]
     answer = answered("slow links", *flags, "--within=500")

@@ -61,12 +61,12 @@ REQUIRED = ["flwr", "torch", "numpy", "safetensors", "zstandard", "packaging", "
 # without one that the look at them needs.
 ALL = ["torch", "packaging"]
 # The doctor itself does without these.
-OPTIONAL = ["PIL", "psutil,matplotlib,jinja2,torchvision,numba,ray"]
+OPTIONAL = ["psutil,matplotlib,jinja2,torchvision,numba,ray"]
 LOOKS = [(name, "all") for name in (*ALL, *OPTIONAL)]
 REST = [name for name in REQUIRED if name not in ALL]
 LOOKS += [(REST[0], "required")]
 LOOKS += [nightly(name, "required") for name in REST[1:]]
-LOOKS += [nightly(name, "all") for name in REST]
+LOOKS += [nightly(name, "all") for name in (*REST, "PIL")]
 
 
 def without(packages, looks, *words):

@@ -10,7 +10,7 @@ from packaging.utils import is_normalized_name
 
 from flwr_asyncdrop.cli import init
 from flwr_asyncdrop.cli.main import main
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def project(tmp_path_factory):
     return folder
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_its_own_test_trains_it(project):
     """The test trains on a LocalGrid."""
     done = run_in(project, "-m", "pytest", "-p", "no:cacheprovider", "--quiet")
@@ -158,7 +158,7 @@ def test_every_template_is_a_file_of_the_project():
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_flower_runs_it(project):
     script = str(ROOT / "scripts" / "flwr_run.py")
     settings = ["--run-config", "num-server-rounds=3"]

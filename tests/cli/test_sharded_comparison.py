@@ -19,7 +19,7 @@ from flwr_asyncdrop.cli.shards import DESCRIPTION, Shard, describe
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 
 TINY = ["--model=mlp", "--num-rounds=40", "--local-steps=2", "--in-flight=3"]
 TINY += ["--devices=6", "--levels=3", "--evaluate-every=60", "--checkpoint-every=3"]
@@ -89,7 +89,7 @@ def started(out, number):
     )
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_shards_come_to_what_one_command_does_though_one_is_killed(tmp_path, capsys):
     shared = tmp_path / "shared"
     run = shared / "async-fedavg" / "seed-0"
@@ -128,7 +128,7 @@ def test_shards_come_to_what_one_command_does_though_one_is_killed(tmp_path, cap
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_a_shard_on_a_ray_cluster_is_that_of_one_machine(tmp_path, capsys):
     pytest.importorskip("ray")
     with RayNodes(1, {"PYTHONPATH": ""}) as nodes:

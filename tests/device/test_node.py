@@ -89,9 +89,9 @@ def test_a_killed_supernode_takes_its_trainer_along(environment):
         nightly(signal.SIGINT, True),
         nightly(signal.SIGHUP, True),
         (signal.SIGKILL, True),
-        (signal.SIGTERM, False),
+        nightly(signal.SIGTERM, False),
         (signal.SIGINT, False),
-        (signal.SIGHUP, False),
+        nightly(signal.SIGHUP, False),
         (signal.SIGKILL, False),
     ],
 )

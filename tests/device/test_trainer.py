@@ -16,7 +16,7 @@ from flwr_asyncdrop.device import shim
 from flwr_asyncdrop.device.thin import thin_command
 from flwr_asyncdrop.device.trainer import serve
 from tests.device.processes import is_running, wait_until
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 
 PLAIN = 7
 
@@ -237,7 +237,7 @@ def test_a_trainer_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
         refusing.join()
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_two_hundred_tasks_leave_nothing_behind(trainer, monkeypatch):
     monkeypatch.setattr(shim, "pass_signals_on", lambda _: None)
     process = psutil.Process(trainer.process.pid)

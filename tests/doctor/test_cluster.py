@@ -12,7 +12,7 @@ from flwr_asyncdrop.doctor.cluster import check_cluster
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.simulation.ray import survey as survey_module
 from flwr_asyncdrop.simulation.ray.node_facts import NodeFacts
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 from tests.simulation.fake_ray import FakeRay, Node
 
 
@@ -191,7 +191,7 @@ def test_the_command_without_an_address_and_with_a_wrong_one(use, capsys):
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 @pytest.mark.usefixtures("only_the_cluster")
 def test_a_real_cluster_without_a_dashboard(capsys):
     pytest.importorskip("ray")

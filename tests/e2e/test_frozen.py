@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.chaos.deployment import Deployment
 from flwr_asyncdrop.observers.history import read_history
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 
 ROOT = Path(__file__).parents[2]
 NODES = 2
@@ -52,7 +52,7 @@ def write_app(folder, history):
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_each_device_downloads_the_backbone_once(tmp_path):
     """Each task has a process of its own: what a device keeps is in its context."""
     history = tmp_path / "history.jsonl"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.deployment import Deployment
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 from tests.observers.collector import collector, values_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ app = Noting()
     )
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 @pytest.mark.e2e
 def test_a_device_knows_the_trace_of_its_task(tmp_path):
     app = tmp_path / "app"

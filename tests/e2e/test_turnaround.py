@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from benchmarks.chaos.deployment import Deployment
 from benchmarks.edge.server import read_answers
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "benchmarks" / "edge" / "app"
@@ -72,7 +72,7 @@ def listeners(process):
     return process.net_connections(kind="unix")
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 @pytest.mark.e2e
 def test_a_run_on_a_warm_device_ends_with_the_same_model_bit_for_bit(tmp_path):
     models = []

@@ -19,11 +19,8 @@ NAMES = {
     **dict.fromkeys(("masked:Fiarse", "masked:FedGmr", "fjord:Fjord"), 0.3),
     "quantised:Qafel": 0.3,
 }
-# One of each file
-GATE = {
-    *("memories:Ringleader", "steps:DelayAdaptive", "momentum:ApproximatedMomentum"),
-    *("masked:FedGmr", "fjord:Fjord", "quantised:Qafel"),
-}
+# Those that own most: a memory, a client of its own, a codec
+GATE = {"memories:Ringleader", "fjord:Fjord", "quantised:Qafel"}
 SHORT = {
     "num-rounds": 8,
     "in-flight": 4,

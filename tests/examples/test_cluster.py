@@ -20,7 +20,7 @@ from flwr_asyncdrop.cli.backend import Backend, backend_of
 from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from tests.examples.slurm import ASYNCDROP, RAY, Slurm
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "cluster"
@@ -138,7 +138,7 @@ def test_a_cluster_that_does_not_come_up_ends_the_job(fault, says, slurm):
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_an_array_of_real_shards_comes_to_a_whole_comparison(tmp_path):
     slurm = Slurm(tmp_path, asyncdrop=ASYNCDROP)
     slurm.variables["PYTHONPATH"] = str(ROOT)
@@ -148,7 +148,7 @@ def test_an_array_of_real_shards_comes_to_a_whole_comparison(tmp_path):
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 @pytest.mark.parametrize("nodes", ["n1", "n1,n2"])
 def test_a_real_ray_in_an_allocation_gives_the_same_history(nodes, tmp_path):
     pytest.importorskip("ray")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nightly import NIGHTLY
+from tests.nightly import by_night
 
 NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
 
@@ -27,14 +27,14 @@ def run(name: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_submodels(tmp_path: Path) -> None:
     assert "rows that were left out have not changed" in run(
         "submodels.ipynb", tmp_path
     )
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="make nightly")
+@by_night
 def test_fleet(tmp_path: Path) -> None:
     printed = run("fleet.ipynb", tmp_path)
     assert "final accuracy" in printed

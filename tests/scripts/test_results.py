@@ -7,13 +7,24 @@ import pytest
 
 from benchmarks.fair import ADJUSTED, OTHERS, ground_of
 from scripts import results
+from tests.nightly import nightly
 
 ARCHIVES = sorted(results.HISTORIES.glob("*.tar.xz"))
+# The gate reads a tenth of the histories, which have a million updates
+IN_THE_GATE = {"results-paper.md", "lab.md"}
+IN_THE_GATE |= {f"mlp-small{end}.tar.xz" for end in ("", OTHERS, ADJUSTED)}
 
 
-@pytest.mark.parametrize("page", results.PAGES, ids=lambda page: page.name)
+def some(paths):
+    return [
+        path.name if path.name in IN_THE_GATE else nightly(path.name, id=path.name)
+        for path in paths
+    ]
+
+
+@pytest.mark.parametrize("page", some(results.PAGES))
 def test_a_page_is_what_the_histories_say(page) -> None:
-    text = page.read_text(encoding="utf-8")
+    text = (results.ROOT / "docs" / page).read_text(encoding="utf-8")
     assert "<!-- end -->" in text
     assert results.filled(text) == text
 
@@ -45,9 +56,9 @@ def test_a_table_has_the_algorithms_of_others_beside_ours() -> None:
     assert results.goal(first, 0.95).value == pytest.approx(0.95 * best)
 
 
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
+@pytest.mark.parametrize("archive", some(ARCHIVES))
 def test_settings_were_not_chosen_on_the_seeds_of_the_table(archive) -> None:
-    series, _ = results.read(archive.name.removesuffix(".tar.xz"))
+    series, _ = results.read(archive.removesuffix(".tar.xz"))
     assert all(set(each.runs) == {0, 1, 2, 3, 4} for each in series)
 
 

@@ -16,6 +16,7 @@ from flwr_asyncdrop.simulation import LocalGrid
 from flwr_asyncdrop.simulation.fork_server import server_pid
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
+from tests.nightly import nightly
 
 APP = "grid_apps:app"
 QUICK = LivenessLimits(stopped=0.3, idle=1.0, interval=0.05, exit=1.0)
@@ -113,7 +114,7 @@ def test_a_worker_that_was_stopped_for_a_moment_goes_on(caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, nightly(signal.SIGKILL)])
 def test_a_fork_server_that_is_stuck_or_gone_costs_no_task(number, caplog):
     with grid_of(1) as grid:
         pid, server = pid_of(grid), server_pid()

@@ -18,6 +18,7 @@ from flwr.common.constant import ErrorCode
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation import LocalGrid
+from tests.nightly import nightly
 
 APP = "grid_apps:app"
 NODES = 6
@@ -276,7 +277,10 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("ending", "code"),
-    [("sys.exit(5)", 5), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)],
+    [
+        nightly("sys.exit(5)", 5),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
 )
 def test_busy_worker_outlives_an_interrupt_and_not_its_parent(
     tmp_path: Path, ending: str, code: int

@@ -83,7 +83,7 @@ def run(out, around=lambda grid: grid, **settings):
             {"codec": "packed", "algo": "fedbuff", "model": "cnn"}, 1, id="full"
         ),
         nightly({"codec": "q4"}, 1, id="q4"),
-        pytest.param({"codec": "topk-q4"}, 1, id="feedback"),
+        nightly({"codec": "topk-q4"}, 1, id="feedback"),
         nightly({"codec": "auto", "bandwidth-mbps": 1.0}, 1, id="auto"),
         pytest.param({"codec": "q4", "algo": SCAFFOLD}, 1, id="records-beside"),
     ],

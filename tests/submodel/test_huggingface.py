@@ -224,6 +224,14 @@ SLOW = {
     "Swinv2ForImageClassification",
     "PerceiverForSequenceClassification",
 }
+LIKE_OTHERS = {
+    "GPTJForCausalLM",
+    "StableLmForCausalLM",
+    "PhiForCausalLM",
+    "MistralForCausalLM",
+    "GPTBigCodeForCausalLM",
+    "MPNetForSequenceClassification",
+}
 # The gate plans them in the zoo, where more is asked of them.
 IN_THE_ZOO = {
     "Qwen3ForCausalLM",
@@ -239,7 +247,7 @@ IN_THE_ZOO = {
     "CLIPModel",
     "SegformerForSemanticSegmentation",
 }
-BY_NIGHT = SLOW | IN_THE_ZOO
+BY_NIGHT = SLOW | LIKE_OTHERS | IN_THE_ZOO
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ _SEEING = {
 }
 
 # Not much like any of the others; the rest has its turn in the nightly command.
-_OWN_KINDS = "llama gpt2 gpt_neox bloom mixtral bert bart clip vit convnext_v2"
+_OWN_KINDS = "gpt2 gpt_neox bloom bert vit convnext_v2"
 
 HUGGING_FACE: Mapping[str, Entry] = {
     name: replace(entry, large=name.removeprefix("hf_") not in _OWN_KINDS.split())

@@ -8,6 +8,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from tests.masks.choosing import choose
+from tests.nightly import nightly
 
 IMAGE_MODELS = tuple(name for name in MODEL_NAMES if name not in TEXT_MODELS)
 DIGITS = (1, 8, 8)
@@ -61,7 +62,10 @@ def test_maps_token_ids_to_logits(name, length):
     assert logits.isfinite().all()
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [nightly(n, id=n) if n in ("resnet18", "resnet34") else n for n in MODEL_NAMES],
+)
 class TestEveryModel:
     def test_seed_decides_the_weights(self, name):
         first, again, other = (build(name, seed).state_dict() for seed in (1, 1, 2))
