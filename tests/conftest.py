@@ -47,6 +47,7 @@ def seeded() -> None:
 def one_thread() -> None:
     """Two threads on two busy cores wait for each other more than they compute."""
     torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,14 +6,14 @@ of means. But a sum ``sum_i c_i B_i A_i`` is the product of the factors side by 
 value decomposition gives the nearest product of any rank (FlexLoRA, Bai et al., 2024).
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from flwr_asyncdrop.submodel import Adapter, State
+from flwr_asyncdrop.submodel.kernels import one_thread
 
 # Singular values below this share of the largest are rounding, not directions.
 _NOTHING = 1e-12
@@ -82,7 +82,7 @@ def truncated(total: Factors, like: Factors) -> Factors:
     when training begins, keeps a row of ``A`` with which it can learn.
     """
     rank = len(like.a)
-    with _one_thread():
+    with one_thread():  # the same bits for any number
         # The decomposition of a small core, since both factors are thin.
         left = torch.linalg.qr(total.b, mode="r").R
         inputs, right = torch.linalg.qr(total.a.T)
@@ -114,14 +114,3 @@ def _nearest_rotation(matrix: Tensor) -> Tensor:
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
     nearest: Tensor = left @ right
     return nearest
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread: sums on several are rounded otherwise."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

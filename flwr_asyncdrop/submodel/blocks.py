@@ -9,9 +9,8 @@ from torch import nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.block_plan import BlockPlan, tensors_in
 from flwr_asyncdrop.submodel.compare import agree, shift_
-from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.probe import Probe, make_probe
+from flwr_asyncdrop.submodel.probe import Probe, probing
 from flwr_asyncdrop.submodel.residual import residual_modules, zeroed
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside
 from flwr_asyncdrop.submodel.transfer import extract
@@ -54,8 +53,7 @@ def plan_blocks(model: nn.Module, example_inputs: Inputs) -> BlockPlan:
         If the model cannot be copied, does not run on the inputs, or has fewer blocks.
     """
     left_out: dict[str, str] = {}
-    with plain_kernels():
-        probe = make_probe(model, examples_of(example_inputs))
+    with probing(model, examples_of(example_inputs)) as probe:
         found = residual_modules(probe)
         blocks = _separable(probe.model, found, left_out)
         blocks = [b for b in blocks if not any(is_inside(o, b) for o in blocks)]

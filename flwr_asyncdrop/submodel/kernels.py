@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -63,6 +63,25 @@ def _uncompiled() -> AbstractContextManager[object]:
         return nullcontext()
     stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
     return stance
+
+
+@contextmanager
+def one_thread() -> Iterator[Callable[[], None]]:
+    """Compute on one thread; what is yielded gives all threads back before the end.
+
+    Threads that have little to do wait for each other more than they compute, and on
+    busy cores ten times as long. And sums on several threads are rounded otherwise.
+    """
+    threads = torch.get_num_threads()
+
+    def give_back() -> None:
+        torch.set_num_threads(threads)
+
+    torch.set_num_threads(1)
+    try:
+        yield give_back
+    finally:
+        give_back()
 
 
 @contextmanager

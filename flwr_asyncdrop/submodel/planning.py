@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.discovery import discover
-from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import Probe, make_probe
+from flwr_asyncdrop.submodel.probe import Probe, probing
 from flwr_asyncdrop.submodel.training import find_untrainable
 from flwr_asyncdrop.submodel.types import (
     Inputs,
@@ -79,8 +78,7 @@ def plan_submodels(
     if scope not in get_args(Scope):
         raise ConfigError(f"scope={scope!r} must be 'all', 'internal' or 'stream'")
     examples = examples_of(example_inputs, example_kwargs)
-    with plain_kernels():
-        probe = make_probe(model, examples)
+    with probing(model, examples) as probe:
         probe, plan = _discover(probe, streams=scope == "stream")
         if scope == "internal":
             residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
@@ -137,8 +135,7 @@ def verify_plan(
     _check_arrays(type(model).__name__, tensors, plan)
     parameters, frozen = parameters_of(tensors), frozen_of(tensors)
     plan = replace(plan, parameters=parameters, frozen=frozen)
-    with plain_kernels():
-        probe = make_probe(model, examples_of(example_inputs, example_kwargs))
+    with probing(model, examples_of(example_inputs, example_kwargs)) as probe:
         faults = find_faults(probe, plan)
     source, example = _to_train(model, probe), probe.training_example
     del probe  # its memory

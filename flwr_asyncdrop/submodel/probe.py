@@ -1,5 +1,6 @@
 """A copy of the user's model on which units are discovered and verified."""
 
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
+from flwr_asyncdrop.submodel.kernels import one_thread, plain_kernels
 from flwr_asyncdrop.submodel.nested import leaves
 from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
 from flwr_asyncdrop.submodel.precision import own_precision
@@ -23,6 +25,7 @@ from flwr_asyncdrop.submodel.types import Example, tensors_of
 # take more than twice its memory.
 _LARGE = 32 * 2**20
 _MANY = 2_000_000  # weights
+_LONG = 0.05  # seconds of a pass on one thread
 _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
@@ -72,6 +75,33 @@ def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[An
             stack.enter_context(own_precision(model))
         # Models may write on what they are given.
         return list(leaves(way.cast(Tensor.clone).example.run(model)))
+
+
+@contextmanager
+def probing(model: nn.Module, examples: Sequence[Example]) -> Iterator[Probe]:
+    """Yield a probe of `model`, to be run inside: kernels are plain, and threads few.
+
+    There are many passes, so each runs on one thread, unless it takes long on it.
+
+    Raises
+    ------
+    UnsupportedModelError
+        As `make_probe` does.
+    """
+    with plain_kernels(), one_thread() as all_threads:
+        if is_large(model):
+            all_threads()
+        probe = make_probe(model, examples)
+        if _seconds(probe) > _LONG:
+            all_threads()
+        yield probe
+
+
+def _seconds(probe: Probe) -> float:
+    """Return how long a pass takes that nothing watches."""
+    start = time.perf_counter()
+    _failure(probe.model, replace(probe.passes[0], watched=False))
+    return time.perf_counter() - start
 
 
 def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
