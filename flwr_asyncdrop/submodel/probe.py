@@ -86,8 +86,9 @@ def probing(model: nn.Module, examples: Sequence[Example]) -> Iterator[Probe]:
     Raises
     ------
     UnsupportedModelError
-        As `make_probe` does.
+        If it is of a kind that cannot be probed, or does not run (`make_probe`).
     """
+    _check_kind(model)
     with plain_kernels(), one_thread() as all_threads:
         if is_large(model):
             all_threads()
@@ -116,7 +117,6 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         nowhere in training mode.
     """
     name = type(model).__name__
-    _check_kind(model)
     size = sum(t.numel() * t.element_size() for t in tensors_of(model).values())
     failure: Exception | None = None
     for dtype in (torch.float64, torch.float32)[size > _LARGE :]:
