@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.submodel import Adapter, State
-from flwr_asyncdrop.submodel.kernels import one_thread
+from flwr_asyncdrop.submodel import Adapter, State, one_thread
 
 # Singular values below this share of the largest are rounding, not directions.
 _NOTHING = 1e-12

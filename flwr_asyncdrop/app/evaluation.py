@@ -64,8 +64,6 @@ class CentralTest(Callback):
 
     def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
         """Test a model."""
-        # Each thread has a setting of its own, and evaluations run in one.
-        torch.set_num_threads(self._config.threads)
         model = trained_model(self._config, wire.from_record(arrays))
         task = self._data.task
         totals = evaluate(model, self._data, self._config.precision)

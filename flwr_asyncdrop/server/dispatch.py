@@ -25,7 +25,7 @@ from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
 from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState, shapes_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
-from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel import State, one_thread
 from flwr_asyncdrop.wire import DeviceReport
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -80,6 +80,7 @@ class Dispatcher:
         self._replied: dict[int, tuple[float, int]] = {}
         self._coder = Coder(rules.codec)
 
+    @one_thread()
     def next_task(
         self, state: RunState, server_round: int, progress: float | None = None
     ) -> Task | None:
@@ -96,6 +97,7 @@ class Dispatcher:
                     return task
         return None
 
+    @one_thread()
     def task_among(
         self, state: RunState, server_round: int, idle: NDArray[np.int64]
     ) -> Task | None:
@@ -193,6 +195,7 @@ class Dispatcher:
         )
         return order, self._message(state, order, sent.records)
 
+    @one_thread()
     def message(self, state: RunState, order: Order) -> Message:
         """Return the message that carries an order out once more.
 

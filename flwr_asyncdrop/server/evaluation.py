@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flwr_asyncdrop import wire
@@ -16,7 +17,7 @@ from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
-from flwr_asyncdrop.submodel import State, steady_kernels
+from flwr_asyncdrop.submodel import State, one_thread, steady_kernels
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -98,8 +99,9 @@ class Evaluator(ABC):
 
     def submit(self, state: RunState, server_round: int) -> None:
         """Take a snapshot of the model and begin to evaluate it."""
-        now = state.updates, state.time, state.snapshot()
-        self.begin(PendingEvaluation(server_round, *now))
+        with one_thread():
+            arrays = state.snapshot()
+        self.begin(PendingEvaluation(server_round, state.updates, state.time, arrays))
 
 
 class ServerEvaluator(Evaluator):
@@ -114,6 +116,7 @@ class ServerEvaluator(Evaluator):
 
     def __init__(self, evaluate_fn: EvaluateFn) -> None:
         self._evaluate_fn = evaluate_fn
+        self._threads = torch.get_num_threads()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         self._begun: deque[tuple[PendingEvaluation, Future[Evaluation]]] = deque()
 
@@ -145,6 +148,8 @@ class ServerEvaluator(Evaluator):
         arrays = wire.to_record(evaluation.arrays)
         # The loop may count the FLOPs of a new submodel meanwhile.
         with steady_kernels():
+            # Each thread has a setting of its own, and this one's must be known.
+            torch.set_num_threads(self._threads)
             metrics = self._evaluate_fn(evaluation.round, arrays)
         return evaluation.ended(self.source, metrics)
 

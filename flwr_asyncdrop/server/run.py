@@ -24,7 +24,7 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.state_dict import StateDict
-from flwr_asyncdrop.submodel import State, check_fits, extract
+from flwr_asyncdrop.submodel import State, check_fits, extract, one_thread
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -224,6 +224,7 @@ class Run:
         if self.state.joules is not None:
             self.state.joules += sign * self.fleet.energy(device, cost)
 
+    @one_thread()
     def read(self, order: Order, message: Message) -> wire.Reply:
         """Read the reply to an order; ReplyError if it does not fit.
 
@@ -241,6 +242,7 @@ class Run:
         )
         return wire.read_reply(message, expected)
 
+    @one_thread()
     def merge(
         self, order: Order, reply: wire.Reply, staleness: int, discount: float = 1.0
     ) -> None:
@@ -288,6 +290,7 @@ class Run:
             return False
         return self.fleet.times_faster(device) <= self.aggregator.wait_limit
 
+    @one_thread()
     def stop_waiting(self) -> bool:
         """Take a step without those that will not come, if all others wait for them.
 

@@ -15,7 +15,7 @@ from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
 from flwr_asyncdrop.submodel.frozen import Frozen, content_hash, split
 from flwr_asyncdrop.submodel.in_place import load_in_place
-from flwr_asyncdrop.submodel.kernels import steady_kernels
+from flwr_asyncdrop.submodel.kernels import one_thread, steady_kernels
 from flwr_asyncdrop.submodel.lora import (
     Adapter,
     LoraFlops,
@@ -93,6 +93,7 @@ __all__ = [
     "lora_state",
     "merge_",
     "narrow",
+    "one_thread",
     "plan_blocks",
     "plan_submodels",
     "recalibrate_bn",

@@ -71,6 +71,7 @@ def one_thread() -> Iterator[Callable[[], None]]:
 
     Threads that have little to do wait for each other more than they compute, and on
     busy cores ten times as long. And sums on several threads are rounded otherwise.
+    The setting is this thread's own. As a decorator it is for the whole function.
     """
     threads = torch.get_num_threads()
 
