@@ -15,7 +15,7 @@ from flwr_asyncdrop.device.__main__ import main as run_module
 from flwr_asyncdrop.device.node import Settings, node_command
 from flwr_asyncdrop.device.private import private_folder, remove_abandoned
 from tests.device.processes import is_running, wait_until
-from tests.nightly import nightly
+from tests.nightly import nightly, once_in_the_gate
 
 ALL = Settings(poll=0.1, warm=True, preload=())
 FLOWERS_STATUS = 3
@@ -82,6 +82,7 @@ def test_a_killed_supernode_takes_its_trainer_along(environment):
         wait_until(lambda: not is_running(trainer))
 
 
+@once_in_the_gate
 @pytest.mark.parametrize(
     ("number", "warm"),
     [
@@ -122,6 +123,7 @@ def test_nothing_is_left_in_tmpdir(environment, tmp_path, number, warm):
     assert list(folder.iterdir()) == []
 
 
+@once_in_the_gate
 def test_a_supernode_that_crashes_leaves_nothing(environment, tmp_path):
     done = subprocess.run(
         node_command(ALL, ["--crash"]),

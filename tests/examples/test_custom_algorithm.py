@@ -17,6 +17,7 @@ from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.grids import HandlerGrid
 from tests.masks.choosing import choose
+from tests.nightly import nightly
 from tests.processes import run_engine
 from tests.runs import mlp, plus_one
 
@@ -104,7 +105,7 @@ def test_a_run_with_state_on_its_clients_is_not_resumed(tmp_path):
 
 @pytest.mark.parametrize(
     ("data", "model", "metric"),
-    [("diabetes", "regressor", "mae"), ("sums", "writer", "perplexity")],
+    [("diabetes", "regressor", "mae"), nightly("sums", "writer", "perplexity")],
 )
 def test_a_task_that_is_no_classification(tmp_path, data, model, metric):
     history = simulate(

@@ -70,7 +70,7 @@ SHORT_RUNS = {
     "text-transformer": ({"num-server-rounds": 6}, 0.55),
 }
 """Settings of a run of seconds, and an accuracy well above chance and below its own."""
-AS_FEDAVG_ALONE = {"text-transformer", "lora", "huggingface", "lightning"}
+AS_FEDAVG_ALONE = {"text-transformer", "llm-lora", "lora", "huggingface", "lightning"}
 """Those that the gate runs as the FedAvg project that their diff leads back to."""
 NOT_COMPARED = {"llm-lora": ["IMDB, which takes an hour"]}
 """Outputs without a test, each with the reason."""

@@ -5,6 +5,7 @@ import torch
 from flwr.app import ArrayRecord
 
 from flwr_asyncdrop import HeteroAsyncDrop, LocalGrid, speed_levels, wire
+from tests.nightly import once_in_the_gate
 from tests.simulation.apps import frozen_app
 
 
@@ -20,6 +21,7 @@ def run(app, workers):
     return {name: tensor.tolist() for name, tensor in arrays.items()}, evaluated
 
 
+@once_in_the_gate
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_result_depends_on_the_seed_alone(workers, no_settling):
     expected = run(frozen_app.having, 0)

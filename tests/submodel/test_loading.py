@@ -18,7 +18,7 @@ from flwr_asyncdrop.submodel import (
     silenced,
     step_flops,
 )
-from tests.nightly import nightly
+from tests.nightly import by_night, nightly
 from tests.submodel.networks import seeded, vectors
 from tests.submodel.silencing import random_keep
 
@@ -133,6 +133,7 @@ def test_extra_state_stays_the_clients_own():
     assert silenced(ExtraState().state_dict(), indices).keys() == sub.keys()
 
 
+@by_night
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_compiled_modules_are_planned_as_what_they_compile():
     model = nn.Sequential(torch.compile(mlp()), nn.ReLU())
