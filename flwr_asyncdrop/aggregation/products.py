@@ -81,7 +81,7 @@ def truncated(total: Factors, like: Factors) -> Factors:
     when training begins, keeps a row of ``A`` with which it can learn.
     """
     rank = len(like.a)
-    with one_thread():  # the same bits for any number
+    with one_thread():  # the same bits whatever their number
         # The decomposition of a small core, since both factors are thin.
         left = torch.linalg.qr(total.b, mode="r").R
         inputs, right = torch.linalg.qr(total.a.T)

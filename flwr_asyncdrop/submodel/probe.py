@@ -90,10 +90,11 @@ def probing(model: nn.Module, examples: Sequence[Example]) -> Iterator[Probe]:
     """
     _check_kind(model)
     with plain_kernels(), one_thread() as all_threads:
-        if is_large(model):
+        large = is_large(model)
+        if large:
             all_threads()
         probe = make_probe(model, examples)
-        if _seconds(probe) > _LONG:
+        if not large and _seconds(probe) > _LONG:
             all_threads()
         yield probe
 
