@@ -41,10 +41,12 @@ run: setup
 	@echo "         asyncdrop report runs/compared --out runs/report"
 	@echo "(after   . $(VENV)/bin/activate)"
 
-# Three at a time: tests that start real Flower processes wait a lot. What runs prints
+# Four at a time: tests that start real Flower processes wait a lot. What runs prints
 # when it is done.
-test: lint types docs
-	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit
+test:
+	$(MAKE) --jobs 2 setup $(VENV_GRPC)/ready
+	$(MAKE) lint
+	$(MAKE) --jobs 4 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit docs types
 
 lint: setup
 	$(BIN)/ruff check .

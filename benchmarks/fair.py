@@ -6,13 +6,14 @@ resumes. ``python -m scripts.results pack runs/fair mlp-small`` keeps the histor
 
 A ground that is `tuned_on` another takes that one's choice. With ``mlp-small-others``
 the algorithms are those of ``examples/baselines``, FedRolex and the plain ones. With
-``mlp-small-adjusted`` they are three that have the loss of `asyncdrop-plus`.
+``mlp-small-adjusted`` they are three that have the loss of `asyncdrop-plus`, and with
+``mlp-small-coded`` ours and the closest of the others, all with a codec of 4 bits.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,22 @@ _OTHERS = {
 ADJUSTED = "-adjusted"
 """Ends the name of a ground's runs of `_ADJUSTED`."""
 _ADJUSTED = {"fedbuff": (), "fedbuff-wait": (), **_DELAY_ADAPTIVE}
-_LOSS = ("--logit-adjustment", "1")
+CODED = "-coded"
+"""Ends the name of a ground's runs of `_CODED`."""
+_CODED = {
+    "fedavg": (),
+    **_ADJUSTED,
+    "baselines.masked:FedGmr": (),
+    "asyncdrop-plus": (),
+}
+_SIDES: Mapping[str, tuple[Mapping[str, tuple[str, ...]], tuple[str, ...]]] = {
+    OTHERS: (_OTHERS, ()),
+    ADJUSTED: (_ADJUSTED, ("--logit-adjustment", "1")),
+    CODED: (_CODED, ("--codec", "q4")),
+}
+"""Algorithms with values to search, and what all of them are given."""
+ENDS = ("", *_SIDES)
+"""What the name of a ground's runs may end with."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +153,15 @@ GROUNDS = {
     ),
 }
 
-NAMES = tuple(f"{ground}{end}" for end in ("", OTHERS, ADJUSTED) for ground in GROUNDS)
-"""Each ground with the first algorithms, the others, and those with another loss."""
+NAMES = tuple(f"{ground}{end}" for end in ENDS for ground in GROUNDS)
+"""Each ground with the first algorithms, and with those of each end."""
 
 
 def ground_of(name: str) -> str:
     """Return the name of the ground of a table."""
-    return name.removesuffix(OTHERS).removesuffix(ADJUSTED)
+    for end in _SIDES:
+        name = name.removesuffix(end)
+    return name
 
 
 def commands(name: str, out: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -153,14 +171,13 @@ def commands(name: str, out: Path, flags: Sequence[str]) -> tuple[list[str], lis
     tuned_on = GROUNDS[ground].tuned_on or ground
     searched = ["lr=" + GROUNDS[tuned_on].rates, "server-lr=0.5,1.0"]
     algos = _ALGOS
+    if suffix in ("", OTHERS):
+        searched.append("alpha=0.25,0.5")
     if suffix:
-        table = _OTHERS if suffix == OTHERS else _ADJUSTED
+        table, given = _SIDES[suffix]
         algos = ",".join(table)
         searched += [f"{algo}:{own}" for algo in table for own in table[algo]]
-    if suffix == ADJUSTED:
-        flags = (*_LOSS, *flags)
-    else:
-        searched.append("alpha=0.25,0.5")
+        flags = (*given, *flags)
     search = [word for each in searched for word in ("--search", each)]
     choice = out / f"tune-{tuned_on}{suffix}"
     tune = ["tune", *_run(tuned_on, algos, flags), *search, "--rungs", "1"]

@@ -54,7 +54,7 @@ def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
 
 def test_all_algorithms_have_as_many_settings_to_choose_from():
     counts = set()
-    for end in ("", fair.OTHERS, fair.ADJUSTED):
+    for end in fair.ENDS:
         command, _ = fair.commands(f"mlp-small{end}", Path("runs"), ())
         parser = Parser(prog="asyncdrop")
         tune.add_arguments(parser, command[1:])
