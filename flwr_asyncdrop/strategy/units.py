@@ -24,6 +24,7 @@ from flwr_asyncdrop.submodel import (
     Inputs,
     Plan,
     Scope,
+    check_maskable,
     plan_blocks,
     plan_submodels,
 )
@@ -63,18 +64,8 @@ def build_assignment(
     compute = compute_share(plan, model, example_inputs, duration)
     masked = mode == "masked"
     if masked:
-        check_maskable(plan)
+        check_maskable(plan, model, example_inputs or [])
     return Assignment(plan, masks, compute, masked=masked), plan
-
-
-def check_maskable(plan: Plan) -> None:
-    """Raise ConfigError if zeros do not stand for dropped units of `plan`."""
-    for group in plan.groups:
-        if group.kind == "stream":
-            raise ConfigError(
-                f"mode='masked' zeroes units, and those of {group.name} are normalised "
-                "together, zeros too: choose mode='sliced', or scope='all'"
-            )
 
 
 def discover(

@@ -26,6 +26,7 @@ from flwr_asyncdrop.submodel.lora import (
     lora_plan,
     lora_state,
 )
+from flwr_asyncdrop.submodel.masking import check_maskable
 from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
 from flwr_asyncdrop.submodel.patches import PATCHES
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
@@ -78,6 +79,7 @@ __all__ = [
     "add_",
     "add_rule",
     "check_fits",
+    "check_maskable",
     "check_trainable",
     "content_hash",
     "declare_plan",

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.naming import (
@@ -125,7 +124,8 @@ def unclear_groups(model: nn.Module, plan: Plan) -> dict[int, str]:
         if sizes is not None:
             for axis in _unclear_axes(sizes, units):
                 name = f"the size attributes of {type(module).__name__}"
-                for group in _groups(plan, units(axis)):
+                labels = units(axis)
+                for group in [] if labels is None else plan.groups_of(labels):
                     unclear[group] = f"{name} would not follow from its shapes"
     return unclear
 
@@ -150,14 +150,6 @@ def _unclear_axes(
 
 def _labels(units: Tensor | None) -> list[int]:
     return [] if units is None else units.tolist()
-
-
-def _groups(plan: Plan, units: Tensor | None) -> list[int]:
-    """Return the numbers of the groups that have some of these units."""
-    found = torch.tensor([unit for unit in _labels(units) if unit >= 0])
-    starts = torch.tensor([*plan.offsets, plan.num_units])
-    numbers = torch.searchsorted(starts, found, right=True) - 1
-    return sorted(set(numbers.tolist()))
 
 
 def _sizes_of(module: nn.Module) -> _Sizes | None:

@@ -7,6 +7,7 @@ cannot copy them; nor can it copy compressed sparse tensors.
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -34,3 +35,19 @@ def refresh(module: nn.Module) -> None:
         elif isinstance(hook, SpectralNorm):
             weight = hook.compute_weight(module, do_power_iteration=False)
             setattr(module, hook.name, weight)
+
+
+def estimates(model: nn.Module) -> set[str]:
+    """Return the names of the singular vectors that spectral norms estimate.
+
+    Each is a buffer of length 1, a part of which has another length.
+    """
+    found: set[str] = set()
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        if isinstance(module, _SpectralNorm):
+            found |= {f"{prefix}_u", f"{prefix}_v"}
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, SpectralNorm):
+                found |= {f"{prefix}{hook.name}_u", f"{prefix}{hook.name}_v"}
+    return found

@@ -17,13 +17,15 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.derived import derived_tensors, refresh
-from flwr_asyncdrop.submodel.narrow import InputScale, adapt, blank_copy
+from flwr_asyncdrop.submodel.narrow import adapt, blank_copy
+from flwr_asyncdrop.submodel.scaling import InputScale
 from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of, tensors_of
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -51,7 +53,7 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
     if memory is not None or shapes != shapes_of(tensors_of(model)):
         memory = memory or _FullSize(_without_weights(model))
         narrowed, skipped = blank_copy(memory.module, shapes, torch.empty)
-        _check_separate(model, shapes)
+        check_separate(model, shapes)
         before = [_attributes(module) for module in narrowed.modules()]
         adapt(narrowed, memory.module, skipped, scale=scale)
         memory.undo(model)
@@ -154,7 +156,12 @@ def _without_weights(model: nn.Module) -> nn.Module:
         for tensor in tensors_of(model).values()
         if isinstance(tensor, nn.Parameter)
     }
-    return copy.deepcopy(model, memo | derived_tensors(model))
+    copied = copy.deepcopy(model, memo | derived_tensors(model))
+    for module in copied.modules():
+        if is_parametrized(module):
+            # Its weight is computed, from parameters and buffers alike.
+            module.get_submodule("parametrizations").to("meta")
+    return copied
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -189,7 +196,7 @@ def _scales(module: nn.Module) -> list[tuple[int, InputScale]]:
     return [(n, hook) for n, hook in hooks if isinstance(hook, InputScale)]
 
 
-def _check_separate(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_separate(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise ShapeError if tensors that are to be narrowed share memory with others."""
     tensors = tensors_of(model)
     distinct = {id(tensor): name for name, tensor in tensors.items()}

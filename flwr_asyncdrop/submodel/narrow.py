@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from flwr_asyncdrop.submodel.derived import derived_tensors
 from flwr_asyncdrop.submodel.mixtures import follow_experts
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.pointwise import use_safe_convolutions
+from flwr_asyncdrop.submodel.scaling import scale_inputs
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
 from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
 
@@ -70,7 +70,7 @@ def adapt(
     for block in skipped:
         skip(narrowed.get_submodule(block))
     if scale:
-        _scale_inputs(narrowed, full)
+        scale_inputs(narrowed, full)
 
 
 def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.Module:
@@ -161,38 +161,3 @@ def _own_tensors(module: nn.Module) -> list[Tensor | None]:
     if is_parametrized(module):
         own += tensors_of(module.get_submodule("parametrizations")).values()
     return own
-
-
-@dataclass(frozen=True)
-class InputScale:
-    """A forward pre-hook that multiplies the input.
-
-    Folded into the weights, the factor would change the learning rate.
-    """
-
-    factor: float
-
-    def __call__(
-        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with the first one, the input, scaled."""
-        if args:
-            return (args[0] * self.factor, *args[1:]), kwargs
-        return args, {**kwargs, "input": kwargs["input"] * self.factor}
-
-
-def _scale_inputs(small: nn.Module, full: nn.Module) -> None:
-    """Scale what flows into every layer that sums over fewer units than it did."""
-    for before, after in zip(full.modules(), small.modules(), strict=True):
-        factor = _summed_over(before) / max(_summed_over(after), 1)
-        if factor > 1:
-            after.register_forward_pre_hook(InputScale(factor), with_kwargs=True)
-
-
-def _summed_over(module: nn.Module) -> int:
-    if isinstance(module, nn.Linear):
-        return module.in_features
-    # In a depthwise or grouped convolution a unit takes its whole group along.
-    if isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:
-        return module.in_channels
-    return 0

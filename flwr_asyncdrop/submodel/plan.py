@@ -123,6 +123,12 @@ class Plan:
                     result.setdefault(name, {})[dim] = narrowed
         return result
 
+    def groups_of(self, units: Tensor) -> list[int]:
+        """Return the numbers of the groups that have some of these unit ids."""
+        starts = torch.tensor([*self.offsets, self.num_units])
+        found = torch.searchsorted(starts, units[units >= 0], right=True) - 1
+        return sorted(set(found.tolist()))
+
     def _kept_units(self, keep: Keep) -> Tensor:
         """Return one flag a unit id, and a last one, True, for id -1."""
         if len(keep) != len(self.groups):

@@ -56,7 +56,7 @@ class Probe:
 
     def run(self, model: nn.Module | None = None) -> list[Any]:
         """Return what `model`, by default the probe's own, gives on the first pass."""
-        return run(model or self.model, self.passes[0])
+        return run(self.model if model is None else model, self.passes[0])
 
 
 def is_large(model: nn.Module) -> bool:

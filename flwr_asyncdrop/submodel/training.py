@@ -1,4 +1,4 @@
-"""Load a submodel as a client does, and train it for a step."""
+"""Load a submodel in place, as a client does, and train it for a step."""
 
 import warnings
 from collections.abc import Sequence
@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.draws import same_random_state
-from flwr_asyncdrop.submodel.narrow import load_submodel
+from flwr_asyncdrop.submodel.in_place import check_separate, load_in_place
+from flwr_asyncdrop.submodel.narrow import blank_copy
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.transfer import extract
-from flwr_asyncdrop.submodel.types import Example, Keep, tensors_of
+from flwr_asyncdrop.submodel.types import Example, Keep, shapes_of, tensors_of
 from flwr_asyncdrop.submodel.verify import bisect
 
 
@@ -31,7 +32,7 @@ def find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[int
     """
     if not plan.groups:
         return {}
-    example = _as_given(example, model)
+    example = as_given(example, model)
 
     def fault(groups: Sequence[int]) -> str | None:
         return _why_untrainable(model, example, plan, _few(plan, groups))
@@ -58,7 +59,8 @@ def _why_untrainable(
     ):
         try:
             sub = extract(state, plan.indices(keep))
-            small = load_submodel(model, sub).train()
+            check_separate(model, shapes_of(sub))
+            small = load_in_place(_blank(model), sub).train()
             del sub
             losses = [
                 output.abs().square().mean()
@@ -73,6 +75,15 @@ def _why_untrainable(
     return None
 
 
+def _blank(model: nn.Module) -> nn.Module:
+    """Return a copy whose tensors have no values yet, with the hooks of gradients."""
+    copied, _ = blank_copy(model, shapes_of(tensors_of(model)), torch.empty)
+    for full, mine in zip(model.parameters(), copied.parameters(), strict=True):
+        for hook in (full._backward_hooks or {}).values():
+            mine.register_hook(hook)  # type: ignore[no-untyped-call]
+    return copied
+
+
 def _few(plan: Plan, groups: Sequence[int]) -> Keep:
     """Keep about a quarter of the units of `groups`, spread over each."""
     keep = list(plan.full_keep())
@@ -83,7 +94,7 @@ def _few(plan: Plan, groups: Sequence[int]) -> Keep:
     return tuple(keep)
 
 
-def _as_given(example: Example, model: nn.Module) -> Example:
+def as_given(example: Example, model: nn.Module) -> Example:
     """Return the example on the device of `model`, in its precision."""
     parameters = list(model.parameters())
     device = parameters[0].device if parameters else torch.device("cpu")

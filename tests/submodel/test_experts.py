@@ -6,8 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel import extract, load_submodel, merge_, plan_submodels
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError
+from flwr_asyncdrop.submodel import (
+    check_maskable,
+    extract,
+    load_submodel,
+    merge_,
+    plan_submodels,
+)
 from flwr_asyncdrop.submodel.experts import without_experts
 from tests.submodel.mixtures import (
     EXPERTS,
@@ -111,6 +117,11 @@ def test_only_kept_experts_are_merged_back():
         rows = moved.reshape(EXPERTS, -1)
         torch.testing.assert_close(rows[[1, 4, 5]], torch.ones_like(rows[[1, 4, 5]]))
         assert not rows[[0, 2, 3]].any()
+
+
+def test_zeros_do_not_stand_for_experts():
+    with pytest.raises(ConfigError, match="could still be chosen"):
+        check_maskable(planned(Top))
 
 
 def test_attributes_follow():

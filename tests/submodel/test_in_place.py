@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, weight_norm
+from torch.nn.utils.parametrize import register_parametrization
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel import (
@@ -325,3 +326,36 @@ class TestAReplacedLayer:
         model = self.replaced(first_state())
         with pytest.raises(ShapeError, match="layers of this Sequential were replaced"):
             load_in_place(model, first_state())
+
+
+class Pruned(nn.Module):
+    """Weights times a mask, which is a buffer."""
+
+    def __init__(self, *, persistent):
+        super().__init__()
+        mask = (torch.arange(8.0) % 3 > 0)[:, None].float()
+        self.register_buffer("mask", mask, persistent=persistent)
+
+    def forward(self, weight):
+        return weight * self.mask[: len(weight)]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_weight_that_is_computed_with_a_buffer(persistent):
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    register_parametrization(model[0], "weight", Pruned(persistent=persistent))
+    indices = {
+        name: {0: torch.arange(6)}
+        for name in model.state_dict()
+        if name.startswith("0.")
+    }
+    indices["2.weight"] = {1: torch.arange(6)}
+    state = extract(model.state_dict(), indices)
+
+    for _ in range(2):
+        small = load_in_place(copy.deepcopy(model), state)
+        assert small[0].weight.shape == (6, 5)
+        x = torch.randn(4, 5)
+        assert torch.equal(small(x), load_submodel(model, state)(x))
+    load_in_place(small, model.state_dict())
+    assert torch.equal(small(x), model(x))

@@ -301,3 +301,53 @@ def test_several_inputs():
     plan = plan_submodels(Two(), (vectors(), images(3, 1, 2).flatten(1)))
 
     assert [group.name for group in plan.groups] == ["first", "second"]
+
+
+class Empty(Chain):
+    """A model whose truth value is False, as that of an empty list."""
+
+    def __len__(self):
+        return 0
+
+
+class Lengthless(Chain):
+    """A model that has no truth value, as what `torch.compile` makes of a module."""
+
+    def __len__(self):
+        raise TypeError("it has no length")
+
+
+@pytest.mark.parametrize("model", [Empty, Lengthless])
+def test_the_length_of_a_model_says_nothing(model):
+    names = [group.name for group in plan_submodels(seeded(model), vectors()).groups]
+    assert names == ["first", "second"]
+
+
+def test_a_compiled_model():
+    compiled = torch.compile(seeded(Chain), backend="eager")
+    names = [group.name for group in plan_submodels(compiled, vectors()).groups]
+    assert names == ["_orig_mod.first", "_orig_mod.second"]
+
+
+def test_a_hook_of_a_gradient_that_knows_the_width():
+    model = seeded(Chain)
+    mask = torch.ones_like(model.first.weight)
+    seen = []
+    model.first.weight.register_hook(lambda gradient: gradient * mask)
+    model.third.weight.register_hook(lambda gradient: seen.append(gradient.shape))
+
+    plan = plan_submodels(model, vectors())
+
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "a submodel does not train (RuntimeError" in plan.left_out["first"]
+    assert (3, 3) in seen
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_parameters_that_share_memory():
+    model = seeded(Chain)
+    model.third = nn.Linear(8, 8).double()
+    model.third.weight.data = model.second.weight.data
+
+    with pytest.raises(UnsupportedModelError, match="share memory"):
+        plan_submodels(model, vectors())

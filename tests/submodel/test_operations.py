@@ -60,8 +60,6 @@ NORMALISATIONS = {
     "weight norm by a hook": weight_norm,
     "weight norm of columns": partial(weight_norm, dim=1),
     "weight norm of the whole": partial(weight_norm, dim=None),
-    "spectral norm": parametrizations.spectral_norm,
-    "spectral norm by a hook": spectral_norm,
 }
 
 
@@ -84,8 +82,26 @@ def test_normalised_weights_lose_rows_and_columns(name):
     assert sorted(sizes(plan).values()) == [6, 8]
 
 
-@pytest.mark.parametrize("normalise", [parametrizations.weight_norm, spectral_norm])
-def test_normalised_kernels_lose_channels(normalise):
+@pytest.mark.parametrize("normalise", [parametrizations.spectral_norm, spectral_norm])
+@pytest.mark.parametrize("kind", [nn.Linear, partial(nn.Conv1d, kernel_size=1)])
+def test_what_is_divided_by_an_estimate_stays_whole(normalise, kind):
+    """Parts of its singular vectors have another length than 1, merged or not."""
+
+    def build():
+        layers = (kind(5, 8), nn.Tanh(), normalise(kind(8, 6)), nn.Tanh(), kind(6, 7))
+        return nn.Sequential(*layers, nn.Tanh(), kind(7, 3))
+
+    inputs = torch.randn(2, 5) if kind is nn.Linear else torch.randn(2, 5, 4)
+    plan = planned(build, (inputs.double(),), seeds=1)
+
+    assert sizes(plan) == {"4": 7}
+    reasons = [why for why in plan.left_out.values() if "spectral norm" in why]
+    assert len(reasons) == 2
+
+
+def test_normalised_kernels_lose_channels():
+    normalise = parametrizations.weight_norm
+
     def build():
         return nn.Sequential(
             normalise(nn.Conv2d(3, 8, 3)),
@@ -567,9 +583,10 @@ def test_weight_of_a_hook_after_a_training_step():
     """The weight that the hook keeps has a gradient history, which cannot be copied."""
 
     def build():
-        return nn.Sequential(spectral_norm(nn.Linear(5, 6)), nn.Linear(6, 2))
+        layers = spectral_norm(nn.Linear(5, 6)), nn.Linear(6, 7), nn.Linear(7, 2)
+        return nn.Sequential(*layers)
 
     model = build_in_double_precision(build)
     model(vectors()).sum().backward()
 
-    assert sizes(plan_submodels(model, vectors())) == {"0": 6}
+    assert sizes(plan_submodels(model, vectors())) == {"1": 7}

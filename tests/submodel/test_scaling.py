@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
-from flwr_asyncdrop.submodel.narrow import InputScale
+from flwr_asyncdrop.submodel.scaling import InputScale
 from tests.submodel.networks import (
     ResidualNet,
     SeparableConv,
@@ -88,3 +89,71 @@ def test_residual_net_and_the_default():
     small = load_submodel(model, half(model, images(1)))
 
     assert factors(small) == {"blocks.0.conv1": 2.0, "blocks.0.conv2": 2.0, "head": 2.0}
+
+
+class Timed(nn.Linear):
+    """A layer whose input is not its first argument."""
+
+    def forward(self, time, x):
+        return nn.functional.linear(x, self.weight, self.bias) * torch.cos(time)
+
+
+class Named(nn.Linear):
+    """A layer whose input has another name."""
+
+    def forward(self, hidden):
+        return nn.functional.linear(hidden, self.weight, self.bias)
+
+
+class WithTime(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), Timed(8, 3)
+
+    def forward(self, time, x):
+        return self.last(time, self.first(x).relu())
+
+
+class ByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), Named(8, 3)
+
+    def forward(self, x):
+        return self.last(hidden=self.first(x).relu())
+
+
+def test_the_input_of_a_layer_of_ones_own_is_the_argument_that_is_as_wide():
+    model, time, x = WithTime().double(), torch.rand(2, 1).double(), vectors()
+    state = half(model, (time, x))
+
+    small = load_submodel(model, state)
+    found = small(time, x)
+    plain = load_submodel(model, state, scale=False)
+    plain.last.weight.data.mul_(2)
+    torch.testing.assert_close(found, plain(time, x))
+
+    model = ByName().double()
+    state = half(model, x)
+    plain = load_submodel(model, state, scale=False)
+    plain.last.weight.data.mul_(2)
+    torch.testing.assert_close(load_submodel(model, state)(x), plain(x))
+
+
+def test_no_submodels_where_any_of_two_arguments_may_be_the_input():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(5, 8), Gated(8, 3)
+
+        def forward(self, x):
+            hidden = self.first(x).relu()
+            return self.last(hidden, hidden.tanh())
+
+    class Gated(nn.Linear):
+        def forward(self, gate, x):
+            return nn.functional.linear(gate.sigmoid() * x, self.weight, self.bias)
+
+    model = Both().double()
+    with pytest.raises(UnsupportedModelError, match="2 arguments of Gated"):
+        plan_submodels(model, vectors())

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from flwr_asyncdrop import AsyncDrop
 from flwr_asyncdrop.exceptions import ConfigError
@@ -289,3 +290,13 @@ def test_zeros_do_not_stand_for_units_of_a_stream():
     with pytest.raises(ConfigError, match="mode='masked' zeroes units, and those of"):
         AsyncDrop(seeded(Encoder), tokens(), scope="stream", mode="masked")
     AsyncDrop(seeded(Encoder), tokens(), scope="stream")
+
+
+def test_zeros_do_not_stand_for_weights_that_are_divided_by_their_length():
+    def layers(normalise):
+        return nn.Sequential(normalise(nn.Linear(5, 8)), nn.ReLU(), nn.Linear(8, 3))
+
+    x = torch.randn(2, 5)
+    with pytest.raises(ConfigError, match="no finite numbers with zeros"):
+        AsyncDrop(layers(parametrizations.weight_norm), x, mode="masked")
+    AsyncDrop(layers(nn.Identity()), x, mode="masked")

@@ -1,0 +1,87 @@
+"""1/keep scaling of what flows into layers that sum over fewer units."""
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import ShapeError
+
+_Place: TypeAlias = int | str
+"""Of an argument: a positional one's number, or a keyword."""
+_INPUT: Final = "input"
+"""What torch's own layers call it."""
+_KNOWN: Final = ("torch.", "flwr_asyncdrop.")
+
+
+@dataclass(frozen=True)
+class InputScale:
+    """A forward pre-hook that multiplies the input.
+
+    Folded into the weights, the factor would change the learning rate.
+    """
+
+    factor: float
+
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with the input scaled.
+
+        Raises
+        ------
+        ShapeError
+            If the layer has a forward of its own, and not exactly one argument is as
+            wide as what it sums over.
+        """
+        place = _place_of_input(module, args, kwargs)
+        if isinstance(place, int):
+            scaled = (args[place] * self.factor,)
+            return (*args[:place], *scaled, *args[place + 1 :]), kwargs
+        return args, {**kwargs, place: kwargs[place] * self.factor}
+
+
+def scale_inputs(small: nn.Module, full: nn.Module) -> None:
+    """Scale what flows into every layer that sums over fewer units than it did."""
+    for before, after in zip(full.modules(), small.modules(), strict=True):
+        factor = _summed_over(before) / max(_summed_over(after), 1)
+        if factor > 1:
+            after.register_forward_pre_hook(InputScale(factor), with_kwargs=True)
+
+
+def _summed_over(module: nn.Module) -> int:
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    # In a depthwise or grouped convolution a unit takes its whole group along.
+    if isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:
+        return module.in_channels
+    return 0
+
+
+def _place_of_input(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Place:
+    forward = getattr(module.forward, "__func__", module.forward)
+    if forward.__module__.startswith(_KNOWN):
+        return 0 if args else _INPUT
+    given: list[tuple[_Place, Any]] = [*enumerate(args), *kwargs.items()]
+    fitting = [place for place, value in given if _fits(module, value)]
+    if len(fitting) != 1:
+        raise ShapeError(
+            f"{len(fitting)} arguments of {type(module).__name__}, whose forward is "
+            f"its own, have the {_summed_over(module)} features that it sums over: "
+            "which is to be scaled is not known, where it must be one"
+        )
+    return fitting[0]
+
+
+def _fits(module: nn.Module, value: Any) -> bool:
+    """Whether an argument is as wide as what the layer sums over."""
+    if not isinstance(value, Tensor) or not (
+        value.is_floating_point() or value.is_complex()
+    ):
+        return False
+    dim = 1
+    if isinstance(module, nn.modules.conv._ConvNd):
+        dim += len(module.kernel_size)
+    return value.dim() >= dim and value.shape[-dim] == _summed_over(module)
