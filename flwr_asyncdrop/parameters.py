@@ -99,7 +99,7 @@ def in_interval(text: str) -> Range:
 
 def read_integer(text: str) -> int:
     """Read an integer of plain digits; ValueError for anything else."""
-    if not text.isascii():
+    if not text.isascii() or "_" in text:
         raise ValueError(text)
     return int(text)
 

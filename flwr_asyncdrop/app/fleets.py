@@ -1,9 +1,11 @@
 """The simulated fleet that a run-config describes."""
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.fleet.profiles import (
@@ -13,6 +15,25 @@ from flwr_asyncdrop.fleet.profiles import (
     speed_levels,
 )
 from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
+
+TRACE_DIGEST = "trace-sha256"
+"""What histories and checkpoints have beside a trace's name: it is no key."""
+
+
+def trace_digest(config: RunConfig) -> dict[str, str]:
+    """Return what tells a trace from another one of its name, if there is a trace."""
+    if not config.trace:
+        return {}
+    try:
+        content = Path(config.trace).expanduser().read_bytes()
+    except OSError:  # who needs the devices says so
+        return {}
+    return {TRACE_DIGEST: hashlib.sha256(content).hexdigest()}
+
+
+def keys_in(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a run-config among what a checkpoint has."""
+    return {key: value for key, value in settings.items() if key != TRACE_DIGEST}
 
 
 def build_fleet(config: RunConfig) -> Callable[[int], Sequence[DeviceProfile]]:

@@ -24,7 +24,7 @@ from flwr_asyncdrop.app.config import (
 from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.evaluation import CentralTest
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
-from flwr_asyncdrop.app.fleets import build_fleet
+from flwr_asyncdrop.app.fleets import build_fleet, keys_in, trace_digest
 from flwr_asyncdrop.app.lr_schedule import expected_schedule
 from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
 from flwr_asyncdrop.app.trackers import trackers_of
@@ -161,7 +161,7 @@ def _portable(config: RunConfig) -> dict[str, object]:
     """Return the configuration without what depends on the machine."""
     return {
         key: value for key, value in config.settings.items() if key not in INCIDENTAL
-    } | {"trace": Path(config.trace).name}
+    } | {"trace": Path(config.trace).name, **trace_digest(config)}
 
 
 def _monitors(config: RunConfig) -> list[Callback]:
@@ -195,9 +195,9 @@ def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer 
         resume=Path(config.resume).expanduser() if config.resume else None,
         every=config.checkpoint_every,
         keep=config.keep_checkpoints,
-        settings=config.settings,
+        settings={**config.settings, **trace_digest(config)},
         incidental=IRRELEVANT,
-        defaults=earlier_values(config),
+        defaults={**earlier_values(config), **trace_digest(config)},
         command=command or _flwr_run(config, out),
         overwrite=config.overwrite,
     )
@@ -206,7 +206,7 @@ def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer 
 def _resume_what(out: Path, config: RunConfig) -> str:
     """Return the ``flwr run`` that resumes the run in a folder, which knows itself."""
     try:
-        return _flwr_run(RunConfig.parse(newest(out).settings), out)
+        return _flwr_run(RunConfig.parse(keys_in(newest(out).settings)), out)
     except (CheckpointError, ConfigError):
         return _flwr_run(config, out)
 

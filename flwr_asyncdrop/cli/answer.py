@@ -16,7 +16,7 @@ from flwr_asyncdrop.cli.halving import at_edge
 from flwr_asyncdrop.cli.question import Question
 from flwr_asyncdrop.cli.race import Lane, race
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs
-from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.storage.whole import changing, write_whole
 
 ADVICE = "advice.json"
@@ -89,6 +89,12 @@ def find(asked: Question, plan: Plan, out: Path, do: Do) -> Answer:
         sound.append(Candidate(lane.label, values, config, series))
     if not sound:
         raise RunError("no algorithm has all of its last runs: see their logs")
+    logs = [log for each in sound for log in each.series.runs.values()]
+    if not any(log.end and log.end["updates"] for log in logs):
+        raise ConfigError(
+            f"no device has done a task within {asked.measure.seconds:g} virtual s: "
+            "give more with --within"
+        )
     target = asked.measure.target([each.series for each in sound])
     advice = advise(sound, target, asked.measure.seconds)
     notes += [line for lane in lanes for line in _about(lane, advice)]

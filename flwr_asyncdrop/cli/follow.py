@@ -11,9 +11,8 @@ from flwr_asyncdrop.cli.events import RunProgress, thinned
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, one_line, printable
+from flwr_asyncdrop.report.files import HISTORY
 from flwr_asyncdrop.report.runlog import check_schema
-
-HISTORY = "history.jsonl"
 
 Record = dict[str, Any]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType, ModuleType
 
@@ -53,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     130 after Ctrl-C. SIGTERM raises SystemExit(143).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, TextIOWrapper):
+        # It may be in a code without a sign that is shown
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if not words or words[0] not in _COMMANDS:
             _explain(words)

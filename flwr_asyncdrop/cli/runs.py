@@ -1,7 +1,7 @@
 """The runs of a comparison, and which of them are already there."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from flwr_asyncdrop.app.config import (
     earlier_values,
     key_table,
 )
+from flwr_asyncdrop.app.fleets import TRACE_DIGEST, trace_digest
 from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.cli.events import RunProgress
@@ -84,11 +85,13 @@ def is_complete(run: RunSpec) -> bool:
     """
     folder = RunFolder(run.folder)
     if folder.log is not None and folder.log.complete:
-        _check_same("complete", _recorded(folder.log), run)
+        # It has ended, so that what ends a run no longer may differ.
+        free = IRRELEVANT - {"max-seconds"}
+        _check_same("complete", _recorded(folder.log), run, free)
         return folder.is_complete
     if run.config.checkpoint_every and (checkpoint := _checkpoint(run)) is not None:
         recorded = {"devices": checkpoint.devices, **checkpoint.settings}
-        _check_same("interrupted", recorded, run)
+        _check_same("interrupted", recorded, run, IRRELEVANT)
     return False
 
 
@@ -138,24 +141,32 @@ def _recorded(log: RunLog) -> dict[str, Any]:
     return {"devices": log.run.get("devices"), **log.run.get("config", {})}
 
 
-def _check_same(state: str, recorded: Mapping[str, Any], run: RunSpec) -> None:
-    if differences := _differences(recorded, run):
+def _check_same(
+    state: str, recorded: Mapping[str, Any], run: RunSpec, free: Container[str]
+) -> None:
+    if differences := _differences(recorded, run, free):
         raise ConfigError(
             f"{run.folder} has a run that is {state}, with another configuration "
             f"({'; '.join(differences)}): choose another --out, or delete that folder"
         )
 
 
-def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
+def _differences(
+    recorded: Mapping[str, Any], run: RunSpec, free: Container[str]
+) -> list[str]:
+    """Return what differs, but for the keys that are free to."""
     before = effective({**earlier_values(run.config), **recorded}, run.config)
     now = effective({"devices": run.devices, **run.config.settings}, run.config)
-    # Of a trace, the history has only the file's name.
+    # Of a trace, the history has only the file's name, and a digest.
     if Path(str(before["trace"])).name == Path(str(now["trace"])).name:
         before["trace"] = now["trace"]
-    return [
+    digest = trace_digest(run.config).get(TRACE_DIGEST)
+    is_edited = digest is not None and recorded.get(TRACE_DIGEST, digest) != digest
+    edited = ["the trace had other devices"] if is_edited else []
+    return edited + [
         f"{key} {before.get(key)!r}, now {value!r}"
         for key, value in now.items()
-        if key not in IRRELEVANT and before.get(key) != value
+        if key not in free and before.get(key) != value
     ]
 
 

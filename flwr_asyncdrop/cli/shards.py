@@ -1,7 +1,6 @@
 """A comparison on several machines: which runs each has, and what is still missing."""
 
 import argparse
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_asyncdrop.app.config import INCIDENTAL, RunConfig
+from flwr_asyncdrop.app.fleets import trace_digest
 from flwr_asyncdrop.cli.runs import MOST_RUNS, RunSpec, effective, is_complete
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.readable import shown
@@ -189,8 +189,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     settings = effective(config.settings, config)
     if config.trace:
         path = Path(config.trace).expanduser()
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        settings["trace"] = f"{path.name} {digest}"
+        settings["trace"] = " ".join([path.name, *trace_digest(config).values()])
     return {
         name: value for name, value in settings.items() if name not in _NOT_COMPARED
     }

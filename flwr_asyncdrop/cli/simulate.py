@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.end import FilesAtTheEnd
+from flwr_asyncdrop.app.fleets import keys_in
 from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.backend import Backend, add_backend, add_workers, backend_of
@@ -102,7 +103,7 @@ def _resume(
         checkpoint = newest(path)
         # The folder may have been moved since.
         where = {"resume": str(checkpoint.path), "out-dir": str(out)}
-        told = {**checkpoint.settings, "overwrite": False, **settings, **where}
+        told = {**keys_in(checkpoint.settings), "overwrite": False, **settings, **where}
         spec = _spec(RunConfig.parse(told), told, out, checkpoint.devices)
         simulate(spec, backend, display)
 

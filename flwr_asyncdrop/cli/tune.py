@@ -166,6 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
         "algos": ",".join(dict.fromkeys(arguments.algos)),
         **terms.explicit,
         "tuned": path,
+        "out": f"{out}-compared",
     }
     command = f"asyncdrop compare {shlex.join(words_of(flags))}"
     say(f"compare them, with other seeds: {command}")

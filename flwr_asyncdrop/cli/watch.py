@@ -8,10 +8,11 @@ from pathlib import Path
 from flwr_asyncdrop.cli.display import LineDisplay, make_console, make_display
 from flwr_asyncdrop.cli.events import Ended, Started, Waiting
 from flwr_asyncdrop.cli.flags import folder
-from flwr_asyncdrop.cli.follow import HISTORY, Followed
+from flwr_asyncdrop.cli.follow import Followed
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.readable import readable_seconds
 from flwr_asyncdrop.report import Summary
+from flwr_asyncdrop.report.files import HISTORY, histories
 from flwr_asyncdrop.report.reading import read_log
 
 _POLL_SECONDS = 0.5
@@ -52,13 +53,13 @@ def newest(path: Path) -> Path:
     """
     if (path / HISTORY).exists():
         return path
-    histories = [(each.stat().st_mtime, each) for each in path.rglob(HISTORY)]
-    if not histories:
+    found = [(each.stat().st_mtime, each) for each in histories(path)]
+    if not found:
         raise DataError(
             f"there is no {HISTORY} in {path} or below: name the out-dir of a run that "
             "has begun"
         )
-    return max(histories)[1].parent
+    return max(found)[1].parent
 
 
 def watch(

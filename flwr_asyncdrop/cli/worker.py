@@ -33,6 +33,7 @@ from flwr_asyncdrop.cli.runs import (
 )
 from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError
 from flwr_asyncdrop.simulation.gpus import see_only
+from flwr_asyncdrop.simulation.safe_path import forget
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
@@ -65,6 +66,7 @@ def execute(
 
 def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> None:
     """Do a run in a process of its own, which exits with 0 if all is well."""
+    forget()
     see_only(backend.gpus[0] if backend.gpus else "")
     # Ctrl-C goes to the whole process group; the comparison decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

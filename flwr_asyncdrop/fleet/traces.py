@@ -22,6 +22,7 @@ energy has no empty cells: a sum over some devices is not the fleet's.
 """
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def read_trace(path: Path, local_steps: int) -> list[DeviceProfile]:
     `local_steps` are the training steps of a task. DataError, with the line's number,
     if the file cannot be read or a line is wrong.
     """
-    lines = _text(path).splitlines()
+    lines = re.split(r"\r\n|\r|\n", _text(path))
     devices: list[DeviceProfile] = []
     header: list[str] = []
     for number, line in _rows(lines):
@@ -103,7 +104,7 @@ def _rows(lines: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _cells(line: str) -> list[str]:
-    (cells,) = csv.reader([line])
+    (cells,) = csv.reader([line], strict=True)
     return [cell.strip() for cell in cells]
 
 

@@ -78,7 +78,7 @@ def _draw_together(
     for one in series:
         curves = list(one.curves.values())
         draw_band(axes, curves, axis.cost, styles[one.label], label=one.label)
-    axes.set_xlim(0, reach)
+    axes.set_xlim(0, reach or 1)
     name_metric(axes, target.metric)
     _draw_target(axes, target)
     beyond = [
@@ -161,7 +161,7 @@ def _draw_apart(
                 axes.plot(line.x, line.mean, color=_OTHERS, linewidth=0.7)
         curves = list(one.curves.values())
         draw_band(axes, curves, axis.cost, styles[one.label], label=one.label)
-        axes.set_xlim(0, reach)
+        axes.set_xlim(0, reach or 1)
         axes.xaxis.set_major_locator(MaxNLocator(4 if columns == 2 else 3))
         _style_panel(axes, titles[place])
         name_metric(axes, target.metric)

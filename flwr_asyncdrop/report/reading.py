@@ -1,13 +1,26 @@
 """Reading a history that may have been damaged."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from flwr_asyncdrop.exceptions import AsyncDropError, DataError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.readable import one_line
-from flwr_asyncdrop.report.runlog import RunLog
+from flwr_asyncdrop.report.runlog import Point, RunLog
 from flwr_asyncdrop.report.summary import Summary
 from flwr_asyncdrop.storage.done import is_as_marked
+
+_MOST = 2**63
+
+
+def _check_points(points: Sequence[Point]) -> None:
+    for point in points:
+        counts = (point.update, point.num_bytes)
+        if not all(isinstance(count, int) and 0 <= count < _MOST for count in counts):
+            raise ValueError(f"an evaluation has the counts {counts}")
+        if not 0 <= point.time < math.inf:
+            raise ValueError(f"an evaluation is at {point.time} s")
 
 
 def read_log(path: Path) -> RunLog:
@@ -19,7 +32,8 @@ def read_log(path: Path) -> RunLog:
         )
     try:
         log = RunLog.from_records(read_history(path))
-        Summary(log).text()  # which looks at all that reports need
+        Summary(log).text()  # which looks at nearly all that reports need
+        _check_points(log.curve.points if log.curve else ())
     except AsyncDropError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as bad:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.report.files import HISTORY, histories
 from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
-_HISTORY = "history.jsonl"
 _SEED = "seed-"
 
 
@@ -43,7 +43,7 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     for path in _histories(folders):
         log = read_log(path)
         label = _label(path, log)
-        of_label, seed = logs.setdefault(label, {}), int(log.run["seed"])
+        of_label, seed = logs.setdefault(label, {}), _seed(path, log)
         if seed in of_label:
             raise DataError(
                 f"{path} is a second run of {label} with seed {seed}: report one "
@@ -54,12 +54,21 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     return tuple(_series(label, logs[label]) for label in sorted(logs, key=_order))
 
 
+def _seed(path: Path, log: RunLog) -> int:
+    seed = log.run.get("seed")
+    if not isinstance(seed, int):
+        raise DataError(
+            f"the history {path} is damaged (its seed is {seed!r}): do the run again"
+        )
+    return seed
+
+
 def _histories(folders: Iterable[Path]) -> list[Path]:
-    paths = {path.resolve() for folder in folders for path in folder.rglob(_HISTORY)}
-    if not paths:
+    found = {path.resolve(): path for folder in folders for path in histories(folder)}
+    if not found:
         names = ", ".join(map(str, folders)) or "no folder"
-        raise DataError(f"there is no {_HISTORY} in {names}: do some runs first")
-    return sorted(paths)
+        raise DataError(f"there is no {HISTORY} in {names}: do some runs first")
+    return sorted(found.values())
 
 
 def _label(path: Path, log: RunLog) -> str:

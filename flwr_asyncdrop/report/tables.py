@@ -241,8 +241,13 @@ def markdown(comparison: Comparison) -> str:
         ["---", *("--:" for _ in parts[1:])],
         *zip(*map(_bold, parts), strict=True),
     ]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    table = "\n".join(f"| {' | '.join(map(_cell, cells))} |" for cells in lines)
     return f"{table}\n\n{' '.join(notes(comparison))}\n"
+
+
+def _cell(text: str) -> str:
+    """Return a text that does not end its cell."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _bold(column: Column) -> list[str]:

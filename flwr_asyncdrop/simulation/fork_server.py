@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
+from flwr_asyncdrop.simulation.safe_path import safe_path
 
 _log = logging.getLogger(__name__)
 
@@ -53,13 +54,14 @@ def start_process(process: BaseProcess, limits: LivenessLimits) -> None:
             raise errors[0]
     raise RunError(
         f"no worker process can be started ({errors[0]!r}): the fork server died or "
-        f"was stuck {_MOST_STARTS} times; use workers=0"
+        f"was stuck {_MOST_STARTS} times; a LocalGrid with workers=0 has none"
     )
 
 
 def _start(process: BaseProcess, errors: list[BaseException]) -> None:
     try:
-        process.start()
+        with safe_path():
+            process.start()
     except BaseException as error:
         errors.append(error)
 

@@ -13,6 +13,7 @@ import torch
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.runner import ClientCall
+from flwr_asyncdrop.simulation.safe_path import forget
 from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, send_failure
 
 
@@ -28,6 +29,7 @@ def serve(
     `client_app` is a pickled source, and `gpu` the only one that is seen, if any. It
     ends when the grid closes the channel, or when the grid's process ends.
     """
+    forget()
     see_only(gpu)
     # Ctrl-C goes to the whole process group; the grid's process decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -97,6 +97,13 @@ def test_it_is_refused_in_one_line_before_anything_starts(name, tmp_path, capsys
     assert not (tmp_path / "out").exists()
 
 
+def test_less_than_a_task_is_no_time(tmp_path, capsys):
+    command = ["advise", *TINY, "--algos=fedavg", "--lr=0.05", "--within=0.001"]
+    assert main([*command, f"--out={tmp_path / 'out'}", "--jobs=2"]) == 2
+    said = "no device has done a task within 0.001 virtual s: give more with --within"
+    assert said in capsys.readouterr().err
+
+
 def test_it_advises_and_resumes(tmp_path, capsys):
     out = tmp_path / "out"
     command = ["advise", *TINY, "--algos=fedavg", "--lr=0.05", f"--out={out}"]

@@ -312,6 +312,22 @@ def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("asyncdrop: ")
 
 
+def test_a_code_without_the_signs_of_a_table(tmp_path):
+    flags = ["--algos=fedavg", "--seeds=0,1", *SMALL, *FLEET, f"--out={tmp_path / 'ü'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "flwr_asyncdrop", "compare", *flags],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0
+    assert r"\xb1" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
 def test_the_hint_of_a_comparison_can_be_pasted(tmp_path, capsys):
     out = tmp_path / "my runs"
     arguments = ["--algos=fedavg", "--seeds=0", *SMALL, *FLEET, f"--out={out}"]

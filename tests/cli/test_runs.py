@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from flwr_asyncdrop.app.fleets import trace_digest
 from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
 from flwr_asyncdrop.cli.runs import (
@@ -100,6 +101,24 @@ def test_a_complete_run_by_a_trace_is_known_by_the_name_of_the_file(run):
         ConfigError, match=r"trace 'fleet\.csv', now '/some/other\.csv'"
     ):
         is_complete(other)
+
+
+def test_a_trace_that_was_edited_is_another_one(run, tmp_path):
+    trace = tmp_path / "fleet.csv"
+    trace.write_text("seconds_per_step\n1\n")
+    traced = replace(run, settings={**run.settings, "trace": str(trace)})
+    write(traced, trace="fleet.csv", **trace_digest(traced.config))
+    assert is_complete(traced)
+    trace.write_text("seconds_per_step\n100\n")
+    with pytest.raises(ConfigError, match="the trace had other devices"):
+        is_complete(traced)
+
+
+def test_a_complete_run_that_ended_at_another_time_is_an_error(run):
+    write(run, **{"max-seconds": 12.0})
+    longer = replace(run, settings={**run.settings, "max-seconds": 60.0})
+    with pytest.raises(ConfigError, match=re.escape("max-seconds 12.0, now 60.0")):
+        is_complete(longer)
 
 
 def test_a_run_that_was_killed_is_to_be_done_whatever_it_was(run):

@@ -1,11 +1,15 @@
 """`asyncdrop tune`: the same budget for all, resumable, and what a comparison takes."""
 
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
 
+from flwr_asyncdrop.cli import compare
 from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.cli.presets import Preset
 from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.searched import Search, Searched
@@ -259,6 +263,11 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
     assert "lr, buffer-size: at the edge" in said
     assert "--tuned" in said
     assert "--model mlp --num-rounds 4" in said
+    (command_line,) = re.findall("with other seeds: asyncdrop (.*)", said)
+    pasted = Parser(prog="asyncdrop")
+    words = shlex.split(command_line)[1:]
+    compare.add_arguments(pasted, words)
+    assert str(pasted.parse_args(words).out) == f"{out}-compared"
 
     histories = {path: path.stat().st_mtime_ns for path in out.rglob("history.jsonl")}
     assert len(histories) == 4 + 2 + 2 + 2

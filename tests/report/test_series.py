@@ -55,6 +55,45 @@ def test_a_folder_that_is_named_twice_is_read_once(tmp_path):
     assert len(read_series([tmp_path, tmp_path / "fedavg"])) == 1
 
 
+def test_links_to_folders_are_followed(tmp_path):
+    for label in ("fedavg", "fedbuff"):
+        run(tmp_path / "elsewhere", label)
+    out = tmp_path / "out"
+    run(out, "asyncdrop")
+    (out / "fedavg").symlink_to(tmp_path / "elsewhere" / "fedavg")
+    (out / "mine").symlink_to(tmp_path / "elsewhere" / "fedbuff")
+    (out / "round").symlink_to(out)
+    (out / "asyncdrop-too").symlink_to(out / "asyncdrop")
+    assert [one.label for one in read_series([out])] == ["fedavg", "asyncdrop", "mine"]
+    # What was named by two paths is read once.
+    assert len(read_series([out, tmp_path / "elsewhere", out / ".." / "out"])) == 3
+
+
+@pytest.mark.parametrize("seed", ["absent", None, "1", 1.5, [0]])
+def test_a_history_without_a_seed_is_refused_by_name(tmp_path, seed):
+    first, *rest = history("fedavg", 0, (0.5,))
+    first = {**first, "seed": seed}
+    if seed == "absent":
+        del first["seed"]
+    write(tmp_path / "fedavg" / "seed-0", [first, *rest])
+    with pytest.raises(DataError, match=r"history\.jsonl is damaged \(its seed"):
+        read_series([tmp_path])
+
+
+@pytest.mark.parametrize("key", ["time", "update", "bytes_down"])
+@pytest.mark.parametrize("value", [float("inf"), 2**63, -(10**9)])
+def test_an_evaluation_at_no_possible_moment_is_refused_by_name(tmp_path, key, value):
+    lines = history("fedavg", 0, (0.5, 0.6))
+    last = max(n for n, line in enumerate(lines) if line["event"] == "evaluation")
+    lines[last] = {**lines[last], key: value}
+    write(tmp_path / "fedavg" / "seed-0", lines)
+    if (key, value) == ("time", 2**63):
+        read_series([tmp_path])
+        return
+    with pytest.raises(DataError, match=r"history\.jsonl is damaged"):
+        read_series([tmp_path])
+
+
 def test_no_history_is_said(tmp_path):
     with pytest.raises(DataError, match=r"there is no history\.jsonl in .*none"):
         read_series([tmp_path / "none"])
