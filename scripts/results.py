@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.fair import ADJUSTED, GROUNDS, OTHERS, ground_of
+from benchmarks.fair import ADJUSTED, CODED, GROUNDS, OTHERS, ground_of
 from flwr_asyncdrop.report.comparison import Comparison, Row, compare
 from flwr_asyncdrop.report.intervals import Interval
 from flwr_asyncdrop.report.runlog import Point
@@ -36,6 +36,7 @@ PAGES: Final = tuple(
         "results-tasks.md",
         "results-fleets.md",
         "results-paper.md",
+        "results-codecs.md",
         "lab.md",
     )
 )
@@ -110,6 +111,8 @@ def _table(kind: str, words: Sequence[str]) -> Iterator[str]:
             return verdict({name: read(name)[0] for name in words}, _NO_MEMORY)
         case "verdict-same-loss":
             return verdict({name: adjusted(name) for name in words}, _OURS[0])
+        case "verdict-coded":
+            return verdict({n: read(f"{n}{CODED}")[0] for n in words}, _OURS[0])
     raise ValueError(f"there is no table {kind!r}")
 
 
