@@ -106,7 +106,7 @@ def read_integer(text: str) -> int:
 
 def read_number(text: str) -> float:
     """Read a number of plain digits; ValueError for anything else."""
-    if not text.isascii():
+    if not text.isascii() or "_" in text:
         raise ValueError(text)
     return float(text)
 

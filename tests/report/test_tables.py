@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.tables import (
@@ -48,6 +49,12 @@ async-fjord,1,0,0.2,0.0,0.2,0.0,,,-0.2,,,,,,,,
 
 def test_markdown_by_hand():
     assert markdown(TABLE) == MARKDOWN
+
+
+def test_a_label_does_not_end_its_cell():
+    one = series("fedavg", {0: [0.5]})
+    table = compare([replace(one, label="a|b\nc")], target=0.5)
+    assert markdown(table).splitlines()[2].startswith(r"| a\|b c | 1 |")
 
 
 def test_csv_has_plain_numbers():
