@@ -80,6 +80,12 @@ def test_what_is_asked_for_twice_is_refused(tmp_path):
         all_runs(VARIANTS, [1, 1], devices=10, out=tmp_path)
 
 
+def test_two_algorithms_of_one_name_would_share_a_folder(tmp_path):
+    two = [Variant("Mine", {"algo": f"{module}:Mine"}) for module in ("one", "other")]
+    with pytest.raises(ConfigError, match="two algorithms are called Mine"):
+        all_runs(two, [7], devices=10, out=tmp_path)
+
+
 def test_a_run_that_is_absent_is_to_be_done(run):
     assert not is_complete(run)
     run.folder.mkdir(parents=True)
