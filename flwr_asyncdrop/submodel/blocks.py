@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.block_plan import BlockPlan, tensors_in
 from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.probe import Probe, probing
+from flwr_asyncdrop.submodel.probe import Probe, kept_state, probing, run
 from flwr_asyncdrop.submodel.residual import residual_modules, zeroed
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside
 from flwr_asyncdrop.submodel.transfer import extract
@@ -138,13 +139,23 @@ def _can_do_without(probe: Probe, blocks: Sequence[str]) -> bool:
     }
     try:
         small = load_submodel(model, extract(state, indices))
-        found = probe.run(small)
+        found = _outputs(probe, small)
         shift_(tensors_of(small).values(), probe.dtype)
-        shifted = probe.run(small)
+        shifted = _outputs(probe, small)
     except Exception:  # whatever the model's own code raises
         return False
     with ExitStack() as silence:
         for block in blocks:
             silence.enter_context(zeroed(model.get_submodule(block)))
-        expected = probe.run()
-    return agree(found, expected, shifted, probe.dtype)
+        expected = _outputs(probe, model)
+    passes = zip(found, expected, shifted, strict=True)
+    return all(agree(*outputs, probe.dtype) for outputs in passes)
+
+
+def _outputs(probe: Probe, model: nn.Module) -> list[list[Any]]:
+    """Return what `model` gives on each pass, in eval and in training mode."""
+    outputs = []
+    for way in probe.passes:
+        with kept_state(model):
+            outputs.append(run(model, way))
+    return outputs

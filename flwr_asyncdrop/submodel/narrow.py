@@ -28,9 +28,10 @@ def narrow(
 ) -> nn.Module:
     """Return a copy of `model` whose tensors, from `make`, have these narrower shapes.
 
-    Tied tensors stay tied; hooks and other attributes are copied. A block all of whose
-    tensors have no rows is left out: it returns its first argument. `scale` is that of
-    `load_submodel`. Raises ShapeError if `shapes` are not those of a submodel.
+    Tied tensors stay tied; hooks, of gradients too, and other attributes are copied. A
+    block all of whose tensors have no rows is left out: it returns its first argument.
+    `scale` is that of `load_submodel`. Raises ShapeError if `shapes` are not those of a
+    submodel.
     """
     copied, skipped = blank_copy(model, shapes, make)
     adapt(copied, model, skipped, scale=scale)
@@ -139,9 +140,13 @@ def _check_shapes(
 
 def _blank(tensor: Tensor, shape: Sequence[int], make: Callable[..., Tensor]) -> Tensor:
     blank = make(tuple(shape), dtype=tensor.dtype, device=tensor.device)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(blank, requires_grad=tensor.requires_grad)
-    return blank
+    if not isinstance(tensor, nn.Parameter):
+        return blank
+    parameter = nn.Parameter(blank, requires_grad=tensor.requires_grad)
+    if parameter.requires_grad:
+        for hook in (tensor._backward_hooks or {}).values():
+            parameter.register_hook(hook)  # type: ignore[no-untyped-call]
+    return parameter
 
 
 def _has_narrowed(full: nn.Module, small: nn.Module) -> bool:

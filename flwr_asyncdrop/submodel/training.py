@@ -60,7 +60,8 @@ def _why_untrainable(
         try:
             sub = extract(state, plan.indices(keep))
             check_separate(model, shapes_of(sub))
-            small = load_in_place(_blank(model), sub).train()
+            blank, _ = blank_copy(model, shapes_of(state), torch.empty)
+            small = load_in_place(blank, sub).train()
             del sub
             losses = [
                 output.abs().square().mean()
@@ -73,15 +74,6 @@ def _why_untrainable(
             kind, line = type(error).__name__, first_line(error)
             return f"a submodel does not train ({kind}: {line})"
     return None
-
-
-def _blank(model: nn.Module) -> nn.Module:
-    """Return a copy whose tensors have no values yet, with the hooks of gradients."""
-    copied, _ = blank_copy(model, shapes_of(tensors_of(model)), torch.empty)
-    for full, mine in zip(model.parameters(), copied.parameters(), strict=True):
-        for hook in (full._backward_hooks or {}).values():
-            mine.register_hook(hook)  # type: ignore[no-untyped-call]
-    return copied
 
 
 def _few(plan: Plan, groups: Sequence[int]) -> Keep:

@@ -46,10 +46,20 @@ def extract(state: State, indices: Indices) -> State:
 
 def silenced(state: State, indices: Indices) -> State:
     """Copy the full state, at full size, with all dropped coordinates zeroed."""
-    sub = extract(state, indices)
-    zeros = {name: torch.zeros_like(state[name]) for name in sub}
-    merge_(zeros, sub, indices, 1.0)
-    return zeros
+    _check_indices(state, indices)
+    copied = {
+        name: tensor.detach().clone()
+        for name, tensor in state.items()
+        if isinstance(tensor, Tensor)
+    }
+    for name, dims in indices.items():
+        tensor = copied[name]
+        for dim, kept in dims.items():
+            dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
+            dropped[kept] = False
+            places = dropped.nonzero().squeeze(1).to(tensor.device)
+            tensor.index_fill_(dim, places, 0)
+    return copied
 
 
 @torch.no_grad()

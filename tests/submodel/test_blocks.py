@@ -132,6 +132,17 @@ class Scaled(nn.Module):
         return x + self.gate * self.branch(x)
 
 
+class Halving(nn.Module):
+    """Halves in training what it adds to, which without it nobody would."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return (0.5 * x if self.training else x) + self.branch(x)
+
+
 class Peeking(nn.Module):
     """Reads a tensor of a block instead of calling the block only."""
 
@@ -233,6 +244,15 @@ class TestDiscovery:
         assert all(why in reason for reason in plan.left_out.values())
         assert "layers.0" in plan.left_out
         assert f"whole: layers.0 ({plan.left_out['layers.0']})" in str(plan)
+
+    def test_a_block_that_is_another_one_in_training_stays(self):
+        layers = linear_branch(), Halving(), linear_branch(), linear_branch()
+        plan = plan_blocks(
+            net(lambda: Layered(*layers), torch.ones(2, 6)), torch.ones(2, 6)
+        )
+        assert plan.blocks == ("layers.0", "layers.2", "layers.3")
+        why = "the model without it does not give what it should"
+        assert plan.left_out == {"layers.1": why}
 
     def test_a_block_whose_tensors_others_read_stays(self):
         layers = linear_branch(), linear_branch(), linear_branch(), linear_branch()

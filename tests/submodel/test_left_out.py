@@ -351,3 +351,16 @@ def test_parameters_that_share_memory():
 
     with pytest.raises(UnsupportedModelError, match="share memory"):
         plan_submodels(model, vectors())
+
+
+def test_a_copy_has_the_hooks_of_gradients():
+    model = seeded(Chain)
+    model.first.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    plan = plan_submodels(model, vectors())
+    half = plan.indices(tuple(torch.arange(group.size // 2) for group in plan.groups))
+
+    small = load_submodel(model, extract(model.state_dict(), half))
+    small(vectors()).square().sum().backward()
+
+    assert small.first.weight.grad.abs().max() <= 1e-3
+    assert small.second.weight.grad.abs().max() > 1e-3

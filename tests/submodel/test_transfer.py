@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel import extract, merge_, slots
+from flwr_asyncdrop.submodel import extract, merge_, silenced, slots
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SEEDS = st.integers(0, 2**32)
@@ -238,3 +238,17 @@ class TestRefusals:
             merge_(full, sub, {"w": {0: torch.tensor([0, 2])}}, 0.5)
         assert "\n" not in str(caught.value)
         assert all(not tensor.any() for tensor in full.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.float32, torch.bool])
+def test_what_is_not_dropped_keeps_every_bit_at_full_size(dtype):
+    whole = torch.tensor([-2, -1, 0, 1]).to(dtype)
+    cut = torch.tensor([[-1, -2, -3], [4, -5, 6]]).to(dtype)
+    state = {"whole": whole, "cut": cut}
+
+    found = silenced(state, {"cut": {1: torch.tensor([0, 2])}})
+
+    assert torch.equal(found["whole"], whole)
+    assert found["whole"].data_ptr() != whole.data_ptr()
+    assert torch.equal(found["cut"], torch.tensor([[-1, 0, -3], [4, 0, 6]]).to(dtype))
+    assert torch.equal(cut, torch.tensor([[-1, -2, -3], [4, -5, 6]]).to(dtype))
