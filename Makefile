@@ -41,12 +41,12 @@ run: setup
 	@echo "         asyncdrop report runs/compared --out runs/report"
 	@echo "(after   . $(VENV)/bin/activate)"
 
-# Four at a time: tests that start real Flower processes wait a lot. What runs prints
-# when it is done.
+# Three at a time: tests that start real Flower processes wait a lot, and have limits of
+# time. What runs prints when it is done.
 test:
 	$(MAKE) --jobs 2 setup $(VENV_GRPC)/ready
 	$(MAKE) lint
-	$(MAKE) --jobs 4 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit docs types
+	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit docs types
 
 lint: setup
 	$(BIN)/ruff check .
