@@ -38,6 +38,7 @@ _REASON = re.compile(
     "|does not run on the example inputs"
     "|cannot be traced"
     "|not interchangeable"
+    "|divided by a spectral norm"
 )
 
 
