@@ -60,7 +60,7 @@ def all_runs(
     variants = list(variants)
     if (total := len(variants) * len(seeds)) > MOST_RUNS:
         raise ConfigError(f"{total:,} runs are more than {MOST_RUNS:,}: compare less")
-    algos = {(variant.label, variant.settings["algo"]) for variant in variants}
+    algos = {(variant.label, variant.settings.get("algo")) for variant in variants}
     called = Counter(label for label, _ in algos)
     if twice := sorted(label for label, count in called.items() if count > 1):
         raise ConfigError(f"two algorithms are called {twice[0]}: rename a class")

@@ -39,7 +39,8 @@ def check_maskable(
     if model is None or not examples:
         return
     state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
-    if any(tensor.is_meta for tensor in state.values()):
+    # A plan may be of adapters alone, whose names are not those of the model's tensors.
+    if plan.shapes.keys() != state.keys() or any(t.is_meta for t in state.values()):
         return
     few = tuple(torch.arange(max(each.least, each.size // 2)) for each in plan.groups)
     masked = silenced(state, plan.indices(few))
