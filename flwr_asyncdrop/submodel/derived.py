@@ -11,6 +11,8 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from flwr_asyncdrop.submodel.plan import Plan
+
 
 def derived_tensors(model: nn.Module) -> dict[int, Tensor]:
     """Return copies without a history, by the ``id()`` of the tensor: for deepcopy."""
@@ -37,11 +39,8 @@ def refresh(module: nn.Module) -> None:
             setattr(module, hook.name, weight)
 
 
-def estimates(model: nn.Module) -> set[str]:
-    """Return the names of the singular vectors that spectral norms estimate.
-
-    Each is a buffer of length 1, a part of which has another length.
-    """
+def _estimates(model: nn.Module) -> set[str]:
+    """Return the names of the singular vectors that spectral norms estimate."""
     found: set[str] = set()
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
@@ -51,3 +50,16 @@ def estimates(model: nn.Module) -> set[str]:
             if isinstance(hook, SpectralNorm):
                 found |= {f"{prefix}{hook.name}_u", f"{prefix}{hook.name}_v"}
     return found
+
+
+def estimated_groups(model: nn.Module, plan: Plan) -> dict[int, str]:
+    """Return the groups of `plan` that narrow such an estimate, by number, and why not.
+
+    A part of it has another length than 1, and so has what is merged from parts.
+    """
+    return {
+        group: "divided by a spectral norm, whose estimate cannot be merged from parts"
+        for name in _estimates(model)
+        for units in plan.axes.get(name, {}).values()
+        for group in plan.groups_of(units)
+    }

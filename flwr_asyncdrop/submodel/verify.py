@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.conventions import unclear_groups
-from flwr_asyncdrop.submodel.derived import estimates
+from flwr_asyncdrop.submodel.derived import estimated_groups
 from flwr_asyncdrop.submodel.experts import (
     dropped_experts,
     with_all_experts,
@@ -27,7 +27,6 @@ from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")
 
-_ESTIMATED = "divided by a spectral norm, whose estimate cannot be merged from parts"
 _TINY = {torch.float64: 1e-100, torch.float32: 1e-15}  # its square is not zero
 
 
@@ -52,7 +51,7 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     few = [_levels(group)[0] for group in plan.groups]
     least = [group.least for group in plan.groups]
     one_less = [max(group.size - 1, group.least) for group in plan.groups]
-    faults = unclear_groups(probe.model, plan) | _estimated_groups(probe.model, plan)
+    faults = unclear_groups(probe.model, plan) | estimated_groups(probe.model, plan)
     rounds = [*counts_to_keep(plan.groups), few]
     if not large:
         rounds += [least, one_less, one_less]
@@ -70,16 +69,6 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         beside = [group for group in exact if group not in faults]
         faults |= bisect(streams, partial(trial.fault, beside=beside))
     return faults
-
-
-def _estimated_groups(model: nn.Module, plan: Plan) -> dict[int, str]:
-    """Return the groups that narrow an estimate which has a length of its own."""
-    return {
-        group: _ESTIMATED
-        for name in estimates(model)
-        for units in plan.axes.get(name, {}).values()
-        for group in plan.groups_of(units)
-    }
 
 
 def counts_to_keep(groups: Sequence[UnitGroup]) -> list[list[int]]:
