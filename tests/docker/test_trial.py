@@ -39,7 +39,7 @@ def test_a_fleet_with_tls_and_keys_trains_to_the_end(tmp_path):
         settings={"model": "mlp", "partition": "iid", "local-steps": 5},
         stranger=certificates / "devices" / "stranger",
         victim=None,
-        patience=120.0,
+        patience=300.0,
     )
     seen: list[str] = []
     spared = ("device-2", "device-3", "device-4")
