@@ -64,12 +64,14 @@ def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> 
     is_sound = len(changes) == len(_coded_names(sent))
     changes = owed.added_to(changes)
     coded = wire.encode_changes(changes, sent, coding)
-    if coding.feedback and is_sound:  # a refused reply owes what was owed before
+    if is_sound and coding.feedback:  # a refused reply owes what was owed before
         decoded = {
             name: wire.decode_change(array, name, coding)
             for name, array in coded.items()
         }
         owed.keep(changes, decoded)
+    elif is_sound and owed:  # by an earlier task with feedback: it is sent by now
+        owed.keep(changes, changes)
     reply.content[key] = ArrayRecord({**record, **coded})
 
 

@@ -27,6 +27,9 @@ class Residuals:
         record = wire.records_of(context.state, ArrayRecord).get(self._key)
         self._full: State = {} if record is None else wire.from_record(record)
 
+    def __bool__(self) -> bool:
+        return bool(self._full)
+
     def added_to(self, changes: State) -> State:
         """Return changes with what is owed of the same units.
 

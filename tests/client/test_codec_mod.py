@@ -149,6 +149,32 @@ def test_without_feedback_nothing_is_kept():
     assert not list(ctx.state)
 
 
+def test_what_is_owed_is_sent_once_by_a_codec_without_feedback():
+    """A `CodecChoice` may mix codecs: one keeps a debt, and another one pays it."""
+    ctx = context()
+    keeps = wire.Coding("q8", "top10%+q8", 3, 4, feedback=True)
+    first = done(adding(ramp), coding=keeps, ctx=ctx)["weight"]
+    owed = ramp("weight", first) - first
+    assert owed.norm() > 0.5 * first.norm()
+    paid, *others = (
+        done(constant(0.0), coding=wire.Coding("q8", "q8", 3, seed), ctx=ctx)["weight"]
+        for seed in range(3)
+    )
+    assert torch.allclose(paid, owed, atol=0.02)
+    assert not any(other.any() for other in others)
+
+
+def test_what_is_owed_of_units_that_are_left_out_waits():
+    ctx = context()
+    keeps = wire.Coding("q8", "top10%+q8", 3, 4, feedback=True)
+    plain = wire.Coding("q8", "q8", 3, 5)
+    first = done(adding(ramp), coding=keeps, ctx=ctx)["weight"]
+    owed = ramp("weight", first) - first
+    for units in (range(8), range(8, ROWS)):
+        paid = done(constant(0.0), units=units, coding=plain, ctx=ctx)["weight"]
+        assert torch.allclose(paid, owed[list(units)], atol=0.02)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_what_is_owed_belongs_to_the_units_of_the_full_model(masked):
     """Each unit gets back what its own tasks have lost, however tasks are cut."""
