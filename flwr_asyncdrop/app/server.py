@@ -29,6 +29,7 @@ from flwr_asyncdrop.app.lr_schedule import expected_schedule
 from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
 from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.checkpoint import Checkpointer, newest
+from flwr_asyncdrop.checkpoint.files import apart
 from flwr_asyncdrop.exceptions import (
     CheckpointError,
     ConfigError,
@@ -152,7 +153,7 @@ def _train(
     finally:
         history.close()
     trained = trained_model(config, wire.from_record(result.arrays))
-    model = save(trained.state_dict(), {"algorithm": config.algo})
+    model = save(apart(trained.state_dict()), {"algorithm": config.algo})
     files.write(folder.model, lambda: write_whole(folder.model, model))
     return not history.ended_early
 

@@ -116,7 +116,7 @@ def write(
     draft = folder / _draft_name()
     draft.mkdir()
     try:
-        save_file(_apart(tensors), draft / _TENSORS)
+        save_file(apart(tensors), draft / _TENSORS)
         content = {
             "format": _FORMAT,
             "format_version": FORMAT_VERSION,
@@ -135,6 +135,18 @@ def write(
         raise
     sync(folder)
     return path
+
+
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors as safetensors takes them: contiguous, no two with one memory."""
+    seen: set[int] = set()
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        own = tensor.detach().contiguous()
+        address = own.untyped_storage().data_ptr()
+        found[name] = own.clone() if address in seen else own
+        seen.add(address)
+    return found
 
 
 def read_body(path: Path) -> dict[str, Json]:
@@ -182,18 +194,6 @@ def _damaged(file: Path, reason: str) -> DamagedError:
         f"the checkpoint {file} is damaged ({' '.join(reason.split())}): delete its "
         f"folder to resume from the one before, or {START_OVER}"
     )
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors so that no two share memory, which the format cannot say."""
-    seen: set[int] = set()
-    apart: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        own = tensor.detach().contiguous()
-        address = own.untyped_storage().data_ptr()
-        apart[name] = own.clone() if address in seen else own
-        seen.add(address)
-    return apart
 
 
 def _digest(content: Mapping[str, Json]) -> str:

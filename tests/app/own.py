@@ -51,6 +51,26 @@ def reader(dataset, width):
     )
 
 
+class Tied(nn.Module):
+    """A language model whose output has the weights of its embedding."""
+
+    def __init__(self, vocabulary, units):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, units)
+        self.hidden = nn.Sequential(
+            nn.Linear(units, 2 * units), nn.ReLU(), nn.Linear(2 * units, units)
+        )
+        self.output = nn.Linear(units, vocabulary, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.output(self.hidden(self.embedding(tokens)))
+
+
+def tied(dataset, width):
+    return Tied(dataset.vocabulary, round(16 * width))
+
+
 class _Counting(LocalSteps):
     """Adds up, on the device, what the server sent, and returns it."""
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from safetensors.torch import load_file
 
 from flwr_asyncdrop import LocalGrid, wire
-from flwr_asyncdrop.app import Dataset, Regression
+from flwr_asyncdrop.app import Dataset, Regression, server
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import load_dataset
 from flwr_asyncdrop.app.experiment import initial_model, load_data
@@ -55,6 +56,32 @@ def test_tasks_that_are_not_classification_are_learnt(settings, metrics, tmp_pat
     first, *_, last = run(settings, tmp_path)
     assert metrics <= last.keys()
     assert last["loss"] < 0.5 * first["loss"]
+
+
+def test_weights_with_two_names_are_saved_under_both(tmp_path):
+    settings = {**NEXT_TOKEN, "model": "tests.app.own:tied", "num-rounds": 1}
+    run(settings, tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(saved["embedding.weight"], saved["output.weight"])
+    config = RunConfig.parse({"partition": "iid", **settings})
+    initial_model(config).load_state_dict(saved)
+    assert (tmp_path / "done.json").exists()
+
+
+def test_weights_in_another_order_are_saved(tmp_path, monkeypatch):
+    """As those of images are on a GPU in bfloat16: channels last."""
+
+    def transposed(*arguments):
+        model = trained(*arguments)
+        weight = model[0].weight
+        weight.data = weight.data.t().contiguous().t()
+        assert not weight.is_contiguous()
+        return model
+
+    trained = server.trained_model
+    monkeypatch.setattr(server, "trained_model", transposed)
+    run({**REGRESSION, "num-rounds": 1}, tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["0.weight"].shape == (16, 4)
 
 
 def test_dataset_and_model_are_shared_and_follow_the_seed():
