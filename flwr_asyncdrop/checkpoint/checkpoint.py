@@ -10,6 +10,7 @@ from flwr_asyncdrop.checkpoint.files import (
     FOLDER,
     START_OVER,
     all_checkpoints,
+    is_checkpoint,
     read_body,
     read_tensors,
     run_of,
@@ -86,7 +87,7 @@ def newest(folder: Path) -> Checkpoint:
     Given the folder of one checkpoint, return that one. A CheckpointError says why
     there is none, or that those there are of different runs.
     """
-    if folder.parent.name == FOLDER:
+    if is_checkpoint(folder):
         return Checkpoint.read(folder)
     candidates = all_checkpoints(folder / FOLDER)
     if not candidates:
@@ -115,4 +116,4 @@ def _first_whole(candidates: Sequence[Path]) -> Checkpoint:
 
 def run_folder(path: Path) -> Path:
     """Return the folder of a run from itself or from that of one of its checkpoints."""
-    return path.parent.parent if path.parent.name == FOLDER else path
+    return path.parent.parent if is_checkpoint(path) else path

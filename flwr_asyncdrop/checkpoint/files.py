@@ -44,6 +44,12 @@ def all_checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is that of one checkpoint, there or not, and of no run."""
+    is_named_so = path.parent.name == FOLDER and _NUMBER.fullmatch(path.name)
+    return bool(is_named_so) and not (path / FOLDER).is_dir()
+
+
 def checkpoints_of(folder: Path, run: str) -> list[Path]:
     """Return those of one run, by its id, the newest first."""
     return [path for path in all_checkpoints(folder) if run_of(path) == run]

@@ -255,3 +255,11 @@ def test_one_checkpoint_by_name_is_taken_or_refused_but_not_replaced(tmp_path):
 
 def test_the_folder_of_a_run_is_known_from_its_checkpoints(tmp_path):
     assert run_folder(save(tmp_path)) == run_folder(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize("name", ["mine", "000001"])
+def test_a_run_may_lie_in_a_folder_that_is_called_checkpoints(tmp_path, name):
+    run = tmp_path / "checkpoints" / name
+    path = save(run)
+    assert newest(run).path == newest(path).path == path
+    assert run_folder(path) == run_folder(run) == run
