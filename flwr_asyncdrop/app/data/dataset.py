@@ -1,6 +1,6 @@
 """A data set in RAM, and its batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -157,5 +157,18 @@ def _take(values: Tensor, indices: Tensor | NDArray[np.int64] | slice) -> Tensor
     # `values[indices]`, strides and all (they decide how a convolution is computed, and
     # so how it rounds), in a tenth of the time.
     shape = (len(indices), *values.shape[1:])
+    if _overlap(shape, values.stride()):
+        return values[torch.as_tensor(indices)]
     taken = values.new_empty_strided(shape, values.stride())
     return torch.index_select(values, 0, torch.as_tensor(indices), out=taken)
+
+
+def _overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether elements may share memory: those of windows that overlap do."""
+    reach = 0
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False

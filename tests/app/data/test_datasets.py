@@ -6,6 +6,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from flwr_asyncdrop.app import Dataset, Regression
 from flwr_asyncdrop.app.data import DATASET_NAMES, load_dataset
 from flwr_asyncdrop.app.data.digits import embedded, stratified_split
 from flwr_asyncdrop.exceptions import DataError
@@ -150,6 +151,24 @@ class TestBatch:
         x, _ = data.batch("train", indices)
         assert x.stride() == data.train_x[indices].stride()
         assert torch.equal(x, data.batch("train", slice(0, 6))[0][indices])
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            torch.arange(40).unfold(0, 9, 1),  # windows of a text
+            torch.arange(40).unfold(0, 9, 4)[:, :-1],
+            torch.arange(40).unfold(0, 9, 12),  # these have gaps between them
+            torch.rand(7, 1, 4, 4).expand(-1, 3, -1, -1),  # grey in three channels
+            torch.zeros(()).expand(7),
+            torch.rand(4, 5, 7).permute(2, 0, 1),
+            torch.rand(14, 3)[::2],
+        ],
+    )
+    def test_samples_that_share_memory_come_as_they_are(self, values):
+        data = Dataset(values, values, values, values, Regression())
+        indices = np.array([2, 0, 1, 2])
+        for batch in data.batch("train", indices):
+            assert torch.equal(batch, values[indices])
 
     def test_the_images_stay_as_they_are(self, cifar10_root):
         data = load_dataset("cifar10", cifar10_root)
