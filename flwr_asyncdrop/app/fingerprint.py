@@ -37,6 +37,6 @@ def hash_of(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
-        flat = tensor.detach().cpu().reshape(-1)
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:_LENGTH]

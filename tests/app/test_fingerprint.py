@@ -56,3 +56,9 @@ def test_names_types_and_shapes_count():
     assert len({hash_of(each) for each in [same, *others]}) == 6
     for scalar in (torch.tensor(1), torch.tensor(True), torch.ones(0)):
         assert hash_of({"a": scalar}) != hash_of({"a": torch.tensor(2)})
+
+
+def test_a_column_of_a_table_and_one_number_for_all_are_as_their_copies():
+    table = torch.arange(6.0).reshape(3, 2)
+    for tensor in (table[:, 1], torch.tensor(2.0).expand(3)):
+        assert hash_of({"y": tensor}) == hash_of({"y": tensor.clone().contiguous()})
