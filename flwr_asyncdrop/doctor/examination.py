@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from flwr_asyncdrop.doctor.finding import Finding, problem
+from flwr_asyncdrop.readable import one_line
 
 
 def examine(
@@ -14,8 +15,8 @@ def examine(
     """Check everything that a run needs, and change nothing.
 
     The files of runs are to go to `out`; `data_dir` has the data sets' folders; `ray`
-    is the address of a cluster to look at. A check whose own packages are missing says
-    so.
+    is the address of a cluster to look at. A check whose own packages are missing, or
+    that this user may not do, says so.
     """
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("packages", _software),
@@ -26,12 +27,10 @@ def examine(
     if ray:
         checks.append(("Ray cluster", partial(_cluster, ray, data_dir)))
     for name, check in checks:
-        yield from _unless_missing(name, check)
+        yield from _to_its_end(name, check)
 
 
-def _unless_missing(
-    name: str, check: Callable[[], Iterator[Finding]]
-) -> Iterator[Finding]:
+def _to_its_end(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
     except ModuleNotFoundError as error:
@@ -40,6 +39,12 @@ def _unless_missing(
             name,
             f"not checked, as the module {package!r} is missing",
             "pip install 'flwr-asyncdrop[all]'",
+        )
+    except (OSError, RuntimeError) as error:  # e.g. a folder of others, or no home
+        yield problem(
+            name,
+            f"not checked to its end: {one_line(error)}",
+            "see to it that this user may read what is named, and has a home folder",
         )
 
 

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -11,6 +12,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
+from flwr_asyncdrop.app.data import files
 from flwr_asyncdrop.doctor import examine, machine, software
 from flwr_asyncdrop.doctor.data import check_data
 from flwr_asyncdrop.doctor.machine import (
@@ -306,6 +308,27 @@ def test_everything_is_looked_at_and_whatever_is_amiss_has_its_fix(
     for each in found:
         assert bool(each.fix) == (each.level != "ok"), each
         assert "\n" not in each.found + each.fix
+
+
+def test_a_check_that_this_user_may_not_do_ends_no_other(tmp_path, monkeypatch):
+    def refuse(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    def has_no_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(software, "_OPTIONAL", {})
+    monkeypatch.setattr(files, "find_file", refuse)
+    monkeypatch.setattr(Path, "expanduser", has_no_home)
+    monkeypatch.delenv("FLWR_HOME", raising=False)
+    found = list(examine(tmp_path, tmp_path))
+    (data,) = (each for each in found if each.name == "data")
+    assert data.level == "problem"
+    assert "PermissionError: [Errno 13] Permission denied: " in data.found
+    assert {"digits", "output", "memory", "port 39091"} <= {each.name for each in found}
+    assert found[-1].level == "problem"
+    assert found[-1].found.endswith("RuntimeError: Could not determine home directory.")
+    assert all(bool(each.fix) == (each.level != "ok") for each in found)
 
 
 BARE = """
