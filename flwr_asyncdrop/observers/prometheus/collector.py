@@ -100,7 +100,8 @@ class RunCollector(Collector):
             ("probing_devices", f"{_NO_TASK}, until they report capacity", probing),
             ("too_small_devices", f"{_NO_TASK}, for want of RAM", len(fleet.too_small)),
         ):
-            yield GaugeMetricFamily(f"asyncdrop_{name}", says, value)
+            if value is not None:
+                yield GaugeMetricFamily(f"asyncdrop_{name}", says, value)
         says = "Replies that came a second time"
         name = "asyncdrop_duplicate_replies"
         yield CounterMetricFamily(name, says, state.duplicates)

@@ -71,7 +71,16 @@ class PrometheusMetrics(Callback):
         self._fleet = fleet
 
     def on_start(self, state: RunState) -> None:
-        """Open the port."""
+        """Open the port; no round is complete."""
+        self._tallies.round = 0
+        self._open(state)
+
+    def on_resume(self, state: RunState) -> None:
+        """Open the port; the first update says which round it is."""
+        self._tallies.round = None
+        self._open(state)
+
+    def _open(self, state: RunState) -> None:
         from prometheus_client import (
             CollectorRegistry,
             ProcessCollector,
@@ -123,6 +132,8 @@ class PrometheusMetrics(Callback):
         seconds = state.time - order.timing.dispatched_at
         with self._lock:
             self._count_received(state, group)
+            if tallies.round is None:
+                tallies.round = merged.round - 1
             counts["updates", group] += 1
             counts["late_updates", group] += merged.late
             counts["queued_staleness_versions", group] += merged.queued

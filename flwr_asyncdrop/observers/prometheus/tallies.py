@@ -27,8 +27,9 @@ class Tallies:
     # Histograms by name and speed group, the former also by place of the bucket.
     buckets: Counter[tuple[str, int, int]] = field(default_factory=Counter)
     sums: dict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(int))
-    lr_factor: float = 0.0
-    round: int = 0
+    # None while nobody has said.
+    lr_factor: float | None = None
+    round: int | None = None
     # The last evaluation: its metrics by source and name, its round by source.
     evaluations: dict[tuple[str, str], float] = field(default_factory=dict)
     evaluated: dict[str, int] = field(default_factory=dict)

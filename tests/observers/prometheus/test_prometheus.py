@@ -414,6 +414,32 @@ def test_a_run_that_goes_on_counts_from_there():
     assert sum(scrape.by("asyncdrop_sent_bytes_total", "tier").values()) == 24
 
 
+def test_a_run_that_goes_on_has_no_round_until_an_update_says_which():
+    """The next round may end hours later: 0 would be a round that is long over."""
+    run = Started()
+    run.metrics.on_resume(run.state)
+    before = run.scrape()
+    merged = Merged(ORDER, Reply({}, 1, RecordDict(), 0), 0, round=58)
+    rounds = []
+    for step in (run.metrics.on_update, run.metrics.on_round, run.metrics.on_update):
+        step(run.state, 58 if step == run.metrics.on_round else merged)
+        rounds.append(run.scrape()["asyncdrop_round"])
+    run.metrics.on_end(run.state)
+    assert "asyncdrop_round" not in before.names
+    assert "asyncdrop_learning_rate_factor" not in before.names
+    assert rounds == [57, 58, 58]
+
+
+def test_the_next_run_begins_in_no_round():
+    run = Started()
+    with run:
+        run.metrics.on_round(run.state, 5)
+        assert run.scrape()["asyncdrop_round"] == 5
+    run.metrics.port = 0
+    with run:
+        assert run.scrape()["asyncdrop_round"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
