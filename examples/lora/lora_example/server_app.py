@@ -1,4 +1,4 @@
-"""The server: a strategy, and an evaluation on requests that no client has."""
+"""The server: a strategy, and an evaluation on requests that are drawn anew."""
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord

@@ -80,7 +80,7 @@ def load_data(partition_id: int, num_partitions: int, batch_size: int) -> DataLo
 
 
 def load_test_data() -> DataLoader:
-    """Return the server's requests."""
+    """Return the server's requests; some client has almost all of them, too."""
     examples = list(zip(*make_requests(NUM_TEST, seed=1), strict=True))
     return DataLoader(examples, batch_size=100, collate_fn=collate)
 
