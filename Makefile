@@ -10,18 +10,19 @@ FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker w
 # What they are about is the same on any Flower: in the gate on the newest one.
 ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.py fleet \
     e2e/test_layerwise.py flower_internals/test_exits.py fuzz \
-    server/test_assignment.py server/test_averaging.py \
+    server/test_assignment.py server/test_averaging.py server/test_dead_workers.py \
     server/test_buffered_reference.py server/test_liars.py server/test_loop_machine.py \
     server/test_reference.py server/test_unreliable_fleets.py \
     simulation/test_bn_statistics.py simulation/test_gpus.py \
     simulation/test_local_grid_workers.py simulation/test_packed_on_the_way.py \
-    simulation/test_ray_cluster.py \
+    simulation/test_ray_cluster.py simulation/test_safe_path.py \
     simulation/test_task_queue.py simulation/test_worker_pool.py \
     strategy/test_codecs.py strategy/test_fits.py strategy/test_frozen.py)
 # Nor by night: what codes numbers, and what watches processes, has nothing of Flower's.
 ONCE := tests/wire/codec tests/simulation/test_liveness.py
 BY_NIGHT = $(shell grep -rlE --include='test_*.py' \
     'from tests\.nightly import .*(NIGHTLY|nightly|by_night)' tests)
+E2E = $(shell grep -rl --include='test_*.py' 'mark\.e2e' tests)
 IGNORE = $(addprefix --ignore=,$(1))
 MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
 # On a terminal pip shows what it downloads and installs, with bars.
@@ -76,7 +77,7 @@ unit-runs: setup
 	$(BIN)/python -m pytest -m "not e2e" $(call IGNORE,$(MODELS))
 
 e2e: setup
-	$(BIN)/python -m pytest -m e2e
+	$(BIN)/python -m pytest -m e2e $(E2E)
 
 # The Flower-facing ones on 1.34.0, the last release whose transport is gRPC: those that
 # Flower's version makes a difference to. `make nightly-grpc` runs all of them.
@@ -86,8 +87,8 @@ grpc-unit: $(VENV_GRPC)/ready
 	    $(filter-out $(ONCE_IN_THE_GATE),$(FLOWER_FACING))
 
 grpc-e2e: $(VENV_GRPC)/ready
-	$(VENV_GRPC)/bin/python -m pytest -m e2e $(call IGNORE,$(ONCE_IN_THE_GATE)) \
-	    $(filter-out $(ONCE_IN_THE_GATE),$(FLOWER_FACING))
+	$(VENV_GRPC)/bin/python -m pytest -m e2e \
+	    $(filter-out $(ONCE_IN_THE_GATE),$(filter $(addsuffix %,$(FLOWER_FACING)),$(E2E)))
 
 # What bears a mark of tests/nightly.py: submodels of every model of the zoo, a disk that
 # fails at every write, a frozen backbone on a real SuperLink, a Ray cluster whose nodes

@@ -11,7 +11,7 @@ from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from tests.checkpoint.processes import SMALL, Simulation, files, num_lines
 from tests.nightly import NIGHTLY, nightly
 
-KILLS = 8 if NIGHTLY else 4
+KILLS = 8 if NIGHTLY else 3
 
 
 def flags(folder, algorithm):
@@ -54,7 +54,7 @@ def test_killed_again_and_again(algorithm, workers, tmp_path):
 
 @pytest.mark.parametrize(
     ("signum", "code", "workers"),
-    [(signal.SIGINT, 130, 1), nightly(signal.SIGTERM, 143, 0)],
+    [nightly(signal.SIGINT, 130, 1), (signal.SIGTERM, 143, 0)],
 )
 def test_stopped_and_gone_on_with_as_it_says(signum, code, workers, tmp_path):
     log, folder = tmp_path / "log", tmp_path / "a folder"

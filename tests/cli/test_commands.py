@@ -19,7 +19,7 @@ from flwr_asyncdrop.cli.events import Reporter
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
-from tests.nightly import nightly
+from tests.nightly import by_night, nightly
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--model=mlp", "--num-rounds=2", "--local-steps=2", "--in-flight=3"]
@@ -312,6 +312,7 @@ def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("asyncdrop: ")
 
 
+@by_night
 def test_a_code_without_the_signs_of_a_table(tmp_path):
     flags = ["--algos=fedavg", "--seeds=0,1", *SMALL, *FLEET, f"--out={tmp_path / 'ü'}"]
     done = subprocess.run(

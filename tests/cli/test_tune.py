@@ -17,6 +17,7 @@ from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report.runlog import Curve, Metric, Point
+from tests.nightly import by_night
 
 SMALL = [
     *("--model=mlp", "--num-rounds=4", "--local-steps=2", "--in-flight=3"),
@@ -335,6 +336,7 @@ def test_short_runs_that_would_not_be_short_are_refused(words, says, tmp_path, c
     assert not out.exists()
 
 
+@by_night
 def test_seconds_are_no_problem_of_whole_runs(tmp_path):
     words = ["--search=lr=0.01", "--max-seconds=50", "--lr-milestones=10s", "--rungs=1"]
     out = tmp_path / "tuned"

@@ -16,7 +16,7 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.simulation import LocalGrid
-from tests.nightly import nightly, once_in_the_gate
+from tests.nightly import by_night, nightly, once_in_the_gate
 from tests.processes import run_engine
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +122,7 @@ def odd_folder(tmp_path, monkeypatch):
     return folder
 
 
-@once_in_the_gate
+@by_night
 @pytest.mark.e2e
 def test_two_nodes_in_a_folder_with_an_odd_name(odd_folder):
     """Two are Flower's default; the log says how to get more."""

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.chaos.faults import Fault
 from benchmarks.chaos.fleet import FleetRun, run_fleet
 from benchmarks.chaos.server import Settings
+from tests.nightly import once_in_the_gate
 
 RUN = FleetRun(
     "killed-in-push",
@@ -14,6 +15,7 @@ RUN = FleetRun(
 )
 
 
+@once_in_the_gate
 @pytest.mark.e2e
 def test_a_superlink_that_dies_during_a_push_costs_nothing(tmp_path):
     audit = run_fleet(RUN, tmp_path / "run")

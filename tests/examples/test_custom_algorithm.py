@@ -17,7 +17,7 @@ from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.grids import HandlerGrid
 from tests.masks.choosing import choose
-from tests.nightly import nightly
+from tests.nightly import by_night, nightly
 from tests.processes import run_engine
 from tests.runs import mlp, plus_one
 
@@ -142,6 +142,7 @@ def test_masks_as_an_object_in_a_strategy():
     assert moved == [1, 2, 2, 1, 0, 0]
 
 
+@by_night
 @pytest.mark.e2e
 def test_flower_runs_it(tmp_path):
     project = shutil.copytree(FOLDER, tmp_path / "project")

@@ -21,6 +21,7 @@ from flwr_asyncdrop.submodel import (
     step_flops,
 )
 from tests.masks.choosing import choose
+from tests.nightly import nightly
 
 IMAGES = torch.zeros(2, 3, 6, 6)
 BN = ("weight", "bias", "running_mean", "running_var")
@@ -441,8 +442,8 @@ class TestRealModels:
             ("resnet18", 8 - 3),
             ("resnet50", 16 - 4),
             ("mobilenet_v2", 10),
-            ("convnext_tiny", 3 + 3 + 9 + 3),
-            ("swin_t", 2 + 2 + 6 + 2),
+            nightly("convnext_tiny", 3 + 3 + 9 + 3),
+            nightly("swin_t", 2 + 2 + 6 + 2),
         ],
     )
     def test_torchvision(self, vision_models, name, blocks):

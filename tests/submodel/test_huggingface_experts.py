@@ -12,7 +12,7 @@ import torch
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels, savings
-from tests.nightly import nightly
+from tests.nightly import by_night, nightly
 from tests.submodel.mixtures import largest, normalised, softmax
 
 transformers = pytest.importorskip("transformers")
@@ -294,6 +294,7 @@ def test_inner_widths_that_grouped_products_refuse_are_run_in_turn():
 
 
 class TestLeftWhole:
+    @by_night
     def test_shown_router_logits(self):
         spec = MODELS["mixtral"]
         full = build(spec.name, spec.sizes | {"output_router_logits": True})

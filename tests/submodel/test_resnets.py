@@ -7,6 +7,7 @@ import torch
 
 from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels, step_flops
+from tests.nightly import nightly
 from tests.submodel.networks import images
 from tests.submodel.silencing import random_keep, run, silenced
 
@@ -60,7 +61,7 @@ def test_all_units_of_resnet34(resnet34):
     assert 0.55 < flops[0] / flops[1] < 0.58
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("name", ["resnet18", nightly("resnet50")])
 def test_torchvision(vision_models, name):
     inputs = images(3, 64, 1)
     model = getattr(vision_models, name)(num_classes=10).double().eval()
