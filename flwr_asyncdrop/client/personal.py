@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Context, Message
 from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.client.region import Region
+from flwr_asyncdrop.client.region import Index, Region
 from flwr_asyncdrop.client.state import device_of
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.submodel import State
@@ -77,7 +77,7 @@ def save_personal(
     """
     values, known = _stored(context, message)
     kept = wire.read_kept(message)
-    replied: set[int] = set()  # tied tensors have two names
+    replies: dict[int, tuple[Tensor, Index, Tensor]] = {}  # tied ones have two names
     for name, tensor in _chosen(model, kept, names).items():
         region = Region.of(name, tuple(tensor.shape), kept)
         mine = tensor.detach().cpu()
@@ -92,10 +92,13 @@ def save_personal(
         before = values[name][place].clone()
         values[name][place] = trained
         known[name][place] = True
-        if isinstance(tensor, nn.Parameter) and id(tensor) not in replied:
-            replied.add(id(tensor))
+        if isinstance(tensor, nn.Parameter) and id(tensor) not in replies:
             moved = _sent(message, name)[at] + (trained - before)
-            tensor[at] = torch.where(was_known, moved, trained).to(tensor)
+            reply = torch.where(was_known, moved, trained).to(tensor)
+            replies[id(tensor)] = tensor, at, reply
+    # Only now: under another name a tensor is still to be kept.
+    for tensor, at, reply in replies.values():
+        tensor[at] = reply
     _store(context, message, values, known)
 
 

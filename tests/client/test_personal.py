@@ -313,3 +313,35 @@ def test_a_reply_of_masked_units_keeps_its_zeros():
             model[2].weight[:, :2] += 1
         save_personal(mine, model, message, "2")
         assert model[2].weight.tolist() == [[42.0, 43, 0], [52, 53, 0]]
+
+
+class Tied(nn.Module):
+    """An embedding whose weights are those of the output, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.output = nn.Embedding(3, 2), nn.Linear(2, 3, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.output(self.embedding(x))
+
+
+@pytest.mark.parametrize("names", [["output"], ["embedding", "output"]])
+def test_a_tied_weight_stays_the_clients_own_under_both_names(names):
+    server, mine, began, replied = Tied(), context(), [], []
+    with torch.no_grad():
+        server.embedding.weight.zero_()
+    for _ in range(3):
+        message = task(server)
+        model = loaded(Tied, message)
+        load_personal(mine, model, message, *names)
+        began.append(model.output.weight[0, 0].item())
+        with torch.no_grad():
+            model.output.weight += 1
+        save_personal(mine, model, message, *names)
+        replied.append(model.output.weight[0, 0].item())
+        with torch.no_grad():
+            server.embedding.weight += 100  # as others move it
+    assert began == [0, 1, 2]
+    assert replied == [1, 101, 201]
