@@ -16,7 +16,7 @@ from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord | None]
 """Flower's aggregation of metrics: records and the weighting key to one record."""
 
 _EVALUATED = {
@@ -61,9 +61,11 @@ class ResultCollector(Callback):
     def on_round(self, state: RunState, number: int) -> None:
         """Aggregate the metrics of the round."""
         self._full, self._round = self._round, []
-        self.result.train_metrics_clientapp[number] = self.aggregated()
+        # Flower has no entry for None, which somebody's own function may return.
+        if (metrics := self.aggregated()) is not None:
+            self.result.train_metrics_clientapp[number] = metrics
 
-    def aggregated(self) -> MetricRecord:
+    def aggregated(self) -> MetricRecord | None:
         """Return the metrics of the last round that is full, as they are now."""
         return aggregate_metrics(self._aggregate, self._full, self._weighting_key)
 
@@ -80,7 +82,7 @@ class ResultCollector(Callback):
 
 def aggregate_metrics(
     aggregate: MetricsFn, records: list[RecordDict], weighting_key: str
-) -> MetricRecord:
+) -> MetricRecord | None:
     """Aggregate metrics; return an empty record, with a warning, if it is impossible.
 
     Clients choose what they measure, and Flower's own function raises where a list

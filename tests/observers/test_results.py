@@ -41,6 +41,15 @@ def test_each_round_is_aggregated_on_its_own():
     }
 
 
+def test_a_round_whose_metrics_are_none_has_no_entry_as_in_flower():
+    collector, run = ResultCollector(lambda records, key: None, "n"), state()
+    collector.on_update(run, merged(1.0))
+    collector.on_round(run, 1)
+    collector.on_end(run)
+    assert collector.result.train_metrics_clientapp == {}
+    assert "Global Arrays" in str(collector.result)  # which the log shows
+
+
 @pytest.mark.parametrize(
     ("source", "filed", "other"),
     [
