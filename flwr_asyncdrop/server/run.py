@@ -277,7 +277,7 @@ class Run:
             changed = self.aggregator.merge(state.arrays, update)
         except ShapeError as error:
             raise ReplyError("shape", str(error)) from error
-        if changed:
+        if self._says(changed, "merge"):
             self._changed()
         elif self._waits(order.device):
             state.waiting.append(order)
@@ -306,9 +306,21 @@ class Run:
         failing = not state.failures.keys() <= _LOST
         if not (some or (failing and self.fleet.quarantined(state.time))):
             return False
-        if changed := self.aggregator.flush(state.arrays):
+        if changed := self._says(self.aggregator.flush(state.arrays), "flush"):
             self._changed()
         return changed
+
+    def _says(self, changed: object, method: str) -> bool:
+        """Return whether an aggregator says that the global model has changed.
+
+        ConfigError for None: devices would go on with the version before.
+        """
+        if changed is None:
+            raise ConfigError(
+                f"{method} of {type(self.aggregator).__name__} returned None: return "
+                "whether the global model has changed, or devices get the old one"
+            )
+        return bool(changed)
 
     def _changed(self) -> None:
         """Note that the global model has changed."""

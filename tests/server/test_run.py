@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.strategy.rounds import train_messages
 from tests.grids import HandlerGrid
 from tests.runs import Run, answer, failing, plus_one
@@ -72,3 +73,17 @@ def test_a_discount_halves_what_an_update_moves():
     reply = opened.read(order, answer(message, ONES))
     opened.merge(order, reply, staleness=0, discount=0.5)
     assert opened.state.arrays["w"].tolist() == [0.125, 0.125]
+
+
+class Forgetful(Mixing):
+    def merge(self, state, update):
+        super().merge(state, update)
+
+
+def test_an_aggregator_that_does_not_say_whether_the_model_has_changed_is_refused():
+    opened = session()
+    opened.aggregator = Forgetful()
+    order, message = one_order(opened)
+    reply = opened.read(order, answer(message, ONES))
+    with pytest.raises(ConfigError, match="merge of Forgetful returned None: return"):
+        opened.merge(order, reply, staleness=0)
