@@ -5,7 +5,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.state_dict import StateDict
 
 ConfigFn = Callable[[int], ConfigRecord]
@@ -46,6 +46,8 @@ class TrainConfigs:
         self._config = (
             config if callable(config) else config_of(config, "train_config", 1)
         )
+        # As the run began; None for a function.
+        self._given = None if callable(self._config) else dict(self._config)
         self._extra = dict(extra)
         self._by_round: dict[int, dict[str, Any]] = {}
 
@@ -71,29 +73,75 @@ class TrainConfigs:
     def state_dict(self) -> StateDict:
         """Return the configs of all rounds: tasks of earlier ones may be sent again."""
         return {
+            "given": None if self._given is None else _plain_config(self._given),
             "by_round": {
-                str(number): {key: _plain(value) for key, value in config.items()}
+                str(number): _plain_config(config)
                 for number, config in self._by_round.items()
-            }
+            },
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take them over; the user's record continues with the latest one."""
+        """Take them over; the user's record continues with the latest one.
+
+        CheckpointError if that record is none that the run has had.
+        """
         self._by_round = {
-            int(number): {key: _value(plain) for key, plain in config.items()}
-            for number, config in state["by_round"].items()
+            int(number): _config_of_plain(plain)
+            for number, plain in state["by_round"].items()
         }
         if isinstance(self._config, ConfigRecord) and self._by_round:
-            latest = self._by_round[max(self._by_round)]
+            if "given" in state:  # versions before this one did not save it
+                given = state["given"]
+                self._given = None if given is None else _config_of_plain(given)
+                self._check_known(self._config)
             self._config.clear()
-            self._config.update(
-                {key: v for key, v in latest.items() if key not in self._extra}
-            )
+            self._config.update(self._own(self._by_round[max(self._by_round)]))
+
+    def _own(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what of a config is the user's."""
+        return {key: v for key, v in config.items() if key not in self._extra}
+
+    def _check_known(self, now: Mapping[str, Any]) -> None:
+        """Raise CheckpointError unless a record is one that the run has had.
+
+        One that hooks have changed may be passed once more, as in a notebook.
+        """
+        given = [] if self._given is None else [self._given]
+        known = [_texts(self._own(one)) for one in (*given, *self._by_round.values())]
+        are, were = _texts(self._own(now)), known[0]
+        if are in known:
+            return
+        differences = [
+            f"{key} {were.get(key, 'absent')}, now {are.get(key, 'absent')}"
+            for key in {**were, **are}
+            if were.get(key) != are.get(key)
+        ]
+        raise CheckpointError(
+            f"the run that is to be resumed had another train_config "
+            f"({'; '.join(differences)}): resume with the same, or start it again"
+        )
+
+
+def _texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a config that can be compared: NaN is equal to itself."""
+    return {key: repr(value) for key, value in config.items()}
+
+
+def _plain_config(config: Mapping[str, Any]) -> StateDict:
+    return {key: _plain(value) for key, value in config.items()}
+
+
+def _config_of_plain(plain: StateDict) -> dict[str, Any]:
+    return {key: _value(value) for key, value in plain.items()}
 
 
 def _plain(value: Any) -> Any:
-    return {"hex": value.hex()} if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        return {"hex": value.hex()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _value(plain: Any) -> Any:
-    return bytes.fromhex(plain["hex"]) if isinstance(plain, dict) else plain
+    if isinstance(plain, dict):
+        return bytes.fromhex(plain["hex"])
+    return [_value(item) for item in plain] if isinstance(plain, list) else plain

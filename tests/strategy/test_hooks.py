@@ -10,7 +10,7 @@ from flwr.server import strategy as legacy
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
 from flwr_asyncdrop import AsyncFedAvg, Callback, Checkpointer, FedBuff, speed_levels
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.strategy.legacy import LEGACY_HOOKS, PRIVATE_HOOKS
 from tests.grids import HandlerGrid
 from tests.runs import answer, plus_one, record
@@ -60,6 +60,17 @@ class Decayed(AsyncFedAvg):
         if server_round > 1:
             config["lr"] *= 0.5
         return super().configure_train(server_round, arrays, config, grid)
+
+
+class Stops(Callback):
+    """Ends a run after a round, when it has been saved, as a signal would."""
+
+    def __init__(self, at=3):
+        self.at = at
+
+    def on_pause(self, state):
+        if state.updates == 2 * self.at:
+            raise KeyboardInterrupt
 
 
 class TestConfigureTrain:
@@ -169,11 +180,6 @@ class TestConfigureTrain:
             run(strategy)
 
     def test_its_configs_are_saved_in_checkpoints(self, tmp_path):
-        class Stops(Callback):
-            def on_round(self, state, number):
-                if number == 3:
-                    raise KeyboardInterrupt
-
         def strategy(*callbacks, **saving):
             checkpointer = Checkpointer(tmp_path, every=1, **saving)
             return Decayed(**options(callbacks=callbacks, checkpointer=checkpointer))
@@ -187,6 +193,64 @@ class TestConfigureTrain:
         assert sorted(rates(grid))[-4:] == sorted(rates(whole))[-4:]
         assert all(rate == 0.5 ** (number - 1) for number, rate in rates(grid))
         assert config["lr"] == 0.5**4
+
+
+class TestResumedConfig:
+    def start(self, folder, config, *callbacks, strategy=AsyncFedAvg, **saving):
+        checkpointer = Checkpointer(folder, every=1, **saving)
+        settings = options(callbacks=callbacks, checkpointer=checkpointer)
+        return run(strategy(**settings), rounds=5, train_config=config)
+
+    def stop(self, folder, config, **settings):
+        with pytest.raises(KeyboardInterrupt):
+            self.start(folder, config, Stops(), **settings)
+
+    @pytest.mark.parametrize(
+        ("entries", "says"),
+        [
+            ({"lr": 0.3}, r"lr 1\.0, now 0\.3"),
+            ({"lr": 1.0, "epochs": 3}, "epochs absent, now 3"),
+            ({}, r"lr 1\.0, now absent"),
+        ],
+    )
+    @pytest.mark.parametrize("strategy", [AsyncFedAvg, Decayed])
+    def test_another_one_is_refused_and_stays_as_it_is(
+        self, tmp_path, entries, says, strategy
+    ):
+        self.stop(tmp_path, ConfigRecord({"lr": 1.0}), strategy=strategy)
+        config = ConfigRecord(entries)
+        with pytest.raises(CheckpointError, match=says):
+            self.start(tmp_path, config, strategy=strategy, resume=tmp_path)
+        assert dict(config) == entries
+
+    def test_the_same_record_that_a_hook_has_changed(self, tmp_path):
+        config = ConfigRecord({"lr": 1.0})
+        self.stop(tmp_path, config, strategy=Decayed)
+        assert config["lr"] == 0.5**3
+        self.start(tmp_path, config, strategy=Decayed, resume=tmp_path)
+        assert config["lr"] == 0.5**4
+
+    def test_again_after_it_was_resumed(self, tmp_path):
+        self.stop(tmp_path, ConfigRecord({"lr": 1.0}), strategy=Decayed)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                self.start(
+                    tmp_path,
+                    ConfigRecord({"lr": 1.0}),
+                    Stops(4),
+                    strategy=Decayed,
+                    resume=tmp_path,
+                )
+
+    def test_bytes_lists_and_nan(self, tmp_path):
+        entries = {"lr": 1.0, "key": b"\xff", "keys": [b"a", b""], "x": [1, 2]}
+        config = {**entries, "nan": float("nan")}
+        self.stop(tmp_path, ConfigRecord(config))
+        config = {**entries, "nan": float("nan")}
+        _, grid = self.start(tmp_path, ConfigRecord(config), resume=tmp_path)
+        for message in grid.pushed:
+            found = message.content["config"]
+            assert {key: found[key] for key in entries} == entries
 
 
 class TestTrainConfig:
