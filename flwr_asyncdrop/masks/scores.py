@@ -19,6 +19,8 @@ _Sums = npt.NDArray[np.float64]
 # Elements of a block of differences: small enough to stay in the cache between its
 # making and its sums.
 _BLOCK = 2**17
+# Dtypes that stay as they are; of a complex number the absolute value counts.
+_WIDE = (torch.float64, torch.complex64, torch.complex128)
 
 
 def unit_scores(
@@ -65,7 +67,7 @@ def _array(plan: Plan, name: str, state: State) -> _Array:
             "score the states of the model that the plan was made of"
         )
     tensor = state[name].detach().cpu()
-    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    wide = tensor if tensor.dtype in _WIDE else tensor.float()
     array: _Array = wide.numpy()
     return array
 
@@ -90,9 +92,9 @@ def _sums(now: _Array, then: _Array, units: Mapping[int, _Array]) -> dict[int, _
             then[start:stop].reshape(moved.shape),
             out=moved,
         )
-        np.abs(moved, out=moved)
-        of_rows[start:stop] = moved.sum(axis=1)
-        over_rows += moved.sum(axis=0)
+        far = np.abs(moved, out=None if np.iscomplexobj(moved) else moved)
+        of_rows[start:stop] = far.sum(axis=1)
+        over_rows += far.sum(axis=0)
     below = over_rows.reshape(now.shape[1:])
     return {dim: _sum_at(below, dim - 1) if dim else of_rows for dim in units}
 
@@ -101,7 +103,7 @@ def _sums_of_tied(
     now: _Array, then: _Array, units: Mapping[int, _Array]
 ) -> dict[int, _Sums]:
     """As :func:`_sums`, less what the same unit indexes along an earlier dim."""
-    moved = np.abs(now.astype(np.float64) - then)
+    moved = np.abs(now.astype(np.result_type(now, np.float64)) - then)
     earlier: list[_Array] = []
     sums = {}
     for dim, ids in units.items():

@@ -173,3 +173,19 @@ def test_states_that_do_not_fit(state, cause):
         unit_scores(plan, state, whole)
     with pytest.raises(ShapeError, match=cause):
         unit_scores(plan, whole, state)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("columns", [(0, 1), (2, 3)])  # of the same units, and not
+def test_both_parts_of_complex_parameters_count(dtype, columns):
+    axes = {"w": {0: [0, 1], 1: list(columns)}}
+    plan = plan_of({"w": (2, 2)}, axes, [2, 2])
+    zeros = {"w": torch.zeros(2, 2, dtype=dtype)}
+    state = {"w": torch.tensor([[3 + 4j, 2j], [0, -1]], dtype=dtype)}
+    first, second = unit_scores(plan, state, zeros)
+    assert first.tolist() == ([7, 3] if columns == (0, 1) else [7, 1])
+    assert second.tolist() == ([0, 0] if columns == (0, 1) else [5, 3])
+    for with_zero, without in zip(
+        unit_scores(plan, state, zeros), unit_scores(plan, state, None), strict=True
+    ):
+        assert torch.equal(with_zero, without)
