@@ -69,7 +69,7 @@ def mean_change(
             mean[name] = _weighted_sum(tensor, parts, shares)
             if normaliser == "counts":
                 mean[name].div_(_counts(tensor, parts).clamp_(min=1))
-        elif tensor.is_floating_point():
+        elif tensor.is_floating_point() or tensor.is_complex():
             counts = _counts(tensor, parts)
             total = _weighted_sum(tensor, parts, [1.0] * len(parts))
             mean[name] = torch.where(counts > 0, total / counts.clamp(min=1), tensor)

@@ -85,7 +85,7 @@ def trimmed_change(state: State, changes: Sequence[Change], trim: float) -> Stat
             continue
         mean, counts = trimmed_mean(_spread(name, tensor, changes), trim)
         if not is_weight(name, tensor):
-            mean = torch.where(counts > 0, mean, tensor)
+            mean = torch.where(counts > 0, mean, _real(tensor))
         combined[name] = torch.view_as_complex(mean) if tensor.is_complex() else mean
     return combined
 

@@ -64,7 +64,8 @@ def check_values(name: str, values: NDArray[Any]) -> None:
     """Raise ReplyError unless values can be merged; see `read_sound_array`."""
     if values.dtype.kind not in "fc" or values.size == 0:
         return
-    numbers = values.view(values.real.dtype)
+    # As a vector: NumPy views no complex scalar as its two parts.
+    numbers = values.reshape(-1).view(values.real.dtype)
     # Squares of it are finite. Half precision would be left with too little: it may
     # use all that it has.
     limit = max(math.sqrt(float(np.finfo(numbers.dtype).max)), _HALF_MAX)

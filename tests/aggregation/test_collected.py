@@ -23,6 +23,9 @@ def model(seed):
         "layer.bias": torch.randn(UNITS, generator=generator),
         "half": torch.randn(UNITS, generator=generator).half(),
         "bn.running_var": torch.rand(UNITS, generator=generator),
+        "complex.running_mean": torch.randn(
+            UNITS, dtype=torch.complex64, generator=generator
+        ),
         "bn.num_batches_tracked": torch.randint(9, (), generator=generator),
     }
 
@@ -33,8 +36,8 @@ def update(seed, narrow):
     indices = {}
     if narrow:
         kept = torch.randperm(UNITS, generator=generator)[:3].sort().values
-        names = ("layer.weight", "layer.bias", "half", "bn.running_var")
-        indices = {name: {0: kept} for name in names}
+        names = model(0).keys() - {"bn.num_batches_tracked"}
+        indices = {name: {0: kept} for name in sorted(names)}
     arrays, base = (extract(model(seed + n), indices) for n in (1_000, 2_000))
     return Update(arrays, indices, 0, 1 + seed % 5, base)
 

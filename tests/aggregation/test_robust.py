@@ -113,6 +113,15 @@ class TestByHand:
             )
         assert state["w"].tolist() == [2 + 1j]
 
+    def test_complex_statistics_are_too(self):
+        state = {"bn.running_mean": torch.tensor([7j, 7j])}
+        buffer = Buffered(3, combine=MEDIAN)
+        for value in (1 + 9j, 2 - 5j, 1e9 + 1j):
+            arrays = {"bn.running_mean": torch.tensor([value])}
+            dims = {"bn.running_mean": {0: torch.tensor([0])}}
+            buffer.merge(state, Update(arrays, dims, 0, 1, arrays))
+        assert state["bn.running_mean"].tolist() == [2 + 1j, 7j]
+
     def test_remembered_changes_are_combined_too(self):
         state = one([0.0])
         memory = LatestPerGroup(3, combine=MEDIAN)

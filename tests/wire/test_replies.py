@@ -193,6 +193,17 @@ def test_both_parts_of_a_complex_number_are_looked_at():
         wire.read_reply(reply(record), expected)
 
 
+@pytest.mark.parametrize("value", [1 + 2j, complex(1, np.nan)])
+def test_a_complex_scalar(value):
+    expected = wire.Expected({"w": ()}, {"w": torch.complex64})
+    record = ArrayRecord({"w": Array(np.array(value, np.complex64))})
+    if np.isnan(value):
+        with pytest.raises(ReplyError, match="NaN"):
+            wire.read_reply(reply(record), expected)
+    else:
+        assert wire.read_reply(reply(record), expected).arrays["w"].item() == value
+
+
 def test_what_is_expected_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         EXPECTED.max_examples = 1
