@@ -80,6 +80,14 @@ def at_least(bound: float) -> Range:
     return Range(lambda v: bound <= v < math.inf, f"at least {bound}")
 
 
+def whole_from(bound: int) -> Range:
+    """Return the whole numbers from `bound` on."""
+    return Range(
+        lambda v: bound <= v < math.inf and v % 1 == 0,
+        f"at least {bound}, and a whole number",
+    )
+
+
 def more_than(bound: float) -> Range:
     """Return the finite numbers above `bound`."""
     return Range(lambda v: bound < v < math.inf, f"more than {bound}")

@@ -7,7 +7,13 @@ from flwr_asyncdrop.aggregation import WEIGHTINGS, Aggregator, Mixing, weighting
 from flwr_asyncdrop.algorithms.algorithm import Algorithm
 from flwr_asyncdrop.masks import MaskPolicy, OrderedMask, RandomMask, SmartPartition
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
-from flwr_asyncdrop.parameters import at_least, in_interval, one_of, parameter
+from flwr_asyncdrop.parameters import (
+    at_least,
+    in_interval,
+    one_of,
+    parameter,
+    whole_from,
+)
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class Narrowed(Dropped):
     """
 
     round_to: int = parameter(
-        1, "make the widths multiples of it, e.g. of 16", at_least(1)
+        1, "make the widths multiples of it, e.g. of 16", whole_from(1)
     )
 
 

@@ -27,6 +27,7 @@ from flwr_asyncdrop.parameters import (
     more_than,
     one_of,
     parameter,
+    whole_from,
 )
 
 
@@ -104,7 +105,7 @@ class BufferSized(Algorithm):
     buffer_size: int | None = parameter(
         None,
         "updates collected before the server steps; left out: half of in-flight",
-        at_least(1),
+        whole_from(1),
     )
 
     def size(self, in_flight: int) -> int:

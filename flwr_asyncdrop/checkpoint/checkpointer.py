@@ -23,7 +23,7 @@ from flwr_asyncdrop.checkpoint.files import (
     write,
 )
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
-from flwr_asyncdrop.parameters import at_least
+from flwr_asyncdrop.parameters import whole_from
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import Stateful
@@ -85,8 +85,8 @@ class Checkpointer(Callback):
         command: str = "do the same with Checkpointer(folder, resume=folder)",
         overwrite: bool = False,
     ) -> None:
-        at_least(1).check("every", every)
-        at_least(1).check("keep", keep)
+        whole_from(1).check("every", every)
+        whole_from(1).check("keep", keep)
         self.folder = folder
         self.resume = resume
         self.every = every

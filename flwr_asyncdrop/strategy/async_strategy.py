@@ -12,7 +12,7 @@ from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.observers.results import ResultCollector
 from flwr_asyncdrop.observers.rounds import RoundLog
 from flwr_asyncdrop.observers.unchanged import UnchangedReplies
-from flwr_asyncdrop.parameters import at_least
+from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
@@ -26,6 +26,8 @@ from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
 
 logger = logging.getLogger("flwr.asyncdrop")
+
+_TIMEOUTS = Range(lambda v: v >= 0, "at least 0")  # infinity is one
 
 
 class AsyncStrategy(Arguments):
@@ -197,7 +199,8 @@ class AsyncStrategy(Arguments):
         FolderError
             If another run holds the checkpointer's folder.
         """
-        at_least(1).check("num_rounds", num_rounds)
+        whole_from(1).check("num_rounds", num_rounds)
+        _TIMEOUTS.check("timeout", timeout)
         self.sampling.check()
         check_no_legacy(self)
         with self.checkpointer or nullcontext():

@@ -23,7 +23,7 @@ from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.results import MetricsFn
-from flwr_asyncdrop.parameters import Range, at_least
+from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.dispatch import DispatchRules
@@ -107,11 +107,11 @@ class Arguments(SynchronousRounds):
         self.arrayrecord_key = arrayrecord_key
         self.configrecord_key = configrecord_key
         self.sampling.check()
-        at_least(0).check("seed", seed)
+        whole_from(0).check("seed", seed)
         _POSITIVE.check("max_seconds", max_seconds)
-        at_least(0).check("queue_ahead", queue_ahead)
-        at_least(1).check("evaluate_every", evaluate_every)
-        at_least(1).check("max_examples", max_examples)
+        whole_from(0).check("queue_ahead", queue_ahead)
+        whole_from(1).check("evaluate_every", evaluate_every)
+        whole_from(1).check("max_examples", max_examples)
         OUTLIER_FACTORS.check("outlier_factor", outlier_factor)
         self.algorithm = choose_algorithm(
             type(self).__name__,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.parameters import at_least, in_interval
+from flwr_asyncdrop.parameters import in_interval, whole_from
 
 _MIN_NODES = 2  # Flower's default
 
@@ -24,10 +24,10 @@ class Sampling:
         for name in ("in_flight", "min_train_nodes"):
             value = getattr(self, name)
             if value is not None:
-                at_least(1).check(name, value)
+                whole_from(1).check(name, value)
         if self.min_evaluate_nodes is not None:
-            at_least(0).check("min_evaluate_nodes", self.min_evaluate_nodes)
-        at_least(1).check("min_available_nodes", self.min_available_nodes)
+            whole_from(0).check("min_evaluate_nodes", self.min_evaluate_nodes)
+        whole_from(1).check("min_available_nodes", self.min_available_nodes)
         if self.fraction_train is not None:
             in_interval("(0, 1]").check("fraction_train", self.fraction_train)
         in_interval("[0, 1]").check("fraction_evaluate", self.fraction_evaluate)

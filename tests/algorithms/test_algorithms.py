@@ -220,6 +220,7 @@ def test_outliers_among_two_are_refused():
         (AsyncDrop, {"drop_rate": "half"}, "drop_rate='half' must be in"),
         (FedBuff, {"weighting": "age"}, "weighting='age' must be one of"),
         (FedBuff, {"buffer_size": 0}, "buffer_size=0 must be at least 1"),
+        (FedBuff, {"buffer_size": 2.5}, "buffer_size=2.5 must be at least 1, and a w"),
         (FedAvg, {"server_lr": 0.0}, "server_lr=0.0 must be more than 0"),
     ],
 )

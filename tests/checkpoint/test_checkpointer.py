@@ -209,8 +209,9 @@ def test_a_run_that_is_over_leaves_no_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("name", ["every", "keep"])
 def test_numbers_out_of_range_are_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match=f"{name}=0 must be at least 1"):
-        Checkpointer(tmp_path, **{name: 0})
+    for wrong in (0, 1.5):
+        with pytest.raises(ConfigError, match=f"{name}={wrong} must be at least 1"):
+            Checkpointer(tmp_path, **{name: wrong})
 
 
 @pytest.mark.usefixtures("no_settling")

@@ -507,6 +507,12 @@ class TestBadInput:
         ("arguments", "says"),
         [
             ({"in_flight": 0}, "in_flight=0 must be at least 1"),
+            ({"in_flight": 2.5}, "in_flight=2.5 must be at least 1, and a whole"),
+            ({"min_train_nodes": 1.5}, "min_train_nodes=1.5 must be at least 1, and"),
+            ({"evaluate_every": 1.5}, "evaluate_every=1.5 must be at least 1, and"),
+            ({"queue_ahead": 0.5}, "queue_ahead=0.5 must be at least 0, and a whole"),
+            ({"seed": 0.5}, "seed=0.5 must be at least 0, and a whole number"),
+            ({"round_to": 1.5}, "round_to=1.5 must be at least 1, and a whole"),
             ({"seed": -1}, "seed=-1 must be at least 0"),
             ({"mode": "mask"}, "mode='mask' must be 'sliced' or 'masked'"),
             (
@@ -553,8 +559,16 @@ class TestBadInput:
 
     def test_rounds_are_checked_before_anything_starts(self):
         grid = HandlerGrid(plus_one)
-        with pytest.raises(ConfigError, match="num_rounds=0 must be at least 1"):
-            AsyncFedAvg().start(grid, record(ZEROS), num_rounds=0)
+        for wrong in (0, 2.5, float("nan")):
+            with pytest.raises(ConfigError, match=f"num_rounds={wrong} must be at"):
+                AsyncFedAvg().start(grid, record(ZEROS), num_rounds=wrong)
+        assert not grid.pushed
+
+    @pytest.mark.parametrize("timeout", [-1.0, float("nan"), "60", None])
+    def test_a_time_that_is_none_too(self, timeout):
+        grid = HandlerGrid(plus_one)
+        with pytest.raises(ConfigError, match=f"timeout={timeout!r} must be at"):
+            AsyncFedAvg().start(grid, record(ZEROS), timeout=timeout)
         assert not grid.pushed
 
     @pytest.mark.parametrize("algorithm", DROPPING)
