@@ -35,7 +35,7 @@ class _Measured:
     mean: State = field(default_factory=dict)
     """What the memory asked for at the last step."""
     lr_factor: float = 1.0
-    """The smallest one, at that step."""
+    """Today's learning rate, at that step."""
 
 
 class AdaptivePerGroup(LatestPerGroup):
@@ -118,6 +118,8 @@ class AdaptivePerGroup(LatestPerGroup):
         if self.group_of(update) not in latest or len(latest) == 1 or not measured.mean:
             return None
         last, lr_factor = latest[self.group_of(update)]
+        if 0 in (lr_factor, measured.lr_factor):
+            return None
         share = last.weight * (measured.lr_factor / lr_factor)
         shared = squared = 0.0
         for name, delta in change.delta.items():

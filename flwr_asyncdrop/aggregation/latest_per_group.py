@@ -21,7 +21,10 @@ class _Latest:
     changes: dict[int, tuple[Change, float]] = field(default_factory=dict)
     """The latest change of each speed group, and its `Update.lr_factor`."""
     lr_factor: float = 1.0
-    """The smallest one so far."""
+    """Today's: that of the update whose task was sent last."""
+    sent_at: int | None = None
+    """The version that it was sent, in steps."""
+    steps: int = 0
     collected: int = 0
     """Updates since the last step."""
     velocity: State = field(default_factory=dict)
@@ -39,8 +42,8 @@ class LatestPerGroup(Aggregator):
     away.
 
     A change is about as large as the learning rate that made it. So that one from
-    before the rate decayed does not outweigh those after, ``s_g`` is the smallest rate
-    so far over that of the change.
+    before the rate decayed does not outweigh those after, ``s_g`` is today's rate over
+    that of the change, and 1 at the most: that of the task which was sent last.
 
     Parameters
     ----------
@@ -82,7 +85,7 @@ class LatestPerGroup(Aggregator):
         check_fits(state, update.arrays, update.indices)
         latest = self._latest
         self._remember(state, update, change_of(update, update.discount))
-        latest.lr_factor = min(latest.lr_factor, update.lr_factor)
+        self._note_rate(update)
         latest.collected += 1
         return latest.collected >= self.size and self.flush(state)
 
@@ -93,6 +96,7 @@ class LatestPerGroup(Aggregator):
             return False
         self._server_step.take_(state, self._take(state), latest.velocity)
         latest.collected = 0
+        latest.steps += 1
         return True
 
     def state_dict(self) -> StateDict:
@@ -102,7 +106,8 @@ class LatestPerGroup(Aggregator):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore both."""
-        self._latest = from_plain(_Latest, state)
+        # Versions before this one knew the smallest rate alone.
+        self._latest = from_plain(_Latest, {"sent_at": 0, "steps": 0, **state})
 
     def group_of(self, update: Update) -> int:
         """Return the speed group of the device that sent it, 0 the fastest."""
@@ -116,12 +121,24 @@ class LatestPerGroup(Aggregator):
         """Take in the change of an update; `state` is only read."""
         self._latest.changes[self.group_of(update)] = change, update.lr_factor
 
+    def _note_rate(self, update: Update) -> None:
+        """Take over the learning rate of an update if its task was sent last.
+
+        Of tasks with one version the smallest rate counts, as most rates decay.
+        """
+        latest, sent_at = self._latest, self._latest.steps - update.staleness
+        if latest.sent_at is None or sent_at > latest.sent_at:
+            latest.lr_factor, latest.sent_at = update.lr_factor, sent_at
+        elif sent_at == latest.sent_at:
+            latest.lr_factor = min(latest.lr_factor, update.lr_factor)
+
     def _take(self, state: State) -> State:
         """Return the change of the step that is due."""
         latest = sorted(self._latest.changes.items())
         return self._combine(state, [self._shrunk(*found) for _, found in latest])
 
     def _shrunk(self, change: Change, lr_factor: float) -> Change:
-        """Return a change as large as the learning rate of today would make it."""
-        shrink = self._latest.lr_factor / lr_factor
+        """Return a change no larger than the learning rate of today would make it."""
+        today = self._latest.lr_factor
+        shrink = today / lr_factor if today < lr_factor else 1.0
         return replace(change, weight=change.weight * shrink)

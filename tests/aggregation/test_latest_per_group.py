@@ -1,9 +1,18 @@
 """LatestPerGroup aggregation by hand, and the average of versions."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from flwr_asyncdrop.aggregation import Buffered, LatestPerGroup, Update, average_
+from flwr_asyncdrop.aggregation import (
+    AdaptivePerGroup,
+    Buffered,
+    LatestPerGroup,
+    Update,
+    average_,
+    mean_change,
+)
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 
 
@@ -11,14 +20,16 @@ def one(values):
     return {"w": torch.tensor(values)}
 
 
-def update(change, rank=0, num_ranks=4, kept=None, lr_factor=1.0, discount=1.0):
+def update(
+    change, rank=0, num_ranks=4, kept=None, lr_factor=1.0, discount=1.0, staleness=3
+):
     base = [1.0] * len(change)
     local = [1.0 + each for each in change]
     indices = {} if kept is None else {"w": {0: torch.tensor(kept)}}
     return Update(
         one(local),
         indices,
-        staleness=3,
+        staleness=staleness,
         num_examples=1,
         base=one(base),
         rank=rank,
@@ -30,6 +41,11 @@ def update(change, rank=0, num_ranks=4, kept=None, lr_factor=1.0, discount=1.0):
 
 def feed(aggregator, state, *updates):
     return [aggregator.merge(state, each) for each in updates]
+
+
+def adaptive(size):
+    mean = partial(mean_change, normaliser="counts")
+    return AdaptivePerGroup(size, combine_fresh=mean)
 
 
 class TestByHand:
@@ -78,8 +94,37 @@ class TestByHand:
         assert state["w"].item() == 6.0
         feed(memory, state, *[update([1.0], rank=0, lr_factor=0.1)] * 2)
         assert state["w"].item() == pytest.approx(6.7)
-        feed(memory, state, *[update([30.0], rank=3, lr_factor=1.0)] * 2)
+        late = update([30.0], rank=3, lr_factor=1.0, staleness=5)
+        feed(memory, state, *[late] * 2)
         assert state["w"].item() == pytest.approx(6.7 + (1 + 3) / 2)
+
+    def test_changes_do_not_shrink_when_the_rate_grows(self):
+        """A warm-up: 8, (8 + 4) / 2, and once more all when it falls to a half."""
+        state, memory = one([0.0]), LatestPerGroup(1)
+        feed(memory, state, update([8.0], rank=0, lr_factor=0.1))
+        assert state["w"].item() == 8.0
+        feed(memory, state, update([4.0], rank=3, lr_factor=1.0))
+        assert state["w"].item() == 8 + 6
+        feed(memory, state, update([8.0], rank=0, lr_factor=0.5))
+        assert state["w"].item() == 14 + (8 + 4 / 2) / 2
+
+    @pytest.mark.parametrize("kind", [LatestPerGroup, adaptive])
+    def test_a_rate_of_zero_is_no_error(self, kind):
+        state, memory = one([0.0]), kind(1)
+        for lr_factor in (0.0, 0.5, 0.5, 0.0):
+            for rank in (0, 3):
+                feed(memory, state, update([4.0], rank=rank, lr_factor=lr_factor))
+        assert state["w"].isfinite().all()
+
+    def test_a_checkpoint_that_knows_the_smallest_rate_alone(self):
+        memory = LatestPerGroup(2)
+        feed(memory, one([0.0]), update([8.0], lr_factor=0.1))
+        state = memory.state_dict()
+        del state["sent_at"], state["steps"]
+        again, resumed = LatestPerGroup(2), one([0.0])
+        again.load_state_dict(state)
+        feed(again, resumed, update([40.0], rank=3, lr_factor=1.0))
+        assert resumed["w"].item() == pytest.approx((8 + 4) / 2)
 
     def test_a_step_without_those_that_cannot_come(self):
         """(8 + 4) / 2; then 2 in place of 8, and nobody of the other group."""
