@@ -182,9 +182,7 @@ class Dispatcher:
             num_ranks=fleet.num_ranks,
             round=server_round,
             base_version=state.version,
-            lr_factor=self.rules.settings.schedule.factor(
-                state.fastest_updates, state.time
-            ),
+            lr_factor=self.rules.settings.factor_at(state.fastest_updates, state.time),
             part=self._coder.kept(state, part, sent)
             if self.rules.keeps_base
             else part.without_arrays(),

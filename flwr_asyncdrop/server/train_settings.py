@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.server.schedule import Schedule
 
 # The learning rate sets how fast the adjustment biases the model: it fades with it.
@@ -27,6 +28,12 @@ class TrainSettings:
     schedule: Schedule
     keys: wire.RecordKeys
     ttl: float
+
+    def factor_at(self, fastest_updates: int, seconds: float) -> float:
+        """Return the schedule's factor; ConfigError unless it is a number from 0 on."""
+        factor = self.schedule.factor(fastest_updates, seconds)
+        at_least(0).check(f"the factor of {type(self.schedule).__name__}", factor)
+        return float(factor)
 
     def config_at(self, factor: float, server_round: int = 1) -> dict[str, object]:
         """Return the train config of a round with this factor of the schedule."""

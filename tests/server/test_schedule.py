@@ -1,7 +1,10 @@
+import numpy as np
 import pytest
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.server import schedule
+from flwr_asyncdrop.server.train_settings import TrainSettings
 
 
 def test_the_rate_steps_down_at_each_milestone():
@@ -38,3 +41,29 @@ def test_bad_schedules_are_refused(milestones, gamma, says):
 def test_an_unknown_unit_is_refused():
     with pytest.raises(ConfigError, match="unit='epochs' must be 'updates' or"):
         schedule.StepDecay((3,), unit="epochs")
+
+
+class Own:
+    """A schedule as somebody may write one."""
+
+    def __init__(self, factor):
+        self.given = factor
+
+    def factor(self, fastest_updates, seconds):
+        return self.given
+
+
+def settings(factor):
+    return TrainSettings({"lr": 1.0}, Own(factor), wire.RecordKeys(), 60.0)
+
+
+@pytest.mark.parametrize("factor", [-0.1, float("nan"), float("inf"), None, "half"])
+def test_a_factor_that_is_none_is_refused_before_it_is_sent(factor):
+    with pytest.raises(ConfigError, match=r"the factor of Own=.* must be at least 0"):
+        settings(factor).factor_at(3, 1.0)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.25, np.float32(0.5), 1])
+def test_other_factors_are_numbers_of_python(factor):
+    assert type(settings(factor).factor_at(3, 1.0)) is float
+    assert settings(factor).factor_at(3, 1.0) == factor
