@@ -7,7 +7,7 @@ from flwr_asyncdrop.aggregation.changes import Mean
 from flwr_asyncdrop.aggregation.collected import collected
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.aggregation.weighting import Weighting, constant
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
 from flwr_asyncdrop.parameters import whole_from
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import State, check_fits
@@ -60,7 +60,7 @@ class Buffered(Aggregator):
     def merge(self, state: State, update: Update) -> bool:
         """Collect the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
-        weight = self._weighting(update) * update.discount
+        weight = weight_of(update, self._weighting)
         self._collected.add(state, update, weight)
         return len(self._collected) >= self.size and self.flush(state)
 

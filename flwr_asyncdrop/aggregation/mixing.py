@@ -1,7 +1,7 @@
 """Mixing: the global model moves a fixed share of the way to each update."""
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
-from flwr_asyncdrop.aggregation.weighting import Weighting, constant
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
 from flwr_asyncdrop.parameters import in_interval
 from flwr_asyncdrop.submodel import Indices, State, merge_
 
@@ -51,6 +51,6 @@ class Mixing(Aggregator):
 
     def merge(self, state: State, update: Update) -> bool:
         """Mix the update in; the global model changes every time."""
-        rate = self._alpha * self._weighting(update) * update.discount
+        rate = self._alpha * weight_of(update, self._weighting)
         mix_(state, update.arrays, update.indices, rate)
         return True

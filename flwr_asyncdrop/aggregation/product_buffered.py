@@ -23,7 +23,7 @@ from flwr_asyncdrop.aggregation.changes import (
 )
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.aggregation.weighting import Weighting, constant
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
 from flwr_asyncdrop.parameters import whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import Adapter, Pairs, State, check_fits
@@ -95,7 +95,7 @@ class ProductBuffered(Aggregator):
     def merge(self, state: State, update: Update) -> bool:
         """Collect the update; with the last of K the global model takes its step."""
         check_fits(state, update.arrays, update.indices)
-        weight = self._weighting(update) * update.discount
+        weight = weight_of(update, self._weighting)
         adapters = adapters_of(state, self._pairs)
         self._changes.append(_change(update, adapters, weight))
         return len(self._changes) >= self.size and self.flush(state)

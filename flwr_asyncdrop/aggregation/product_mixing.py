@@ -10,7 +10,7 @@ from flwr_asyncdrop.aggregation.adapters import (
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.mixing import RATES
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
-from flwr_asyncdrop.aggregation.weighting import Weighting, constant
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
 from flwr_asyncdrop.submodel import Pairs, State, check_fits, merge_
 
 
@@ -49,7 +49,7 @@ class ProductMixing(Aggregator):
     def merge(self, state: State, update: Update) -> bool:
         """Mix the update in; the global model changes every time."""
         check_fits(state, update.arrays, update.indices)
-        rate = self._alpha * self._weighting(update) * update.discount
+        rate = self._alpha * weight_of(update, self._weighting)
         adapters = adapters_of(state, self._pairs)
         kept = {a: kept_components(update.indices, a) for a in adapters}
         rest = without_factors(update.arrays, adapters)

@@ -36,6 +36,16 @@ def capability(update: Update, a: float = 0.0, b: float = 0.0) -> float:
     return update.capability
 
 
+def weight_of(update: Update, weigh: Weighting) -> float:
+    """Return the weight of an update, times its discount.
+
+    ConfigError if it is negative or not finite: one NaN makes NaN of the global model.
+    """
+    weight = weigh(update)
+    at_least(0).check("weighting(update)", weight)
+    return float(weight) * update.discount
+
+
 WEIGHTINGS = MappingProxyType(
     {each.__name__: each for each in (capability, constant, polynomial, hinge)}
 )

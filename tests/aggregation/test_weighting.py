@@ -1,11 +1,20 @@
 """The weightings by hand, with the parameters of the FedAsync and FedBuff papers."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from flwr_asyncdrop.aggregation import WEIGHTINGS, Mixing, Update, weighting
+from flwr_asyncdrop.aggregation import (
+    WEIGHTINGS,
+    Buffered,
+    Mixing,
+    ProductBuffered,
+    ProductMixing,
+    Update,
+    weighting,
+)
 from flwr_asyncdrop.algorithms import AsyncWeighted, FedBuff
 from flwr_asyncdrop.exceptions import ConfigError
 
@@ -93,6 +102,24 @@ def test_a_stale_update_does_not_lower_the_rate_of_those_after_it():
     assert state["w"].item() == 3.0  # 2 + 1/4 of the way to 6
     mixing.merge(state, update(staleness=0, value=7.0))
     assert state["w"].item() == 5.0  # half-way, not less
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -0.5, None])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda weigh: Mixing(0.5, weigh),
+        lambda weigh: Buffered(1, weighting=weigh),
+        lambda weigh: ProductMixing(0.5, weigh),
+        lambda weigh: ProductBuffered(1, weighting=weigh),
+    ],
+)
+def test_a_weight_that_is_none_leaves_the_model_as_it_is(build, weight):
+    state = {"w": torch.tensor([2.0])}
+    sent = replace(update(staleness=0), base={"w": torch.tensor([2.0])})
+    with pytest.raises(ConfigError, match=r"weighting\(update\)=.* must be at least 0"):
+        build(lambda update: weight).merge(state, sent)
+    assert state["w"].tolist() == [2]
 
 
 @pytest.mark.parametrize(
