@@ -15,7 +15,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS, Aggregator
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import Checkpointer
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.fleet.codecs import CodecChoice, codec_choice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
@@ -37,7 +37,7 @@ from flwr_asyncdrop.strategy.arguments import choose_algorithm
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import build_assignment, first_costs
-from flwr_asyncdrop.submodel import Inputs, Plan, Scope, Trainable, examples_of
+from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, Trainable, examples_of
 from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -197,6 +197,7 @@ class Arguments(SynchronousRounds):
     ) -> Run:
         initial = wire.from_record(arrays)
         state = RunState.start_from(initial, self.seed, self.trainable.frozen(initial))
+        _check_sound(state.arrays)
         simulated, algorithm = self.fleet is not None, self.algorithm
         resends = resends or bool(self.checkpointer or state.frozen.tensors)
         settings = TrainSettings(
@@ -266,3 +267,17 @@ class Arguments(SynchronousRounds):
             **({} if self.codec is None else {"codec": self.codec.label}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
+
+
+def _check_sound(arrays: State) -> None:
+    """Raise ConfigError if a model holds what is refused in every reply."""
+    for name, tensor in arrays.items():
+        try:
+            wire.check_values(name, tensor.numpy())
+        except ReplyError as error:
+            what = str(error).rpartition(": ")[0]
+            raise ConfigError(
+                f"initial_arrays: {what}, and every reply that returns it would be "
+                "refused; keep a constant, such as a mask, out of the state_dict "
+                "(persistent=False), or out of what trains (trainable=...)"
+            ) from error

@@ -6,7 +6,7 @@ learns the widths from the shapes that it receives; which units they are matters
 one that keeps layers of its own, or frozen ones.
 """
 
-from flwr_asyncdrop.wire.arrays import read_sound_array
+from flwr_asyncdrop.wire.arrays import check_values, read_sound_array
 from flwr_asyncdrop.wire.coding import (
     Coding,
     coded_bytes,
@@ -89,6 +89,7 @@ __all__ = [
     "ask_for_frozen",
     "asks_for_frozen",
     "bring",
+    "check_values",
     "coded_bytes",
     "completed",
     "copy_of_record",

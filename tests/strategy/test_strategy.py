@@ -571,6 +571,27 @@ class TestBadInput:
             AsyncFedAvg().start(grid, record(ZEROS), timeout=timeout)
         assert not grid.pushed
 
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("mask", [0.0, float("-inf")]),
+            ("mask", [0.0, torch.finfo(torch.float32).min]),
+            ("w", [float("nan"), 0.0]),
+            ("bn.running_var", [-1.0, 1.0]),
+        ],
+    )
+    def test_a_model_that_no_reply_may_return_ends_it_too(self, name, value):
+        grid = HandlerGrid(plus_one)
+        arrays = record({**ZEROS, name: torch.tensor(value)})
+        with pytest.raises(ConfigError, match=f"'{name}' holds .*persistent=False"):
+            AsyncFedAvg().start(grid, arrays)
+        assert not grid.pushed
+        if name == "mask":  # it stays where it is, and is served
+            result = AsyncFedAvg(fraction_evaluate=0.0, trainable="w").start(
+                grid, arrays, num_rounds=1
+            )
+            assert weights(result.arrays)[name] == value
+
     @pytest.mark.parametrize("algorithm", DROPPING)
     def test_arrays_of_another_model_end_the_run_before_any_task(self, algorithm):
         strategy = STRATEGIES[algorithm](NETS[algorithm](), INPUTS, drop_rate=0.4)
