@@ -92,6 +92,12 @@ class Run:
         aggregator = build_aggregator(slots)
         if aggregator.waits_for >= slots > possible:
             slots, aggregator = possible, build_aggregator(possible)
+        if aggregator.waits_for > slots:
+            raise ConfigError(
+                f"the aggregator waits for {aggregator.waits_for} updates, more than "
+                f"the {slots} devices in flight, which would wait for ever: put more "
+                "devices in flight, or let it wait for fewer"
+            )
         if rules.queue_ahead and (profiles is not None or aggregator.waits_for > 1):
             raise ConfigError(
                 f"queue_ahead={rules.queue_ahead}: only real devices have a queue, and "

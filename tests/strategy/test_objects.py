@@ -320,3 +320,15 @@ class TestBadInput:
     def test_masks_need_a_model(self):
         with pytest.raises(ConfigError, match="pass the model and example inputs"):
             AsyncStrategy(aggregator=Mixing(), masks=RandomMask(0.5))
+
+    @pytest.mark.parametrize("in_flight", [3, 8])  # of three nodes
+    @pytest.mark.parametrize("simulated", [fleet, None])
+    def test_an_aggregator_that_waits_for_more_than_can_come(
+        self, in_flight, simulated
+    ):
+        aggregator = Buffered(9, waits=True)
+        strategy = AsyncStrategy(
+            aggregator=aggregator, in_flight=in_flight, fleet=simulated
+        )
+        with pytest.raises(ConfigError, match="waits for 9 updates, more than the 3"):
+            start(strategy)
