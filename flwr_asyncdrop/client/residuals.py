@@ -1,7 +1,7 @@
 """Error feedback: what coding has cost a device's changes, and adds to later ones."""
 
 import torch
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from torch import Tensor
 
 from flwr_asyncdrop import wire
@@ -9,7 +9,7 @@ from flwr_asyncdrop.client.region import Region
 from flwr_asyncdrop.client.state import device_of
 from flwr_asyncdrop.submodel import State
 
-_KEY = "asyncdrop-residual."
+_KEY, _RUN_KEY = "asyncdrop-residual.", "asyncdrop-residual-run."
 
 
 class Residuals:
@@ -17,14 +17,18 @@ class Residuals:
 
     Each task has other units, so a residual waits until its unit is trained again. It
     lies in Flower's ``context.state``, for every simulated device that a node plays.
+    What is owed to another run, in the same context, is forgotten.
     (Seide et al., 2014; Karimireddy et al., 2019.)
     """
 
     def __init__(self, context: Context, message: Message) -> None:
         self._context = context
-        self._key = _KEY + device_of(message)
+        device, self._run = device_of(message), wire.read_run(message)
+        self._key, self._run_key = _KEY + device, _RUN_KEY + device
         self._kept = wire.read_kept(message)
         record = wire.records_of(context.state, ArrayRecord).get(self._key)
+        if self._run != self._stored_run():
+            record = None
         self._full: State = {} if record is None else wire.from_record(record)
 
     def __bool__(self) -> bool:
@@ -47,6 +51,11 @@ class Residuals:
             left = change - sent[name]
             full[region.index] = left[region.own_index]
         self._context.state[self._key] = wire.to_record(self._full)
+        self._context.state[self._run_key] = ConfigRecord({"run": self._run})
+
+    def _stored_run(self) -> str:
+        configs = wire.records_of(self._context.state, ConfigRecord)
+        return str(configs[self._run_key]["run"]) if self._run_key in configs else ""
 
     def _added(self, name: str, change: Tensor) -> Tensor:
         region = self._region(name, change)

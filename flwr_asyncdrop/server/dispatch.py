@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import uuid4
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -79,6 +80,8 @@ class Dispatcher:
         self._extra = extra
         self._replied: dict[int, tuple[float, int]] = {}
         self._coder = Coder(rules.codec)
+        # Another one each time: several runs may have the same devices and seeds.
+        self._run = uuid4().hex
 
     @one_thread()
     def next_task(
@@ -218,7 +221,7 @@ class Dispatcher:
             {
                 **settings.config_at(order.lr_factor, order.round),
                 **self._about(state, order.part),
-                **order.coding.entries(settings.keys.arrays),
+                **order.coding.entries(settings.keys.arrays, self._run),
             },
             task_config(
                 self.fleet,

@@ -16,6 +16,7 @@ from flwr_asyncdrop.wire.coding import (
     encode_weights,
     is_coded,
     read_coding,
+    read_run,
 )
 from flwr_asyncdrop.wire.devices import (
     DeviceReport,
@@ -117,6 +118,7 @@ __all__ = [
     "read_kept",
     "read_reply",
     "read_report",
+    "read_run",
     "read_sound_array",
     "read_task",
     "records_of",

@@ -30,6 +30,7 @@ from flwr_asyncdrop.wire.records import records_of
 
 _SMALLEST = 256  # numbers; a code of fewer would hardly be smaller
 _RECORD = "asyncdrop-codec-record"
+_RUN = "asyncdrop-codec-run"
 _FIELDS = {
     "down": "asyncdrop-codec-down",
     "up": "asyncdrop-codec-up",
@@ -72,12 +73,15 @@ class Coding:
             return self.up
         return f"{self.down or 'none'}/{self.up or 'none'}"
 
-    def entries(self, record: str) -> dict[str, str | int | bool]:
-        """Return what the config of a task says; `record` is the key of its arrays."""
+    def entries(self, record: str, run: str = "") -> dict[str, str | int | bool]:
+        """Return what the config of a task says; `record` is the key of its arrays.
+
+        With feedback a device must know the `run`: it owes nothing of another one.
+        """
         if not self.name:
             return {}
         entries = {key: getattr(self, name) for name, key in _FIELDS.items()}
-        return {_RECORD: record, **entries}
+        return {_RECORD: record, **entries, **({_RUN: run} if self.feedback else {})}
 
 
 def read_coding(message: Message) -> tuple[str, Coding] | None:
@@ -90,6 +94,14 @@ def read_coding(message: Message) -> tuple[str, Coding] | None:
             values: dict[str, Any] = {n: config[key] for n, key in _FIELDS.items()}
             return str(config[_RECORD]), Coding(**values)
     return None
+
+
+def read_run(message: Message) -> str:
+    """Return, on the client, the run that its feedback belongs to, "" if unknown."""
+    for config in records_of(message.content, ConfigRecord).values():
+        if _RUN in config:
+            return str(config[_RUN])
+    return ""
 
 
 def is_coded(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> bool:

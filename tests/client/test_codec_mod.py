@@ -42,7 +42,7 @@ def part(state, units, masked):
     return (silenced if masked else extract)(state, indices), indices
 
 
-def task(state, units=ALL, coding=Q4, *, masked=False, device=None):
+def task(state, units=ALL, coding=Q4, *, masked=False, device=None, run=""):
     """Return a task as the server sends it, and the weights that were coded."""
     arrays, indices = part(state, units, masked)
     record = wire.encode_weights(arrays, coding)
@@ -50,7 +50,7 @@ def task(state, units=ALL, coding=Q4, *, masked=False, device=None):
         record,
         {
             **wire.kept_entries(indices, SHAPES, KEYS.arrays),
-            **coding.entries(KEYS.arrays),
+            **coding.entries(KEYS.arrays, run),
         },
         wire.TaskConfig(1, 0, device, None if device is None else 9),
         node_id=5,
@@ -220,6 +220,13 @@ def test_what_another_model_has_left_is_forgotten():
     ctx.state["asyncdrop-residual.own"] = wire.to_record({"weight": torch.ones(3, 3)})
     change = done(constant(0.5), ctx=ctx)
     assert torch.allclose(change["weight"], torch.full((ROWS, 32), 0.5), atol=1e-2)
+
+
+def test_what_is_owed_to_another_run_is_forgotten():
+    ctx = context()
+    first, again, other = (done(adding(ramp), ctx=ctx, run=run) for run in "aab")
+    assert torch.equal(first["weight"], other["weight"])
+    assert not torch.equal(first["weight"], again["weight"])
 
 
 def test_an_app_that_fails_owes_what_it_owed():

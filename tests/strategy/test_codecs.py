@@ -46,6 +46,19 @@ def net():
         )  # fmt: skip
 
 
+def test_a_second_run_on_the_same_grid_is_the_same_run():
+    """The devices owe it nothing of what coding has cost the first."""
+    with LocalGrid(lambda: client_app(CodecMod()), num_nodes=2, workers=0) as grid:
+        first, second = (
+            AsyncFedAvg(
+                in_flight=2, codec="topk-q4", fleet=speed_levels, fraction_evaluate=0.0
+            ).start(grid, ArrayRecord(net().state_dict()), num_rounds=3)
+            for _ in range(2)
+        )
+    one, other = (wire.from_record(result.arrays) for result in (first, second))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def client_app(*mods, step=0.01):
     app = ClientApp(mods=list(mods))
 
