@@ -8,6 +8,7 @@ from dataclasses import asdict
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
+import torch
 from flwr.app import DEFAULT_TTL, ArrayRecord
 from torch import nn
 
@@ -43,6 +44,7 @@ from flwr_asyncdrop.wire.codec import Codec
 logger = logging.getLogger("flwr.asyncdrop")
 
 _POSITIVE = Range(lambda v: v > 0, "more than 0")
+_UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
 _MANY = 2**20  # devices in flight, while nobody knows how many nodes there will be
 
 
@@ -270,8 +272,14 @@ class Arguments(SynchronousRounds):
 
 
 def _check_sound(arrays: State) -> None:
-    """Raise ConfigError if a model holds what is refused in every reply."""
+    """Raise ConfigError if a model holds what no reply can be merged with."""
     for name, tensor in arrays.items():
+        if tensor.dtype in _UNMERGED:
+            raise ConfigError(
+                f"initial_arrays: {name!r} is of {tensor.dtype}, in which PyTorch "
+                "compares no numbers; make it one of torch.int64, or keep it out of "
+                "the state_dict (persistent=False) or of what trains (trainable=...)"
+            )
         try:
             wire.check_values(name, tensor.numpy())
         except ReplyError as error:

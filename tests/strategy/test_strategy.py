@@ -586,6 +586,9 @@ class TestBadInput:
         with pytest.raises(ConfigError, match=f"'{name}' holds .*persistent=False"):
             AsyncFedAvg().start(grid, arrays)
         assert not grid.pushed
+        unsigned = record({**ZEROS, name: torch.ones(2, dtype=torch.uint16)})
+        with pytest.raises(ConfigError, match=f"'{name}' is of torch.uint16, in which"):
+            AsyncFedAvg().start(grid, unsigned)
         if name == "mask":  # it stays where it is, and is served
             result = AsyncFedAvg(fraction_evaluate=0.0, trainable="w").start(
                 grid, arrays, num_rounds=1
