@@ -88,6 +88,11 @@ class Run:
         if saved is not None:
             size, possible = len(saved["fleet"]["node_ids"]), saved["updates_per_round"]
         profiles = None if build_fleet is None else build_fleet(size)
+        if profiles is not None and len(profiles) == 0:
+            raise ConfigError(
+                f"fleet({size}) returned no DeviceProfile: return one for each of the "
+                f"{size} devices"
+            )
         slots = in_flight if profiles is None else possible
         aggregator = build_aggregator(slots)
         if aggregator.waits_for >= slots > possible:

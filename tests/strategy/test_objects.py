@@ -317,6 +317,11 @@ class TestBadInput:
         with pytest.raises(ConfigError, match="did you mean 'in_flight'"):
             AsyncFedProx(in_fligth=3)
 
+    def test_a_fleet_of_nobody(self):
+        strategy = AsyncStrategy(aggregator=Mixing(), fleet=lambda count: [])
+        with pytest.raises(ConfigError, match=r"fleet\(3\) returned no DeviceProfile"):
+            start(strategy)
+
     def test_masks_need_a_model(self):
         with pytest.raises(ConfigError, match="pass the model and example inputs"):
             AsyncStrategy(aggregator=Mixing(), masks=RandomMask(0.5))
