@@ -1,8 +1,10 @@
 """The server of the ready app: one run, from its run-config to its files."""
 
+import json
 import logging
 import math
 import platform
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -45,6 +47,7 @@ from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 logger = logging.getLogger("flwr.asyncdrop")
 
 _DEFAULTS = RunConfig().settings
+_SPECIAL = re.compile(r'[\\"$`]')  # to a shell, between double quotes
 _SELECTIONS = {"stratified": Stratified, "uniform": Uniform}
 
 
@@ -230,8 +233,15 @@ def _flwr_run(config: RunConfig, out: Path) -> str:
         for key, value in settings.items()
         if value != _DEFAULTS.get(key, LEFT_OUT)
     )
-    return f'flwr run . --run-config "{" ".join(given)}"'
+    text = _SPECIAL.sub(r"\\\g<0>", " ".join(given))
+    return f'flwr run . --run-config "{text}"'
 
 
 def _toml(value: object) -> str:
-    return f"'{value}'" if isinstance(value, str) else str(value).lower()
+    """Return a value as Flower reads it: no quotes within its quotes."""
+    if not isinstance(value, str):
+        return str(value).lower()
+    if "'" not in value:
+        return f"'{value}'"
+    parts = (json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"'))
+    return '"' + r"\u0022".join(parts) + '"'

@@ -1,7 +1,9 @@
 import shlex
+import subprocess
 import tomllib
 
 import pytest
+from flwr.common.config import parse_config_args
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import checkpointer_of
@@ -33,6 +35,16 @@ def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
     lines = "\n".join(shlex.split(run_config, posix=False))
     again = RunConfig.parse(tomllib.loads(lines))
     assert again.settings == config.settings | {"out-dir": "", "resume": str(tmp_path)}
+
+
+@pytest.mark.parametrize("name", ["it's", "$HOME `x`", 'a "b"', "c\\d", """'"$\\"""])
+def test_a_shell_and_flower_read_any_folder(name, tmp_path):
+    command = checkpointer_of(RunConfig(), tmp_path / name, "").command
+    shown = command.replace("flwr run . --run-config", "printf %s")
+    told = subprocess.run(
+        ["/bin/sh", "-c", shown], check=True, capture_output=True, text=True
+    )
+    assert parse_config_args([told.stdout]) == {"resume": str(tmp_path / name)}
 
 
 def test_going_on_needs_a_checkpoint(tmp_path):
