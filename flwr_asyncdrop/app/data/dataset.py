@@ -127,8 +127,8 @@ class Dataset:
         return prepared, _take(targets, indices).to(device)
 
     def example_inputs(self) -> Tensor:
-        """Return the inputs of one sample, to plan a model's submodels with."""
-        return self.batch("train", slice(0, 1))[0]
+        """Return a copy of one sample's inputs, to plan a model's submodels with."""
+        return self.batch("train", slice(0, 1))[0].clone()
 
 
 @dataclass(frozen=True)

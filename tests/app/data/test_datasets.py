@@ -170,6 +170,13 @@ class TestBatch:
         for batch in data.batch("train", indices):
             assert torch.equal(batch, values[indices])
 
+    def test_a_model_that_changes_its_input_changes_no_sample(self):
+        x, y = torch.ones(4, 3), torch.zeros(4)
+        data = Dataset(x, y, x, y, Regression())
+        for inputs in (data.example_inputs(), data.batch("train", np.array([0, 1]))[0]):
+            inputs.sub_(0.5)
+        assert data.train_x.eq(1).all()
+
     def test_the_images_stay_as_they_are(self, cifar10_root):
         data = load_dataset("cifar10", cifar10_root)
         before = data.train_x.clone()
