@@ -82,6 +82,7 @@ class Dispatcher:
         self._coder = Coder(rules.codec)
         # Another one each time: several runs may have the same devices and seeds.
         self._run = uuid4().hex
+        self._said_unscheduled = False
 
     @one_thread()
     def next_task(
@@ -219,7 +220,7 @@ class Dispatcher:
         return wire.make_task(
             arrays,
             {
-                **settings.config_at(order.lr_factor, order.round),
+                **self._train_config(order),
                 **self._about(state, order.part),
                 **order.coding.entries(settings.keys.arrays, self._run),
             },
@@ -235,6 +236,18 @@ class Dispatcher:
             extra=dict(zip(order.part.extra_names, extra, strict=True))
             | self.delivery.records(state.frozen, order),
         )
+
+    def _train_config(self, order: Order) -> Mapping[str, object]:
+        """Return the user's config of a task; warn if no rate in it is scheduled."""
+        settings = self.rules.settings
+        config = settings.config_at(order.lr_factor, order.round)
+        if settings.leaves(config) and not self._said_unscheduled:
+            self._said_unscheduled = True
+            logger.warning(
+                "the schedule changes nothing: train_config has no number under 'lr', "
+                "the learning rate that it is to change"
+            )
+        return config
 
     def _about(self, state: RunState, part: Part) -> Mapping[str, object]:
         """Return which units a part keeps, and how its frozen tensors are known."""

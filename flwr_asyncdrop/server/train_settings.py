@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.parameters import at_least
-from flwr_asyncdrop.server.schedule import Schedule
+from flwr_asyncdrop.server.schedule import Schedule, StepDecay
 
 # The learning rate sets how fast the adjustment biases the model: it fades with it.
 SCHEDULED = ("lr", "logit-adjustment")
@@ -44,6 +44,11 @@ class TrainSettings:
             if isinstance(value, float | int):
                 config[key] = value * factor
         return config
+
+    def leaves(self, config: Mapping[str, object]) -> bool:
+        """Return whether a schedule was given that finds no learning rate in it."""
+        rate = config.get(SCHEDULED[0])
+        return self.schedule != StepDecay() and not isinstance(rate, float | int)
 
 
 def task_config(

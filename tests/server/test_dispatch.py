@@ -268,6 +268,28 @@ def test_a_device_that_has_just_failed_comes_last():
     assert sender.next_task(state, 1)[0].device == 0
 
 
+@pytest.mark.parametrize(
+    ("config", "schedule", "warnings"),
+    [
+        ({"learning-rate": 0.5}, StepDecay((3,), 0.1), 1),
+        ({"lr": "0.5"}, StepDecay((3,), 0.1), 1),
+        ({"lr": 0.5}, StepDecay((3,), 0.1), 0),
+        ({}, StepDecay(), 0),
+    ],
+)
+def test_a_schedule_without_a_learning_rate_is_a_warning(
+    config, schedule, warnings, caplog
+):
+    fleet = Fleet(2, VIRTUAL)
+    fleet.refresh((30, 10))
+    settings = TrainSettings(config, schedule, KEYS, ttl=60)
+    rules = DispatchRules(Stratified(), Half(), settings, FaultPolicy())
+    sends, state = Dispatcher(fleet, rules), run_state()
+    for _ in range(2):
+        sends.next_task(state, 1)
+    assert caplog.text.count("the schedule changes nothing") == warnings
+
+
 def test_the_assignment_hears_the_rank():
     half = Half()
     dispatcher(VIRTUAL, assignment=half).next_task(run_state(), 1)
