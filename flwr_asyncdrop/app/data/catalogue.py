@@ -13,7 +13,8 @@ class Entry:
 
     Images, of shape (C, H, W), have a mean and a deviation a channel, as fractions of
     255; texts, of shape (T,), have a number of token ids. With `next_word`, a text's
-    words are its targets, and its label is its group.
+    words are its targets, and its label is its group. `samples` are how many there are
+    for training and testing where the files do not tell that some are missing.
     """
 
     input_shape: tuple[int, ...]
@@ -23,6 +24,7 @@ class Entry:
     std: tuple[float, ...] = ()
     vocabulary: int | None = None
     next_word: bool = False
+    samples: tuple[int, int] | None = None
 
 
 def _cifar(name: str, folder: str, files: tuple[str, ...]) -> tuple[Source, Source]:
@@ -70,9 +72,21 @@ CATALOGUE: dict[str, Entry] = {
         mean=(0.5071, 0.4865, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
     ),
-    "imdb": Entry((imdb.LENGTH,), 2, _IMDB, vocabulary=imdb.VOCABULARY),
-    "imdb-words": Entry(
-        (imdb.LENGTH,), 2, _IMDB, vocabulary=imdb.VOCABULARY, next_word=True
+    "imdb": Entry(
+        (imdb.LENGTH,), 2, _IMDB, vocabulary=imdb.VOCABULARY, samples=imdb.SAMPLES
     ),
-    "diamonds": Entry((diamonds.FEATURES,), len(diamonds.CUTS), (_DIAMONDS,)),
+    "imdb-words": Entry(
+        (imdb.LENGTH,),
+        2,
+        _IMDB,
+        vocabulary=imdb.VOCABULARY,
+        next_word=True,
+        samples=imdb.SAMPLES,
+    ),
+    "diamonds": Entry(
+        (diamonds.FEATURES,),
+        len(diamonds.CUTS),
+        (_DIAMONDS,),
+        samples=diamonds.SAMPLES,
+    ),
 }

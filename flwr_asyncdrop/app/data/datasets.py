@@ -1,5 +1,6 @@
 """The data sets by name, each loaded once a process."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +21,8 @@ from flwr_asyncdrop.app.data.sizes import Sizes, check_no_text, fewer_words, res
 from flwr_asyncdrop.app.learning import Classification, NextToken
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.references import call_reference, is_reference
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 DATASET_NAMES = tuple(CATALOGUE)
 TEXT_DATASETS = tuple(
@@ -128,6 +131,7 @@ def _load(
             lambda: _tensors(source.read(folder)),
         )
     _check(tensors, entry, f"{name} in {folder}")
+    _tell_if_part(tensors, entry, f"{name} in {folder}")
     if entry.vocabulary is not None:
         return resized(_texts(tensors, entry, sizes), name, sizes)
     check_no_text(name, sizes)
@@ -206,4 +210,16 @@ def _check(tensors: Tensors, entry: Entry, what: str) -> None:
             continue
         raise DataError(
             f"{what} is damaged (its {split} {problem}); delete it and fetch it again"
+        )
+
+
+def _tell_if_part(tensors: Tensors, entry: Entry, what: str) -> None:
+    """Warn of a data set without some of its samples, which its files do not tell."""
+    found = len(tensors["train_y"]), len(tensors["test_y"])
+    if entry.samples is not None and entry.samples != found:
+        logger.warning(
+            "%s has %s samples for training and %s for testing, and all of it has %s "
+            "and %s: unless you want a part, fetch it again",
+            what,
+            *(f"{count:,}" for count in (*found, *entry.samples)),
         )

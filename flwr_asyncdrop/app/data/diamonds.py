@@ -21,6 +21,9 @@ CLARITIES = ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF")
 CUTS = ("Fair", "Good", "Very Good", "Premium", "Ideal")
 """The classes, in this order."""
 
+SAMPLES = 43_153, 10_787
+"""Stones for training, and for testing."""
+
 FEATURES = len(NUMBERS) + len(COLOURS) + len(CLARITIES)
 
 

@@ -23,6 +23,9 @@ VOCABULARY = 10_000
 LENGTH = 200
 """Words kept of a review; 59 % of the reviews have no more."""
 
+SAMPLES = 25_000, 25_000
+"""Reviews for training, and for testing."""
+
 PADDING = 0  # before the first word of a short text
 UNKNOWN = 1  # every word that is not in the vocabulary
 _WORD = re.compile(r"\w+(?:'\w+)?")

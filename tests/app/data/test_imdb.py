@@ -172,3 +172,14 @@ def test_encode_ends_as_the_text_does(texts, length):
         assert row[: length - kept].tolist() == [PADDING] * (length - kept)
         tail = text[len(text) - kept :]
         assert row[length - kept :].tolist() == [tokens.get(w, UNKNOWN) for w in tail]
+
+
+@pytest.mark.parametrize("name", ["imdb", "imdb-words"])
+def test_a_part_of_it_is_said_to_be_one(name, tmp_path, caplog):
+    """An archive that was unpacked until the disk was full has all of its folders."""
+    folder = write_folders(tmp_path)
+    load_dataset(name, folder)
+    assert caplog.messages == [
+        f"{name} in {folder} has 3 samples for training and 2 for testing, and all "
+        "of it has 25,000 and 25,000: unless you want a part, fetch it again"
+    ]
