@@ -122,7 +122,7 @@ def write(
     draft = folder / _draft_name()
     draft.mkdir()
     try:
-        save_file(apart(tensors), draft / _TENSORS)
+        _save(tensors, draft / _TENSORS)
         content = {
             "format": _FORMAT,
             "format_version": FORMAT_VERSION,
@@ -141,6 +141,13 @@ def write(
         raise
     sync(folder)
     return path
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        save_file(apart(tensors), path)
+    except KeyError as error:  # a type such as complex128
+        raise SafetensorError(f"safetensors has no {error}") from error
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

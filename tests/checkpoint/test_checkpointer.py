@@ -152,6 +152,19 @@ def test_a_disk_that_is_full_costs_a_warning(tmp_path, caplog):
     assert message.startswith("no checkpoint at update 0, and the run continues: ")
 
 
+def test_a_type_that_safetensors_lacks_costs_a_warning_a_checkpoint(tmp_path, caplog):
+    played = Played(tmp_path, every=1)
+    played.part.tensor = torch.zeros(2, dtype=torch.complex128)
+    played.go_to(6)
+    played.saver.on_end(played.state)
+    assert caplog.messages == [
+        f"no checkpoint at update {number}, and the run continues: safetensors has no "
+        "torch.complex128"
+        for number in (0, 5)
+    ]
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
 def test_what_cannot_be_saved_is_an_error_before_the_first_update(tmp_path):
     played = Played(tmp_path)
     played.part.state_dict = lambda: {"odd": {1, 2}}
