@@ -76,12 +76,12 @@ class Coding:
     def entries(self, record: str, run: str = "") -> dict[str, str | int | bool]:
         """Return what the config of a task says; `record` is the key of its arrays.
 
-        With feedback a device must know the `run`: it owes nothing of another one.
+        A device must know the `run`: it sends nothing that it owes another one.
         """
         if not self.name:
             return {}
         entries = {key: getattr(self, name) for name, key in _FIELDS.items()}
-        return {_RECORD: record, **entries, **({_RUN: run} if self.feedback else {})}
+        return {_RECORD: record, _RUN: run, **entries}
 
 
 def read_coding(message: Message) -> tuple[str, Coding] | None:

@@ -42,7 +42,7 @@ def part(state, units, masked):
     return (silenced if masked else extract)(state, indices), indices
 
 
-def task(state, units=ALL, coding=Q4, *, masked=False, device=None, run=""):
+def task(state, units=ALL, coding=Q4, *, masked=False, device=None, run="one"):
     """Return a task as the server sends it, and the weights that were coded."""
     arrays, indices = part(state, units, masked)
     record = wire.encode_weights(arrays, coding)
