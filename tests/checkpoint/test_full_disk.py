@@ -65,7 +65,7 @@ def test_it_trains_waits_and_ends_when_there_is_room(largest, name, whole, start
 
 
 @pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)]
+    ("signum", "code"), [(signal.SIGKILL, -9), nightly(signal.SIGINT, 130)]
 )
 def test_one_that_is_ended_while_it_waits_resumes(signum, code, whole, start):
     """From its checkpoints, which fitted when there was still room."""

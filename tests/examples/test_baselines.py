@@ -20,7 +20,7 @@ NAMES = {
     "quantised:Qafel": 0.3,
 }
 # Those that own most: a memory, a client of its own, a codec
-GATE = {"memories:Ringleader", "fjord:Fjord", "quantised:Qafel"}
+GATE = {"quantised:Qafel"}
 SHORT = {
     "num-rounds": 8,
     "in-flight": 4,

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.nightly import nightly
+
 SCRIPT = """
 import os, sys
 sys.path.append(os.getcwd())
@@ -25,7 +27,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("module", ["random", "torch", "logging", "types"])
+@pytest.mark.parametrize(
+    "module", ["random", nightly("torch"), nightly("logging"), "types"]
+)
 def test_a_file_of_the_name_of_a_module_is_not_imported(module, tmp_path):
     there, script = tmp_path / "there", tmp_path / "script" / "show.py"
     there.mkdir()

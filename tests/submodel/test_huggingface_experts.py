@@ -121,7 +121,7 @@ MODELS = {
     ),
 }
 # Shares in three ways, experts in two, and one that all tokens share
-GATE = {"mixtral", "gpt_oss", "deepseek_v3"}
+GATE = {"mixtral"}
 
 
 def build(name, sizes):

@@ -14,6 +14,7 @@ from flwr_asyncdrop.submodel.pointwise import (
     StridedPointwiseConv2d,
     use_safe_convolutions,
 )
+from tests.nightly import nightly
 
 # Run with AVX2 as the newest instructions, where oneDNN's own gradients are wrong (two
 # threads) or end the process (one).
@@ -44,7 +45,7 @@ for width in range(1, 9):
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, nightly(2)])
 def test_gradients_are_right_on_a_processor_with_avx2_alone(threads):
     done = subprocess.run(
         [sys.executable, "-c", GRADIENTS, str(threads)],

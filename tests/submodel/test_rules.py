@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace
+from tests.nightly import by_night
 from tests.submodel.networks import images, seeded, tokens, vectors
 from tests.submodel.silencing import random_keep, run, silenced
 
@@ -36,6 +37,7 @@ def sizes(plan):
     return {group.name: group.size for group in plan.groups}
 
 
+@by_night
 def test_a_recurrent_layer_is_traced_in_linear_time(monkeypatch):
     """Its stack of steps asks of each step once, and not once for each other one."""
     asked = []
@@ -44,11 +46,11 @@ def test_a_recurrent_layer_is_traced_in_linear_time(monkeypatch):
         LabelSpace, "varying", lambda *args: asked.append(None) or varying(*args)
     )
     counts = []
-    for steps in (8, 24):
+    for steps in (8, 32):
         asked.clear()
         plan_submodels(seeded(Reader), torch.randn(1, steps, 4, dtype=torch.float64))
         counts.append(len(asked))
-    assert counts[1] < 3.5 * counts[0]
+    assert counts[1] < 4.5 * counts[0]
 
 
 def test_gated_linear_unit_ties_its_halves():
