@@ -26,9 +26,8 @@ BY_NIGHT = $(shell grep -rlE --include='test_*.py' \
 E2E = $(shell grep -rl --include='test_*.py' 'mark\.e2e' tests)
 IGNORE = $(addprefix --ignore=,$(1))
 MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
-# On a terminal pip shows what it downloads and installs, with bars. Python compiles what
-# it imports: pip would take two minutes for files of which most are never read.
-PIP_INSTALL := -m pip install --no-compile $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check
+# On a terminal pip shows what it downloads and installs, with bars.
+PIP_INSTALL := -m pip install $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check
 
 .PHONY: run test lint types docs package unit unit-models unit-runs e2e grpc-unit grpc-e2e \
     nightly nightly-grpc nightly-chaos bench edge-bench chaos soak edge-test setup clean
