@@ -241,7 +241,7 @@ class Dispatcher:
         """Return the user's config of a task; warn if no rate in it is scheduled."""
         settings = self.rules.settings
         config = settings.config_at(order.lr_factor, order.round)
-        if settings.leaves(config) and not self._said_unscheduled:
+        if settings.finds_no_rate(config) and not self._said_unscheduled:
             self._said_unscheduled = True
             logger.warning(
                 "the schedule changes nothing: train_config has no number under 'lr', "

@@ -45,8 +45,8 @@ class TrainSettings:
                 config[key] = value * factor
         return config
 
-    def leaves(self, config: Mapping[str, object]) -> bool:
-        """Return whether a schedule was given that finds no learning rate in it."""
+    def finds_no_rate(self, config: Mapping[str, object]) -> bool:
+        """Return whether a schedule was given that has no learning rate to scale."""
         rate = config.get(SCHEDULED[0])
         return self.schedule != StepDecay() and not isinstance(rate, float | int)
 
