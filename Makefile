@@ -1,6 +1,9 @@
 # make run   trains the main job end to end; make test   checks everything.
 # Both make what they need: a virtual environment with pinned dependencies.
 
+# With it, each of the gate's processes would compile anew all the tests that it reads.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV := .venv
 VENV_GRPC := .venv-flwr-1.34
