@@ -139,6 +139,10 @@ GROUNDS = {
     "mlp-full": Ground(
         "mlp-fashion-mnist", 4000, "", ("--evaluate-every", "3"), "mlp-small"
     ),
+    # 32 x 32, twice the channels
+    "cnn-full": Ground(
+        "cnn-small", 2500, "", ("--image-size", "32", "--width", "1"), "cnn-small"
+    ),
     # 200 words instead of 32, batches of 64 instead of 16. A quarter of the preset's
     # steps: else 800 s are four rounds of the slowest, and hold as many tests
     "lstm-full": Ground(
