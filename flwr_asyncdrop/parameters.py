@@ -8,6 +8,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+from torch import Tensor
+
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import problem_of_path
 
@@ -20,6 +23,9 @@ _DETAILS = "flwr-asyncdrop"
 _LONGEST_NAME = 100
 
 
+_SEVERAL = (np.ndarray, Tensor)  # numbers, once `plain` has made one of one
+
+
 @dataclass(frozen=True)
 class Range:
     """The values that a parameter takes; `text` follows "must be" in messages."""
@@ -28,11 +34,17 @@ class Range:
     text: str
     choices: tuple[str, ...] = ()
     """The values, if they are names."""
+    whole: bool = False
+    """Whether they are whole numbers."""
 
-    def check(self, name: str, value: object) -> None:
-        """Raise ConfigError, with the name, if a value is not one of them."""
+    def check(self, name: str, value: object) -> Any:
+        """Return a value as Python has it: `plain`, and an int if it is `whole`.
+
+        ConfigError, with the name, if it is not one of the values.
+        """
+        value = plain(value)
         try:
-            valid = self.holds(value)
+            valid = not isinstance(value, _SEVERAL) and self.holds(value)
         except TypeError:
             valid = False
         if not valid:
@@ -40,6 +52,7 @@ class Range:
             raise ConfigError(
                 f"{name}={value!r} must be {self.text}{hint and f': {hint}'}"
             )
+        return int(value) if self.whole else value  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,13 @@ A_PATH = Range(
 """The paths that can be looked for, and ""."""
 
 
+def plain(value: object) -> Any:
+    """Return a scalar of NumPy or PyTorch as Python's own number, and others as is."""
+    if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
+        return value.item()
+    return value
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that names the closest of the known names, or ""."""
     close = difflib.get_close_matches(name[:_LONGEST_NAME], known, n=1)
@@ -85,6 +105,7 @@ def whole_from(bound: int) -> Range:
     return Range(
         lambda v: bound <= v < math.inf and v % 1 == 0,
         f"at least {bound}, and a whole number",
+        whole=True,
     )
 
 
@@ -154,9 +175,12 @@ def details(kind: type) -> Mapping[str, tuple[Field[Any], Details]]:
 
 
 def check_parameters(instance: object) -> None:
-    """Raise ConfigError if a field of a dataclass is out of its range."""
+    """Make the numbers in a dataclass Python's own; ConfigError if one is out of range.
+
+    A frozen one, too: it is for ``__post_init__``.
+    """
     kind: Any = type(instance)
     for name, (entry, known) in details(kind).items():
         value = getattr(instance, name)
         if value is not None or entry.default is not None:
-            known.range.check(name, value)
+            object.__setattr__(instance, name, known.range.check(name, value))

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from flwr_asyncdrop.exceptions import ConfigError
 
+AnyPath = str | os.PathLike[str]
+"""A path as users write it."""
+
 _MOST_BYTES = 4095
 # Control characters, half characters (of names that are not UTF-8), line and
 # paragraph separators: they break the line that shows a path.
@@ -24,6 +27,21 @@ def problem_of_path(text: str) -> str:
     except RuntimeError:
         return "names a home folder that does not exist: write the path in full"
     return ""
+
+
+def as_path(name: str, value: object) -> Path:
+    """Return a path that is given as text or as an object; ``~`` is the home folder.
+
+    ConfigError, which has the argument's `name`, if it is none.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name}={value!r} must be a path: a string, or a Path")
+    text = os.fsdecode(value)
+    if not text:
+        raise ConfigError(f"{name}={value!r} must be a path: {os.curdir!r} is this one")
+    if problem := problem_of_path(text):
+        raise ConfigError(f"{name}={text!r} {problem}")
+    return Path(text).expanduser()
 
 
 def make_output_folder(path: Path, key: str = "out-dir") -> Path:

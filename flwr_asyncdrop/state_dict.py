@@ -20,6 +20,7 @@ from typing import (
     runtime_checkable,
 )
 
+import numpy as np
 from torch import Tensor
 
 StateDict = dict[str, Any]
@@ -56,6 +57,7 @@ def to_plain(value: Any) -> Any:
     Dicts whose keys are no strings become lists of pairs, and sets sorted lists. What
     cannot be saved raises a TypeError.
     """
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, _PLAIN):
         return value
     if is_dataclass(value) and not isinstance(value, type):

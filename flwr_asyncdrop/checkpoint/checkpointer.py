@@ -24,6 +24,7 @@ from flwr_asyncdrop.checkpoint.files import (
 )
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import Stateful
@@ -49,9 +50,9 @@ class Checkpointer(Callback):
 
     Parameters
     ----------
-    folder : Path
+    folder : str or Path
         The folder of the run; checkpoints go to its ``checkpoints``.
-    resume : Path, optional
+    resume : str or Path, optional
         What the run resumes from: its folder, for the newest checkpoint there, or one
         checkpoint. None to begin.
     every : int
@@ -74,9 +75,9 @@ class Checkpointer(Callback):
 
     def __init__(
         self,
-        folder: Path,
+        folder: AnyPath,
         *,
-        resume: Path | None = None,
+        resume: AnyPath | None = None,
         every: int = 10,
         keep: int = 2,
         settings: Mapping[str, Json] | None = None,
@@ -87,8 +88,8 @@ class Checkpointer(Callback):
     ) -> None:
         whole_from(1).check("every", every)
         whole_from(1).check("keep", keep)
-        self.folder = folder
-        self.resume = resume
+        self.folder = as_path("folder", folder)
+        self.resume = None if resume is None else as_path("resume", resume)
         self.every = every
         self.keep = keep
         self.settings = dict(settings or {})
@@ -97,7 +98,7 @@ class Checkpointer(Callback):
         self.command = command
         self.overwrite = overwrite
         self._all_settings = self.settings
-        self._lock = FolderLock(folder)
+        self._lock = FolderLock(self.folder)
         self._run = ""
         # Those of this run, the oldest first.
         self._own: list[Path] = []

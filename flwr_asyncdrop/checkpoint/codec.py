@@ -7,6 +7,7 @@ A tensor becomes ``{"$": name}``, with its name in the table. A dict that has a 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 Json = Any
@@ -24,6 +25,8 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
     names: dict[int, str] = {}
 
     def packed(value: Any, path: str) -> Json:
+        if isinstance(value, np.generic):
+            value = value.item()
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, Tensor):
@@ -43,7 +46,10 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
             return {_MARK: items} if _MARK in items else items
         if isinstance(value, Sequence) and not isinstance(value, bytes):
             return [packed(item, f"{path}/{at}") for at, item in enumerate(value)]
-        raise TypeError(f"{path}: {value!r} cannot be saved in a checkpoint")
+        raise TypeError(
+            f"{path}: {value!r} cannot be saved in a checkpoint; tensors, numbers, "
+            "strings, None, lists and dicts can"
+        )
 
     return packed(state, ""), tensors
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.seeding import numpy_generator
@@ -69,6 +71,9 @@ class DeviceProfile:
     joules_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
         seconds = self.seconds_per_task
         for name, valid, range_ in (
             ("seconds_per_task", 0 < seconds < math.inf, "positive and finite"),

@@ -34,6 +34,7 @@ from flwr_asyncdrop.fleet.profiles import (
     DeviceProfile,
 )
 from flwr_asyncdrop.parameters import read_number
+from flwr_asyncdrop.paths import AnyPath, as_path
 
 _AS_THEY_ARE = ("latency", "jitter", "dropout")
 _SPEEDS = ("seconds_per_step", "down_mbps", "up_mbps")
@@ -44,12 +45,13 @@ _SHOWN = 40  # characters of a cell that is wrong
 _COLUMNS = (*_SPEEDS, *_AS_THEY_ARE, "period", "available", *_ENERGY)
 
 
-def read_trace(path: Path, local_steps: int) -> list[DeviceProfile]:
+def read_trace(path: AnyPath, local_steps: int) -> list[DeviceProfile]:
     """Read the devices of a trace file, in its order; at least one.
 
     `local_steps` are the training steps of a task. DataError, with the line's number,
     if the file cannot be read or a line is wrong.
     """
+    path = as_path("path", path)
     lines = re.split(r"\r\n|\r|\n", _text(path))
     devices: list[DeviceProfile] = []
     header: list[str] = []

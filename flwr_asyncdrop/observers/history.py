@@ -57,6 +57,7 @@ from flwr_asyncdrop.observers.history_lines import (
 )
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
+from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -82,7 +83,7 @@ class HistoryWriter(Callback):
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         The file; its folder is made. Nobody else may be writing it.
     run : mapping of str to JSON values
         What the first line says about the run.
@@ -110,7 +111,7 @@ class HistoryWriter(Callback):
 
     def __init__(
         self,
-        path: Path,
+        path: AnyPath,
         run: Mapping[str, object] | None = None,
         machine: Mapping[str, object] | None = None,
         timer: Callable[[], float] = time.monotonic,
@@ -120,15 +121,15 @@ class HistoryWriter(Callback):
     ) -> None:
         if every < 1:
             raise ConfigError(f"every={every!r} must be at least 1")
-        self.path = path
-        self.files = (path,)
+        self.path = as_path("path", path)
+        self.files = (self.path,)
         self.ended_early = False
         self._run = run or {}
         self._machine = machine or {}
         self._timer = timer
         self._start = timer()
         self._overwrite = overwrite
-        self._file = HistoryFile(path)
+        self._file = HistoryFile(self.path)
         self._warned = False
         # Not written yet: from the first evaluation on that has not ended. Its line,
         # and only such a line, has no "wall".
@@ -315,8 +316,9 @@ class HistoryWriter(Callback):
             self._warned = False
 
 
-def read_history(path: Path) -> Iterator[Record]:
+def read_history(path: AnyPath) -> Iterator[Record]:
     """Yield the lines of a history file; DataError for a file of anything else."""
+    path = as_path("path", path)
     if path.exists() and not path.is_file():  # a pipe, or a device without an end
         raise DataError(f"cannot read the history {path}: it is not a file")
     for number, line in enumerate(_whole_lines(path), start=1):

@@ -4,12 +4,14 @@ What draws is imported when it is needed: it takes the extra ``report``.
 """
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import read_series
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
     from flwr_asyncdrop.report.terminal import TerminalTable
 
 
-def draw_run(history: Path, png: Path) -> Path:
+def draw_run(history: AnyPath, png: AnyPath) -> Path:
     """Draw a run, ended or not, for a slide: metric, updates by speed, and bytes.
 
     Parameters
     ----------
-    history : Path
+    history : str or Path
         The ``history.jsonl`` of a run.
-    png : Path
+    png : str or Path
         Where the picture goes. The same history gives the same bytes.
 
     Returns
@@ -44,11 +46,13 @@ def draw_run(history: Path, png: Path) -> Path:
     require("matplotlib", "report")
     from flwr_asyncdrop.report.pictures import draw_log
 
-    return draw_log(RunLog.from_records(read_history(history)), png)
+    return draw_log(RunLog.from_records(read_history(history)), as_path("png", png))
 
 
 def comparison_table(
-    folders: Sequence[Path], target: str | float = "auto", reference: str | None = None
+    folders: Sequence[AnyPath],
+    target: str | float = "auto",
+    reference: str | None = None,
 ) -> "TerminalTable":
     """Compare the runs of some folders in tables for the terminal, which Rich prints.
 
@@ -57,12 +61,13 @@ def comparison_table(
     require("rich", "report")
     from flwr_asyncdrop.report.terminal import TerminalTable
 
-    return TerminalTable(compare(read_series(folders), target, reference))
+    series = read_series(_as_paths(folders))
+    return TerminalTable(compare(series, target, reference))
 
 
 def write_report(
-    folders: Sequence[Path],
-    out: Path,
+    folders: Sequence[AnyPath],
+    out: AnyPath,
     *,
     target: str | float = "auto",
     reference: str | None = None,
@@ -72,9 +77,9 @@ def write_report(
 
     Parameters
     ----------
-    folders : sequence of Path
+    folders : sequence of str or Path
         Folders with ``LABEL/seed-N/history.jsonl``, of one data set and metric.
-    out : Path
+    out : str or Path
         Where the files go: ``report.html``, which holds everything, ``table.md``,
         ``table.csv``, ``table.json``, and the pictures one by one.
     target : str or float
@@ -113,6 +118,7 @@ def write_report(
     from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
     from flwr_asyncdrop.report.tables import csv_text, json_values, markdown
 
+    folders, out = _as_paths(folders), as_path("out", out)
     series = read_series(folders)
     comparison = compare(series, target, reference)
     make_folder(out)
@@ -135,3 +141,9 @@ def write_report(
         names = [folder.resolve().name for folder in folders]
         html = render_page(series, comparison, pictures, runs, names)
         return write_whole(out / "report.html", html.encode())
+
+
+def _as_paths(folders: Sequence[AnyPath]) -> list[Path]:
+    """Return the folders as paths; a path by itself is one folder."""
+    several = [folders] if isinstance(folders, str | os.PathLike) else folders
+    return [as_path("folders", folder) for folder in several]

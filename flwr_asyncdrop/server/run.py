@@ -1,7 +1,7 @@
 """What a run is made of."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flwr.app import Message
@@ -33,7 +33,7 @@ _LOST = frozenset(
     {"dropout", "interrupted", "late", "no-reply", "no-worker", "not-sent"}
 )
 
-FleetBuilder = Callable[[int], Sequence[DeviceProfile]]
+FleetBuilder = Callable[[int], Iterable[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""
 
 
@@ -87,8 +87,8 @@ class Run:
         size, possible = len(node_ids), min(in_flight, len(node_ids))
         if saved is not None:
             size, possible = len(saved["fleet"]["node_ids"]), saved["updates_per_round"]
-        profiles = None if build_fleet is None else build_fleet(size)
-        if profiles is not None and len(profiles) == 0:
+        profiles = None if build_fleet is None else tuple(build_fleet(size))
+        if profiles is not None and not profiles:
             raise ConfigError(
                 f"fleet({size}) returned no DeviceProfile: return one for each of the "
                 f"{size} devices"

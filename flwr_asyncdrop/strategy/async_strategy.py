@@ -199,9 +199,8 @@ class AsyncStrategy(Arguments):
         FolderError
             If another run holds the checkpointer's folder.
         """
-        whole_from(1).check("num_rounds", num_rounds)
-        _TIMEOUTS.check("timeout", timeout)
-        self.sampling.check()
+        num_rounds = whole_from(1).check("num_rounds", num_rounds)
+        timeout = _TIMEOUTS.check("timeout", timeout)
         check_no_legacy(self)
         with self.checkpointer or nullcontext():
             return self._start(

@@ -108,13 +108,13 @@ class Arguments(SynchronousRounds):
         self.weighted_by_key = weighted_by_key
         self.arrayrecord_key = arrayrecord_key
         self.configrecord_key = configrecord_key
-        self.sampling.check()
-        whole_from(0).check("seed", seed)
-        _POSITIVE.check("max_seconds", max_seconds)
-        whole_from(0).check("queue_ahead", queue_ahead)
-        whole_from(1).check("evaluate_every", evaluate_every)
-        whole_from(1).check("max_examples", max_examples)
-        OUTLIER_FACTORS.check("outlier_factor", outlier_factor)
+        in_flight = self.sampling.in_flight
+        self.seed = whole_from(0).check("seed", seed)
+        self.max_seconds = _POSITIVE.check("max_seconds", max_seconds)
+        self.queue_ahead = whole_from(0).check("queue_ahead", queue_ahead)
+        self.evaluate_every = whole_from(1).check("evaluate_every", evaluate_every)
+        self.max_examples = whole_from(1).check("max_examples", max_examples)
+        self.outlier_factor = OUTLIER_FACTORS.check("outlier_factor", outlier_factor)
         self.algorithm = choose_algorithm(
             type(self).__name__,
             self.algorithm_type,
@@ -146,12 +146,6 @@ class Arguments(SynchronousRounds):
         self.schedule = schedule
         self.faults = faults
         self.probe = probe
-        self.queue_ahead = queue_ahead
-        self.seed = seed
-        self.max_seconds = max_seconds
-        self.evaluate_every = evaluate_every
-        self.max_examples = max_examples
-        self.outlier_factor = outlier_factor
         self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
         self.evaluate_metrics_aggr_fn = (
             evaluate_metrics_aggr_fn or aggregate_metricrecords

@@ -3,34 +3,42 @@
 from dataclasses import dataclass
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.parameters import in_interval, whole_from
+from flwr_asyncdrop.parameters import (
+    check_parameters,
+    in_interval,
+    parameter,
+    whole_from,
+)
 
 _MIN_NODES = 2  # Flower's default
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How many nodes train at once, evaluate, and must be there; None is Flower's."""
+    """How many nodes train at once, evaluate, and must be there; None is Flower's.
 
-    in_flight: int | None = None
-    fraction_train: float | None = None
-    min_train_nodes: int | None = None
-    fraction_evaluate: float = 1.0
-    min_evaluate_nodes: int | None = None
-    min_available_nodes: int = _MIN_NODES
+    ConfigError if a value is wrong, or two say the same.
+    """
 
-    def check(self) -> None:
-        """Raise ConfigError if a value is wrong, or two say the same."""
-        for name in ("in_flight", "min_train_nodes"):
-            value = getattr(self, name)
-            if value is not None:
-                whole_from(1).check(name, value)
-        if self.min_evaluate_nodes is not None:
-            whole_from(0).check("min_evaluate_nodes", self.min_evaluate_nodes)
-        whole_from(1).check("min_available_nodes", self.min_available_nodes)
-        if self.fraction_train is not None:
-            in_interval("(0, 1]").check("fraction_train", self.fraction_train)
-        in_interval("[0, 1]").check("fraction_evaluate", self.fraction_evaluate)
+    in_flight: int | None = parameter(None, "train at once", whole_from(1))
+    fraction_train: float | None = parameter(
+        None, "share that train at once", in_interval("(0, 1]")
+    )
+    min_train_nodes: int | None = parameter(
+        None, "train at once at the least", whole_from(1)
+    )
+    fraction_evaluate: float = parameter(
+        1.0, "share that evaluate", in_interval("[0, 1]")
+    )
+    min_evaluate_nodes: int | None = parameter(
+        None, "evaluate at the least", whole_from(0)
+    )
+    min_available_nodes: int = parameter(
+        _MIN_NODES, "are there when a run begins", whole_from(1)
+    )
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
         for name in ("fraction_train", "min_train_nodes"):
             if self.in_flight is not None and getattr(self, name) is not None:
                 raise ConfigError(

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -79,3 +80,13 @@ def test_what_changes_afterwards_does_not_change_what_was_packed():
 def test_what_cannot_be_saved_is_an_error_when_it_is_saved(value, says):
     with pytest.raises(TypeError, match=says):
         pack(value)
+
+
+def test_numbers_of_numpy_are_saved_as_pythons():
+    state = {"step": np.int64(2), "shares": [np.float32(0.5), np.bool_(True)]}
+    assert there_and_back(state) == {"step": 2, "shares": [0.5, True]}
+
+
+def test_what_cannot_be_saved_is_named_with_what_can():
+    with pytest.raises(TypeError, match="^/counts: array.*lists and dicts can"):
+        pack({"counts": np.zeros(2)})

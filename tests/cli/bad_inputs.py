@@ -219,7 +219,7 @@ def cases() -> dict[str, Case]:
         "trace-is-a-folder": ((*TRACED, "{here}"), "it is not a file"),
         "trace-is-a-pipe": ((*TRACED, "{here}/pipe"), "it is not a file"),
         "trace-without-end": ((*TRACED, "/dev/zero"), "it is not a file"),
-        "trace-missing": ((*TRACED, "/nonexistent"), "No such file"),
+        "trace-missing": ((*TRACED, "{here}/nowhere"), "No such file"),
         "trace-long-name": ((*TRACED, LONG_NAME), "File name too long"),
         "resume-file": (("simulate", "--resume={here}/file"), "is no folder"),
         "resume-folder": (("simulate", "--resume={here}"), "has no checkpoint"),

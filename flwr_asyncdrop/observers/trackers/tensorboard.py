@@ -13,6 +13,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.outcomes import Outcome
 from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
+from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.state_dict import StateDict
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -29,7 +30,7 @@ class TensorBoardTracker(Tracker):
 
     Parameters
     ----------
-    folder : Path
+    folder : str or Path
         The run's own folder; it is made.
     settings : mapping of str to bool, int, float or str
         The hyperparameters that are shown.
@@ -48,14 +49,14 @@ class TensorBoardTracker(Tracker):
 
     def __init__(
         self,
-        folder: Path,
+        folder: AnyPath,
         settings: Mapping[str, Setting] | None = None,
         *,
         overwrite: bool = False,
     ) -> None:
         require("tensorboard", "tensorboard")
         super().__init__(settings)
-        self.folder = Path(folder)
+        self.folder = as_path("folder", folder)
         self._overwrite = overwrite
         self._file = Path()
 

@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.outcomes import Outcome
 from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
+from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.state_dict import StateDict
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -37,7 +37,7 @@ class WandbTracker(Tracker):
     mode : str
         ``"online"``, ``"offline"`` or ``"disabled"``; by default ``WANDB_MODE``, or,
         if nobody is logged in, ``"offline"``, which the log says.
-    folder : Path
+    folder : str or Path
         In its subfolder ``wandb`` the library keeps its files.
     settings : mapping of str to bool, int, float or str
         The config that is shown.
@@ -54,14 +54,14 @@ class WandbTracker(Tracker):
         self,
         project: str = "flwr-asyncdrop",
         mode: Mode = "",
-        folder: Path = Path(),
+        folder: AnyPath = os.curdir,
         settings: Mapping[str, Setting] | None = None,
     ) -> None:
         require("wandb", "wandb")
         super().__init__(settings)
         self._project = project
         self._mode = mode
-        self._folder = Path(folder)
+        self._folder = as_path("folder", folder)
         self._run: Any = None
         self._began_at = 0.0
         self._last: dict[str, int] = {}  # step by metric
