@@ -88,5 +88,5 @@ def test_numbers_of_numpy_are_saved_as_pythons():
 
 
 def test_what_cannot_be_saved_is_named_with_what_can():
-    with pytest.raises(TypeError, match="^/counts: array.*lists and dicts can"):
+    with pytest.raises(TypeError, match=r"^counts: array.*lists and dicts can"):
         pack({"counts": np.zeros(2)})
