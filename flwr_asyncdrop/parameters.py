@@ -8,9 +8,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-from torch import Tensor
-
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import problem_of_path
 
@@ -21,9 +18,6 @@ Affects = Literal["results", "length", "nothing"]
 
 _DETAILS = "flwr-asyncdrop"
 _LONGEST_NAME = 100
-
-
-_SEVERAL = (np.ndarray, Tensor)  # numbers, once `plain` has made one of one
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class Range:
         """
         value = plain(value)
         try:
-            valid = not isinstance(value, _SEVERAL) and self.holds(value)
+            valid = not hasattr(value, "ndim") and self.holds(value)
         except TypeError:
             valid = False
         if not valid:
@@ -79,9 +73,10 @@ A_PATH = Range(
 
 def plain(value: object) -> Any:
     """Return a scalar of NumPy or PyTorch as Python's own number, and others as is."""
-    if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
-        return value.item()
-    return value
+    # Neither is imported: the commands say in one line that one is missing.
+    if isinstance(value, type) or getattr(value, "ndim", None) != 0:
+        return value
+    return value.item()  # type: ignore[attr-defined]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
