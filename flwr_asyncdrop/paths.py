@@ -15,6 +15,8 @@ _MOST_BYTES = 4095
 # paragraph separators: they break the line that shows a path.
 _UNSHOWN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
+_NO_HOME = "names a home folder that does not exist: write the path in full"
+
 
 def problem_of_path(text: str) -> str:
     """Say what is wrong with a path before anything looks for it; "" if nothing is."""
@@ -25,7 +27,7 @@ def problem_of_path(text: str) -> str:
     try:
         Path(text).expanduser()
     except RuntimeError:
-        return "names a home folder that does not exist: write the path in full"
+        return _NO_HOME
     return ""
 
 
@@ -37,11 +39,12 @@ def as_path(name: str, value: object) -> Path:
     if not isinstance(value, str | os.PathLike):
         raise ConfigError(f"{name}={value!r} must be a path: a string, or a Path")
     text = os.fsdecode(value)
-    if not text:
-        raise ConfigError(f"{name}={value!r} must be a path: {os.curdir!r} is this one")
-    if problem := problem_of_path(text):
-        raise ConfigError(f"{name}={text!r} {problem}")
-    return Path(text).expanduser()
+    if not text or "\0" in text:
+        raise ConfigError(f"{name}={value!r} names no file")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{name}={text!r} {_NO_HOME}") from error
 
 
 def make_output_folder(path: Path, key: str = "out-dir") -> Path:

@@ -34,7 +34,9 @@ def test_a_path_is_one_however_it_is_written(kind, monkeypatch):
     assert as_path("folder", kind("~/runs")) == Path("/home/me/runs")
 
 
-@pytest.mark.parametrize("wrong", [None, True, 1, ["runs"], {}, "", "a\nb", "a\0b"])
+@pytest.mark.parametrize(
+    "wrong", [None, True, 1, ["runs"], {}, "", "a\0b", "~nobody-here/a"]
+)
 def test_anything_else_is_refused_in_one_line(wrong):
     with pytest.raises(ConfigError, match=r"^folder=") as caught:
         as_path("folder", wrong)
