@@ -35,6 +35,7 @@ from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.arguments import choose_algorithm
+from flwr_asyncdrop.strategy.ignored import refuse_ignored
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import build_assignment, first_costs
@@ -125,6 +126,19 @@ class Arguments(SynchronousRounds):
         self.aggregator = aggregator
         self.build_aggregator(in_flight or _MANY)
         self.objective = objective
+        if self.algorithm is not None:
+            own = {"aggregator": aggregator, "masks": masks, "objective": objective}
+            refuse_ignored(
+                type(self).__name__,
+                self.algorithm,
+                hyperparameters,
+                {
+                    "aggregator": lambda made: made.aggregator(in_flight or _MANY),
+                    "masks": lambda made: made.masks(),
+                    "objective": lambda made: made.objective(),
+                },
+                [name for name, part in own.items() if part is not None],
+            )
         if example_inputs is not None:
             example_inputs = examples_of(example_inputs, example_kwargs)
         self.assignment, self.plan = build_assignment(

@@ -10,7 +10,7 @@ from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
 from flwr_asyncdrop.observers.speed_groups import speed_group
-from flwr_asyncdrop.parameters import at_least, in_interval
+from flwr_asyncdrop.parameters import in_interval, whole_from
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -52,8 +52,8 @@ class PrometheusMetrics(Callback):
         run: Mapping[str, str] | None = None,
         devices_up_to: int = 100,
     ) -> None:
-        in_interval("[0, 65535]").check("port", port)
-        at_least(0).check("devices_up_to", devices_up_to)
+        port = in_interval("[0, 65535]").check("port", port)
+        devices_up_to = whole_from(0).check("devices_up_to", devices_up_to)
         require("prometheus_client", "monitoring")
         self.port = port
         self._address = address
@@ -71,13 +71,13 @@ class PrometheusMetrics(Callback):
         self._fleet = fleet
 
     def on_start(self, state: RunState) -> None:
-        """Open the port; no round is complete."""
-        self._tallies.round = 0
+        """Open the port; no round is complete, and nothing is evaluated."""
+        self._tallies.begin(0)
         self._open(state)
 
     def on_resume(self, state: RunState) -> None:
         """Open the port; the first update says which round it is."""
-        self._tallies.round = None
+        self._tallies.begin(None)
         self._open(state)
 
     def _open(self, state: RunState) -> None:

@@ -34,6 +34,12 @@ class Tallies:
     evaluations: dict[tuple[str, str], float] = field(default_factory=dict)
     evaluated: dict[str, int] = field(default_factory=dict)
 
+    def begin(self, number: int | None) -> None:
+        """Begin at a round, without the last values of a run before; counts go on."""
+        self.lr_factor, self.round = None, number
+        self.evaluations.clear()
+        self.evaluated.clear()
+
     def observe(self, name: str, group: int, value: float) -> None:
         """Count a value of a histogram."""
         self.sums[name, group] += value

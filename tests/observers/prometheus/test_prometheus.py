@@ -494,3 +494,19 @@ def listens_on(port):
         if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
     }
     return address
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_second_run_shows_nothing_that_the_first_one_found(resumed):
+    played = Started()
+    with played:
+        played.evaluate("server", 3, {"accuracy": 0.5})
+        assert "accuracy" in played.scrape().text
+    begin = played.metrics.on_resume if resumed else played.metrics.on_start
+    begin(played.state)
+    try:
+        seen = played.scrape()
+        assert "accuracy" not in seen.text
+        assert "learning_rate_factor" not in seen.text
+    finally:
+        played.metrics.on_end(played.state)

@@ -1,0 +1,82 @@
+"""A hyperparameter that makes no difference is refused, and any other is taken."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import nn
+
+from flwr_asyncdrop import (
+    AsyncDropPlus,
+    AsyncFedAvg,
+    AsyncFedProx,
+    AsyncStrategy,
+    FedBuff,
+    HeteroAsyncDrop,
+    algorithms,
+)
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.objectives import StandardObjective
+
+MODEL = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+INPUTS = torch.zeros(1, 4)
+OWN = {
+    "aggregator": Mixing(0.5),
+    "masks": RandomMask(0.25),
+    "objective": StandardObjective(),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "name", "value"),
+    [
+        (FedBuff, "aggregator", "server_lr", 0.5),
+        (FedBuff, "aggregator", "server_lr", 1.0),  # its default, but said
+        (FedBuff, "aggregator", "buffer_size", 3),
+        (FedBuff, "aggregator", "waits", True),
+        (AsyncFedAvg, "aggregator", "alpha", 0.25),
+        (HeteroAsyncDrop, "aggregator", "alpha", 0.25),
+        (HeteroAsyncDrop, "masks", "drop_rate", 0.5),
+        (HeteroAsyncDrop, "masks", "score_vectors", False),
+        (AsyncDropPlus, "aggregator", "group_memory", False),
+        (AsyncFedProx, "objective", "proximal_mu", 0.5),
+        (AsyncDropPlus, "objective", "logit_adjustment", 0.5),
+    ],
+)
+def test_what_an_own_part_makes_meaningless_is_refused(kind, own, name, value):
+    kind(MODEL, INPUTS, **{name: value})
+    kind(MODEL, INPUTS, **{own: OWN[own]})
+    with pytest.raises(
+        ConfigError, match=rf"{kind.__name__}\({own}=...\).*{name}: set"
+    ):
+        kind(MODEL, INPUTS, **{own: OWN[own], name: value})
+
+
+def test_one_that_is_set_on_the_algorithm_is_refused_too():
+    buffered = algorithms.FedBuff(server_lr=0.5)
+    with pytest.raises(ConfigError, match="has no use for server_lr"):
+        AsyncStrategy(algorithm=buffered, aggregator=Mixing(0.5))
+    AsyncStrategy(algorithm=algorithms.FedBuff(), aggregator=Mixing(0.5))
+
+
+@pytest.mark.parametrize(
+    ("own", "name", "value"),
+    [
+        ("aggregator", "drop_rate", 0.5),
+        ("aggregator", "clip_norm", 1.0),
+        ("aggregator", "averaging", 0.5),
+        ("masks", "alpha", 0.25),
+        ("objective", "drop_rate", 0.5),
+    ],
+)
+def test_what_other_parts_read_is_taken(own, name, value):
+    strategy = HeteroAsyncDrop(MODEL, INPUTS, **{own: OWN[own], name: value})
+    assert getattr(strategy.algorithm, name) == value
+
+
+def test_with_no_own_part_all_are_taken():
+    for kind in (HeteroAsyncDrop, AsyncDropPlus):
+        named = {f.name: f.default for f in fields(kind.algorithm_type)}
+        kind(MODEL, INPUTS, **named)
