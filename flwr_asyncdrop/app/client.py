@@ -22,6 +22,7 @@ from flwr_asyncdrop.app.experiment import (
     initial_model,
     load_data,
     partitions,
+    weights_of,
 )
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import LocalTraining, isolated_randomness
@@ -81,7 +82,7 @@ def train(message: Message, context: Context) -> Message:
         "train-loss": loss,
         "wall-train-seconds": seconds,
     }
-    return _reply(message, metrics, {_KEYS.arrays: work.model.state_dict(), **returned})
+    return _reply(message, metrics, {_KEYS.arrays: weights_of(work.model), **returned})
 
 
 def evaluate(message: Message, context: Context) -> Message:

@@ -25,6 +25,7 @@ from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
 from flwr_asyncdrop.submodel.batchnorm import batch_norms
+from flwr_asyncdrop.submodel.types import tensors_of
 
 _CALIBRATION_SAMPLES = 2048
 _CALIBRATION_SHARE = 10  # at most one training sample in so many
@@ -109,6 +110,11 @@ def calibration_samples(config: RunConfig) -> NDArray[np.int64]:
     # Unsorted: each batch is to be like the whole, however the data set is ordered.
     order = numpy_generator(config.seed, "calibration").permutation(total)
     return order[: count if count > 1 else 0]  # one alone has no variance
+
+
+def weights_of(model: nn.Module) -> State:
+    """Return what of a model travels: its tensors, and no extra state of modules."""
+    return {name: tensor.detach() for name, tensor in tensors_of(model).items()}
 
 
 def trained_model(config: RunConfig, arrays: State) -> nn.Module:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.app.config import RunConfig, Value
-from flwr_asyncdrop.app.experiment import initial_model, load_data
+from flwr_asyncdrop.app.experiment import initial_model, load_data, weights_of
 
 _LENGTH = 16
 
@@ -28,7 +28,7 @@ def fingerprint(settings: Mapping[str, Value]) -> dict[str, str]:
         tensors["groups"] = data.groups
     return {
         f"data set {config.dataset}": hash_of(tensors),
-        f"model {config.model}": hash_of(initial_model(config).state_dict()),
+        f"model {config.model}": hash_of(weights_of(initial_model(config))),
     }
 
 

@@ -25,13 +25,18 @@ from flwr_asyncdrop.app.config import (
 )
 from flwr_asyncdrop.app.end import FilesAtTheEnd
 from flwr_asyncdrop.app.evaluation import CentralTest
-from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
+from flwr_asyncdrop.app.experiment import (
+    initial_model,
+    load_data,
+    trained_model,
+    weights_of,
+)
 from flwr_asyncdrop.app.fleets import build_fleet, keys_in, trace_digest
 from flwr_asyncdrop.app.lr_schedule import expected_schedule
 from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
 from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.checkpoint import Checkpointer, newest
-from flwr_asyncdrop.checkpoint.files import apart
+from flwr_asyncdrop.checkpoint.files import apart, check_types
 from flwr_asyncdrop.exceptions import (
     CheckpointError,
     ConfigError,
@@ -143,10 +148,12 @@ def _train(
     watching = [*_monitors(config), *trackers_of(config, settings, folder.path)]
     callbacks = [earlier, history, test, *callbacks, *watching]
     strategy = build_strategy(config, callbacks, checkpointer)
+    weights = weights_of(initial_model(config))
+    check_types(weights)
     try:
         result = strategy.start(
             grid=grid,
-            initial_arrays=ArrayRecord(initial_model(config).state_dict()),
+            initial_arrays=ArrayRecord(weights),
             num_rounds=config.num_rounds,
             timeout=config.timeout,
             train_config=ConfigRecord({"lr": config.lr}),
@@ -156,7 +163,7 @@ def _train(
     finally:
         history.close()
     trained = trained_model(config, wire.from_record(result.arrays))
-    model = save(apart(trained.state_dict()), {"algorithm": config.algo})
+    model = save(apart(weights_of(trained)), {"algorithm": config.algo})
     files.write(folder.model, lambda: write_whole(folder.model, model))
     return not history.ended_early
 

@@ -13,12 +13,13 @@ from importlib.metadata import version
 from pathlib import Path
 from uuid import uuid4
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.codec import Json
-from flwr_asyncdrop.exceptions import CheckpointError, DamagedError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, DamagedError
 from flwr_asyncdrop.storage.whole import sync
 
 FOLDER = "checkpoints"
@@ -148,6 +149,18 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
         save_file(apart(tensors), path)
     except KeyError as error:  # a type such as complex128
         raise SafetensorError(f"safetensors has no {error}") from error
+
+
+def check_types(tensors: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError for a tensor of a type that a file of a model cannot have."""
+    for name, tensor in tensors.items():
+        try:
+            save({name: torch.empty(0, dtype=tensor.dtype)})
+        except KeyError as error:
+            raise ConfigError(
+                f"{name!r} of the model is of {tensor.dtype}, which safetensors cannot "
+                "write: give it another type, such as complex64 for complex128"
+            ) from error
 
 
 def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig, Value
-from flwr_asyncdrop.app.experiment import initial_model, load_data
+from flwr_asyncdrop.app.experiment import initial_model, load_data, weights_of
 from flwr_asyncdrop.app.fleets import typical_fleet
 from flwr_asyncdrop.app.lr_schedule import updates_per_second
 from flwr_asyncdrop.app.run_folder import RunFolder
@@ -122,7 +122,7 @@ def default_seconds(config: RunConfig) -> float:
     Devices train full models, which travel without compression. Four digits.
     """
     load_data(config)  # which says what is wrong with it
-    tensors = initial_model(config).state_dict().values()
+    tensors = weights_of(initial_model(config)).values()
     size = sum(tensor.nbytes for tensor in tensors)
     rate = updates_per_second(
         typical_fleet(config),

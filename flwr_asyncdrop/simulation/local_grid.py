@@ -20,6 +20,7 @@ from flwr_asyncdrop.flower_internals.identity import (
     assume_identity,
     stamp,
 )
+from flwr_asyncdrop.parameters import plain
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
 from flwr_asyncdrop.simulation.gpus import chosen_gpus
 from flwr_asyncdrop.simulation.runner import ClientCall, InlineRunner, Runner
@@ -107,9 +108,11 @@ class LocalGrid(Grid):
         runner: Runner | None = None,
         gpus: int | Sequence[str] = 0,
     ) -> None:
-        _check_between("num_nodes", num_nodes, 1, MOST_NODES)
-        _check_between("workers", workers, 0, MOST_WORKERS)
-        _check_between("threads_per_worker", threads_per_worker, 1, MOST_THREADS)
+        num_nodes = _whole("num_nodes", num_nodes, 1, MOST_NODES)
+        workers = _whole("workers", workers, 0, MOST_WORKERS)
+        threads_per_worker = _whole(
+            "threads_per_worker", threads_per_worker, 1, MOST_THREADS
+        )
         if gpus and (runner is not None or not workers):
             raise ConfigError(
                 f"gpus={gpus!r} spreads worker processes over GPUs: set workers"
@@ -298,8 +301,10 @@ class LocalGrid(Grid):
             raise RunError("The LocalGrid is closed; make a new one.")
 
 
-def _check_between(name: str, value: int, least: int, most: int) -> None:
+def _whole(name: str, value: int, least: int, most: int) -> int:
+    value = plain(value)
     if not (isinstance(value, int) and least <= value <= most):
         raise ConfigError(
             f"{name} is {value!r}; it must be an integer in [{least}, {most}]."
         )
+    return value

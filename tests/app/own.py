@@ -106,3 +106,32 @@ def no_data(path):
 
 def no_model(dataset, width):
     return "nothing"
+
+
+class Odd(nn.Sequential):
+    """A perceptron with a weight of a type of its own, and with extra state."""
+
+    def __init__(self, inputs, dtype=torch.float32):
+        super().__init__(nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.shift = nn.Parameter(torch.zeros(1, dtype=dtype))
+
+    def forward(self, x):
+        return super().forward(x) + self.shift.real.to(x.dtype)
+
+    def get_extra_state(self):
+        return {"version": 1}
+
+    def set_extra_state(self, state):
+        assert state == {"version": 1}
+
+
+def with_extra_state(dataset, width):
+    return Odd(*dataset.input_shape)
+
+
+def with_complex64(dataset, width):
+    return Odd(*dataset.input_shape, torch.complex64)
+
+
+def with_complex128(dataset, width):
+    return Odd(*dataset.input_shape, torch.complex128)

@@ -162,3 +162,21 @@ def test_a_devices_extra_record_and_its_state_survive_its_tasks():
 def test_a_dataset_that_does_not_fit_together_is_refused(sizes):
     with pytest.raises(DataError, match="as many of both"):
         Dataset(*(torch.zeros(size) for size in sizes), Regression())
+
+
+@pytest.mark.parametrize("name", ["with_extra_state", "with_complex64"])
+@pytest.mark.parametrize("algo", ["fedbuff", "hetero-asyncdrop"])
+def test_a_model_with_extra_state_is_trained_and_saved(name, algo, tmp_path):
+    model = f"tests.app.own:{name}"
+    run({**REGRESSION, "model": model, "algo": algo, "num-rounds": 2}, tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert saved.keys() == {"shift", "0.weight", "0.bias", "2.weight", "2.bias"}
+    assert saved["shift"].abs() > 0
+
+
+def test_a_type_that_no_file_can_have_is_refused_before_the_run(tmp_path):
+    settings = {**REGRESSION, "model": "tests.app.own:with_complex128"}
+    with pytest.raises(ConfigError, match=r"'shift'.*is of torch.complex128") as caught:
+        run(settings, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "history.jsonl").exists()

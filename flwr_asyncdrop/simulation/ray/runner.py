@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.parameters import plain
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.ray.actor import from_parts, to_parts
@@ -102,13 +103,13 @@ class RayRunner(Runner):
         retries: int = 10,
         patience: float = 300.0,
     ) -> None:
-        _check_whole("actors", actors, 0, MOST_ACTORS)
-        _check_quantity("cpus_per_actor", cpus_per_actor)
-        _check_quantity("gpus_per_actor", gpus_per_actor)
-        _check_whole("threads", threads, 1, MOST_THREADS)
-        _check_whole("share", share, 1, MOST_ACTORS)
-        _check_whole("retries", retries, 0, 1_000_000)
-        _check("patience", patience, 0, math.inf)
+        actors = _whole("actors", actors, 0, MOST_ACTORS)
+        cpus_per_actor = _quantity("cpus_per_actor", cpus_per_actor)
+        gpus_per_actor = _quantity("gpus_per_actor", gpus_per_actor)
+        threads = _whole("threads", threads, 1, MOST_THREADS)
+        share = _whole("share", share, 1, MOST_ACTORS)
+        retries = _whole("retries", retries, 0, 1_000_000)
+        patience = _number("patience", patience, 0, math.inf)
         if cpus_per_actor == gpus_per_actor == 0:
             raise ConfigError(
                 "cpus_per_actor and gpus_per_actor are 0: set one of them"
@@ -271,22 +272,25 @@ def _count(actors: int, fitting: int, share: int) -> int:
     return min(actors, own) if actors else own
 
 
-def _check_quantity(name: str, value: float) -> None:
+def _quantity(name: str, value: float) -> float:
     """Refuse what Ray cannot set aside: it counts in ten-thousandths."""
-    _check(name, value, 0, 1024)
+    value = _number(name, value, 0, 1024)
     if 0 < value < _LEAST_QUANTITY or (value > 1 and value != int(value)):
         raise ConfigError(
             f"{name} is {value!r}; Ray takes 0, shares of {_LEAST_QUANTITY:g} to 1, "
             "and whole numbers."
         )
+    return value
 
 
-def _check_whole(name: str, value: int, least: int, most: int) -> None:
-    if not isinstance(value, int):
+def _whole(name: str, value: int, least: int, most: int) -> int:
+    if not isinstance(value := plain(value), int):
         raise ConfigError(f"{name} is {value!r}; it must be an integer.")
-    _check(name, value, least, most)
+    return int(_number(name, value, least, most))
 
 
-def _check(name: str, value: float, least: float, most: float) -> None:
+def _number(name: str, value: float, least: float, most: float) -> float:
+    value = plain(value)
     if not (isinstance(value, int | float) and least <= value <= most):
         raise ConfigError(f"{name} is {value!r}; it must be in [{least}, {most}].")
+    return value
