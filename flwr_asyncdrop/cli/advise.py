@@ -9,7 +9,7 @@ from flwr_asyncdrop.cli.answer import find, write_answer
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.budget import choose_plan, in_runs, in_seconds
 from flwr_asyncdrop.cli.compare import WITHOUT, compare, displays
-from flwr_asyncdrop.cli.display import make_console, print_line
+from flwr_asyncdrop.cli.console import make_console, print_line
 from flwr_asyncdrop.cli.flags import (
     add_flags,
     add_jobs,

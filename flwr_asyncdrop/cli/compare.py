@@ -11,12 +11,8 @@ from rich.console import Console
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import Backend, add_backend, backend_of
-from flwr_asyncdrop.cli.display import (
-    LineDisplay,
-    make_console,
-    make_display,
-    print_line,
-)
+from flwr_asyncdrop.cli.console import make_console, print_line
+from flwr_asyncdrop.cli.display import LineDisplay, make_display
 from flwr_asyncdrop.cli.events import Failed, Skipped
 from flwr_asyncdrop.cli.flags import (
     add_flags,

@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
+from flwr_asyncdrop.cli.console import print_line
 from flwr_asyncdrop.cli.events import (
     Ended,
     Event,
@@ -33,8 +34,6 @@ from flwr_asyncdrop.cli.events import (
 )
 from flwr_asyncdrop.cli.runs import LOG
 from flwr_asyncdrop.readable import readable_bytes, readable_seconds, sparkline
-
-_WIDTH_OF_FILES = 120
 
 
 class Shown(Protocol):
@@ -267,12 +266,6 @@ class BarDisplay(LineDisplay):
         )
 
 
-def make_console() -> Console:
-    """Return the console of this process; a file has more width than rich assumes."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH_OF_FILES)
-
-
 def make_display(
     console: Console, num_runs: int = 1, num_complete: int = 0, *, quiet: bool = False
 ) -> LineDisplay:
@@ -281,11 +274,6 @@ def make_display(
         return QuietDisplay(console, num_runs, num_complete)
     kind = BarDisplay if console.is_terminal else LineDisplay
     return kind(console, num_runs, num_complete)
-
-
-def print_line(line: str, console: Console) -> None:
-    """Print a line as it is."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _so_far(run: Shown, progress: RunProgress) -> str:

@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what was found."""
     findings = list(examine(arguments.out, arguments.data_dir, arguments.ray))
     try:
-        from flwr_asyncdrop.cli.display import make_console
-    except ModuleNotFoundError:  # rich, or what the runs need
+        from flwr_asyncdrop.cli.console import make_console
+    except ModuleNotFoundError:  # rich
         print_plain(findings)
     else:
         print_findings(make_console(), findings)

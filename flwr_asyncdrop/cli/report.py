@@ -4,7 +4,7 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from flwr_asyncdrop.cli.display import make_console, print_line
+from flwr_asyncdrop.cli.console import make_console, print_line
 from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.parameters import read_number
 from flwr_asyncdrop.paths import make_output_folder

@@ -11,12 +11,8 @@ from flwr_asyncdrop.app.fleets import keys_in
 from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.backend import Backend, add_backend, add_workers, backend_of
-from flwr_asyncdrop.cli.display import (
-    LineDisplay,
-    make_console,
-    make_display,
-    warnings_to,
-)
+from flwr_asyncdrop.cli.console import make_console
+from flwr_asyncdrop.cli.display import LineDisplay, make_display, warnings_to
 from flwr_asyncdrop.cli.events import Ended, Preparing, RunProgress, Started, Waiting
 from flwr_asyncdrop.cli.flags import (
     TASK_DEFAULTS,

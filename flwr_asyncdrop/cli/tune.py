@@ -8,7 +8,7 @@ from functools import partial
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.compare import WITHOUT, compare, displays
-from flwr_asyncdrop.cli.display import make_console, print_line
+from flwr_asyncdrop.cli.console import make_console, print_line
 from flwr_asyncdrop.cli.flags import (
     add_flags,
     add_jobs,

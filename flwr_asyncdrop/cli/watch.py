@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flwr_asyncdrop.cli.display import LineDisplay, make_console, make_display
+from flwr_asyncdrop.cli.console import make_console
+from flwr_asyncdrop.cli.display import LineDisplay, make_display
 from flwr_asyncdrop.cli.events import Ended, Started, Waiting
 from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.cli.follow import Followed

@@ -1,0 +1,26 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.report.histories import history, write
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_command_does_its_work_when_nobody_reads_what_it_prints(tmp_path):
+    write(tmp_path / "fedbuff" / "seed-0", history("fedbuff", 0, [0.2, 0.6]))
+    reader, writer = os.pipe()
+    os.close(reader)  # as `| head` does once it has its lines
+    done = subprocess.run(
+        [sys.executable, "-m", "flwr_asyncdrop", "report", str(tmp_path)],
+        cwd=ROOT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "report" / "report.html").exists()
