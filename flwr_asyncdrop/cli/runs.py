@@ -14,7 +14,7 @@ from flwr_asyncdrop.app.config import (
     earlier_values,
     key_table,
 )
-from flwr_asyncdrop.app.fleets import TRACE_DIGEST, trace_digest
+from flwr_asyncdrop.app.fleets import TRACE_DIGEST, keys_in, trace_digest
 from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.cli.events import RunProgress
@@ -25,6 +25,9 @@ from flwr_asyncdrop.report.runlog import RunLog
 
 LOG = "run.log"
 MOST_RUNS = 10_000
+
+# A run has ended, so that what ends a run no longer may differ.
+_FREE_AT_THE_END = IRRELEVANT - {"max-seconds"}
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,27 @@ def is_complete(run: RunSpec) -> bool:
     """
     folder = RunFolder(run.folder)
     if folder.log is not None and folder.log.complete:
-        # It has ended, so that what ends a run no longer may differ.
-        free = IRRELEVANT - {"max-seconds"}
-        _check_same("complete", _recorded(folder.log), run, free)
+        _check_same("complete", _recorded(folder.log), run, _FREE_AT_THE_END)
         return folder.is_complete
     if run.config.checkpoint_every and (checkpoint := _checkpoint(run)) is not None:
         recorded = {"devices": checkpoint.devices, **checkpoint.settings}
         _check_same("interrupted", recorded, run, IRRELEVANT)
     return False
+
+
+def refuse_changes(folder: Path, log: RunLog, given: Mapping[str, Value]) -> None:
+    """Raise a ConfigError for keys that a run which is over had with other values."""
+    if not given.keys() - _FREE_AT_THE_END:
+        return
+    recorded = _recorded(log)
+    devices = int(recorded.pop("devices"))
+    told = RunSpec("", folder, {**keys_in(recorded), **given}, devices)
+    recorded["devices"] = devices
+    if differences := _differences(recorded, told, _FREE_AT_THE_END):
+        raise ConfigError(
+            f"{folder} has a run that is over, with another configuration "
+            f"({'; '.join(differences)}): leave that out, or begin a new run"
+        )
 
 
 def is_trained(run: RunSpec) -> bool:

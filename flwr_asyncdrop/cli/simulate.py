@@ -25,7 +25,7 @@ from flwr_asyncdrop.cli.flags import (
 )
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
-from flwr_asyncdrop.cli.runs import RunSpec
+from flwr_asyncdrop.cli.runs import RunSpec, refuse_changes
 from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.cli.worker import execute
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         "interrupted: its settings are read from its folder."
     )
     add_task(parser)
+    parser.set_defaults(**dict.fromkeys(TASK_DEFAULTS))  # to know what was given
     add_workers(parser)
     add_backend(parser)
     add_quiet(parser)
@@ -58,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         _refuse_needless(arguments)
         _resume(settings, backend, _display(arguments))
         return 0
+    _fill_in_defaults(arguments)
     settings = preset_settings(PRESETS[arguments.task], settings)
     config = RunConfig.parse(settings)
     check_inputs([settings], arguments.devices)
@@ -70,12 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_needless(arguments: argparse.Namespace) -> None:
-    for name, default in TASK_DEFAULTS.items():
-        if getattr(arguments, name) != default:
+    for name in TASK_DEFAULTS:
+        if getattr(arguments, name) is not None:
             raise ConfigError(
                 f"--{name} makes no difference to --resume, which reads the run's "
                 "settings from its folder: leave it out"
             )
+
+
+def _fill_in_defaults(arguments: argparse.Namespace) -> None:
+    for name, default in TASK_DEFAULTS.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
 
 
 def _display(arguments: argparse.Namespace) -> LineDisplay:
@@ -92,8 +100,15 @@ def _resume(
     out = run_folder(path)
     if not out.is_dir():
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
+    if not _is_folder(out, settings.get("out-dir")):
+        raise ConfigError(
+            f"--out makes no difference to --resume, which goes on in {out}: leave it "
+            "out"
+        )
     with FolderLock(out):
-        if path == out and RunFolder(out).is_trained:
+        files = RunFolder(out)
+        if path == out and files.is_trained and files.log is not None:
+            refuse_changes(out, files.log, settings)
             _finish(out, _command(out, backend), display)
             return
         checkpoint = newest(path)
@@ -102,6 +117,16 @@ def _resume(
         told = {**keys_in(checkpoint.settings), "overwrite": False, **settings, **where}
         spec = _spec(RunConfig.parse(told), told, out, checkpoint.devices)
         simulate(spec, backend, display)
+
+
+def _is_folder(out: Path, wish: Value | None) -> bool:
+    """Return whether a folder that was given, if any was, is the run's own."""
+    if not wish:
+        return True
+    try:
+        return out.samefile(Path(str(wish)).expanduser())
+    except OSError:  # it is not there
+        return False
 
 
 def _finish(out: Path, command: str, display: LineDisplay) -> None:

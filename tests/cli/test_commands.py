@@ -130,6 +130,10 @@ def test_a_folder_that_has_a_run_is_replaced_only_on_demand(tmp_path, capsys):
     assert main(["simulate", f"--resume={out}"]) == 0
     assert "updates         6 in 2 rounds" in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert main(["simulate", f"--resume={out}", f"--out={out}", "--seed=0"]) == 0
+    capsys.readouterr()
+    assert main(["simulate", f"--resume={out}", "--num-rounds=9"]) == 2
+    assert "configuration (num-rounds 2, now 9): leave" in capsys.readouterr().err
 
     with pytest.raises(SystemExit):  # as SIGTERM ends it, with a checkpoint
         stopped(simulate, ["--overwrite", "--seed=3"])
@@ -285,6 +289,9 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
         (["simulate", "--resume=/nowhere"], "/nowhere is no folder: nothing can be"),
         (["simulate", "--resume=/x", "--task=lstm-imdb"], "--task makes no difference"),
         (["simulate", "--resume=/x", "--devices=8"], "--devices makes no difference"),
+        (["simulate", "--resume=/x", "--devices=104"], "--devices makes no difference"),
+        (["simulate", "--resume=/x", "--task=digits"], "--task makes no difference"),
+        (["simulate", "--resume=/"], "--out makes no difference to --resume"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, says, tmp_path, capsys):

@@ -5,7 +5,7 @@ import pytest
 
 from flwr_asyncdrop.app.config import LEFT_OUT, RunConfig
 from flwr_asyncdrop.cli import simulate
-from flwr_asyncdrop.cli.flags import given
+from flwr_asyncdrop.cli.flags import TASK_DEFAULTS, given
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.report.comparison import compare
@@ -36,6 +36,8 @@ def test_the_command_on_a_page_has_the_configuration_of_the_run(changed):
     parser = argparse.ArgumentParser()
     simulate.add_arguments(parser, words)
     arguments = parser.parse_args(words)
-    read = RunConfig.parse(preset_settings(PRESETS[arguments.task], given(arguments)))
+    assert arguments.task is None
+    preset = PRESETS[TASK_DEFAULTS["task"]]
+    read = RunConfig.parse(preset_settings(preset, given(arguments)))
     assert arguments.devices == 8
     assert read.settings == {**config, "out-dir": "again/a b/seed-7"}
