@@ -63,7 +63,8 @@ class Row:
     """What one algorithm or variant came to.
 
     `outcomes` has the complete runs by seed, `incomplete` the seeds of the others,
-    which count nowhere. What follows is beside the reference, seed by seed: by how much
+    which count nowhere, and `differing` the settings that are not the same in all of
+    the complete ones. What follows is beside the reference, seed by seed: by how much
     the last value is larger, and time, bytes and energy to the target over its, minus
     1, on the seeds with which both reached it; None without any.
     """
@@ -72,6 +73,7 @@ class Row:
     algorithm: str
     outcomes: Mapping[int, Outcome]
     incomplete: tuple[int, ...]
+    differing: tuple[str, ...] = ()
     final_difference: Interval | None = None
     time_overhead: Interval | None = None
     byte_overhead: Interval | None = None
@@ -149,7 +151,8 @@ def compare(
     rows = []
     for one in series:
         outcomes = {seed: Outcome.of(each, goal) for seed, each in one.curves.items()}
-        rows.append(Row(one.label, one.algorithm, outcomes, tuple(one.incomplete)))
+        incomplete = tuple(one.incomplete)
+        rows.append(Row(one.label, one.algorithm, outcomes, incomplete, one.differing))
     curves = (curve for one in series for curve in one.curves.values())
     counts_energy = all(curve.counts_energy for curve in curves)
     base = _reference(rows, reference)

@@ -92,6 +92,11 @@ class Curve:
     diverged: bool = False
 
     @property
+    def by_server(self) -> bool:
+        """Whether the server evaluated the global model, on data of its own."""
+        return self.source == "server"
+
+    @property
     def final(self) -> Point:
         """The last point."""
         return self.points[-1]

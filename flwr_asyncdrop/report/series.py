@@ -30,14 +30,30 @@ class Series:
         """The headline metric of the complete runs by seed."""
         return {seed: log.curve for seed, log in self.runs.items() if log.curve}
 
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The settings in which the complete runs differ, beside their seeds."""
+        settings = [
+            {"devices": log.run.get("devices"), **log.run.get("config", {})}
+            for log in self.runs.values()
+        ]
+        names = dict.fromkeys(name for each in settings for name in each)
+        return tuple(
+            name
+            for name in names
+            if name != "seed"
+            and len({repr(each[name]) for each in settings if name in each}) > 1
+        )
+
 
 def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     """Read ``LABEL/seed-N/history.jsonl`` at any depth below some folders.
 
     The history of a folder of another name is labelled by its algorithm. The series are
     in the order of `ALGORITHMS`, those of other names last. DataError: there is no
-    history, one cannot be read, two have the same label and seed, or data sets or
-    headline metrics differ.
+    history, one cannot be read, two have the same label and seed, one label is of
+    several algorithms, or data sets, headline metrics, who measured them, or clocks
+    differ.
     """
     logs: dict[str, dict[int, RunLog]] = {}
     for path in _histories(folders):
@@ -50,6 +66,8 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
                 "folder of results at a time"
             )
         of_label[seed] = log
+    for label, of_label in logs.items():
+        _check_algorithm(label, of_label.values())
     _check_comparable(log for of_label in logs.values() for log in of_label.values())
     return tuple(_series(label, logs[label]) for label in sorted(logs, key=_order))
 
@@ -95,12 +113,25 @@ def _order(label: str) -> tuple[int, str]:
     return place, label
 
 
+def _check_algorithm(label: str, logs: Iterable[RunLog]) -> None:
+    names = {str(name) for log in logs if (name := log.fact("algorithm")) is not None}
+    if len(names) > 1:
+        raise DataError(
+            f"the runs in the folder {label} are of different algorithms, "
+            f"{', '.join(sorted(names))}: put those of each into a folder of its own"
+        )
+
+
 def _check_comparable(logs: Iterator[RunLog]) -> None:
-    datasets, metrics = set(), set()
+    differing: dict[str, set[str]] = {}
     for log in logs:
-        datasets.add(str(log.fact("dataset")))
-        metrics |= {log.curve.metric.name} if log.curve else set()
-    for kind, names in (("data sets", datasets), ("metrics", metrics)):
+        facts = {"data sets": str(log.fact("dataset")), "clocks": log.time_label}
+        if (curve := log.curve) is not None:
+            facts["metrics"] = curve.metric.name
+            facts["evaluations"] = "on the server" if curve.by_server else "by clients"
+        for kind, name in facts.items():
+            differing.setdefault(kind, set()).add(name)
+    for kind, names in differing.items():
         if len(names) > 1:
             raise DataError(
                 f"the runs have different {kind}, {', '.join(sorted(names))}: "

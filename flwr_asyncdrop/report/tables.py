@@ -194,6 +194,12 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
                 f"{row.label} diverged with seed {seeds}: its last evaluation has no "
                 f"finite {target.metric.title}."
             )
+    said += [
+        f"The runs of {row.label} differ in {', '.join(row.differing)}, so that its "
+        "means are over several settings."
+        for row in comparison.rows
+        if row.differing
+    ]
     if any(0 < len(row.arrivals) < len(row.outcomes) for row in comparison.rows):
         said.append("(m/n): m of n seeds reached the target, and only they count.")
     cut_off = sum(len(row.incomplete) for row in comparison.rows)

@@ -122,6 +122,39 @@ def test_different_metrics_are_refused(tmp_path):
         read_series([tmp_path])
 
 
+def test_who_evaluated_must_be_the_same(tmp_path):
+    records = history("fedavg", 0, [0.5])
+    records[1]["source"] = "clients"
+    write(tmp_path / "fedavg" / "seed-0", records)
+    run(tmp_path, "fedbuff")
+    says = "different evaluations, by clients, on the server"
+    with pytest.raises(DataError, match=says):
+        read_series([tmp_path])
+
+
+def test_the_clock_must_be_the_same(tmp_path):
+    write(tmp_path / "a" / "seed-0", history("a", 0, [0.5], clock="wall"))
+    run(tmp_path, "fedbuff")
+    with pytest.raises(DataError, match=r"different clocks, time \(s\), virtual time"):
+        read_series([tmp_path])
+
+
+def test_a_label_is_of_one_algorithm(tmp_path):
+    for seed, algorithm in enumerate(["fedavg", "fedbuff"]):
+        write(tmp_path / "runs" / f"seed-{seed}", history(algorithm, seed, [0.5]))
+    says = "the folder runs are of different algorithms, fedavg, fedbuff"
+    with pytest.raises(DataError, match=says):
+        read_series([tmp_path])
+
+
+def test_settings_that_differ_in_the_runs_of_a_label_are_known(tmp_path):
+    run(tmp_path, "fedavg", seed=0, lr=0.1, momentum=0.9)
+    run(tmp_path, "fedavg", seed=1, lr=0.2, momentum=0.9, seen=1)
+    run(tmp_path, "fedavg", seed=2, momentum=0.8, ended=False)
+    run(tmp_path, "fedbuff", lr=0.2)
+    assert [one.differing for one in read_series([tmp_path])] == [("lr",), ()]
+
+
 def test_a_damaged_history_is_refused_by_name_or_read(tmp_path):
     """One bit of it is another, anywhere: a line that names the file, at worst."""
     path = write(tmp_path / "a" / "seed-0", history("a", 0, [0.5, 0.75, 0.8]))

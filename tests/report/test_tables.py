@@ -7,6 +7,7 @@ from flwr_asyncdrop.report.tables import (
     csv_text,
     json_values,
     markdown,
+    notes,
 )
 from tests.report.histories import series
 
@@ -55,6 +56,16 @@ def test_a_label_does_not_end_its_cell():
     one = series("fedavg", {0: [0.5]})
     table = compare([replace(one, label="a|b\nc")], target=0.5)
     assert markdown(table).splitlines()[2].startswith(r"| a\|b c | 1 |")
+
+
+def test_a_note_says_which_settings_are_mixed_in_a_row():
+    one = series("fedavg", {0: [0.5]}, lr=0.1)
+    two = series("fedavg", {1: [0.7]}, lr=0.2)
+    mixed = replace(one, runs={**one.runs, **two.runs})
+    others = [series("fedbuff", {0: [0.4], 1: [0.5]}, lr=0.3)]
+    said = " ".join(notes(compare([mixed, *others], target=0.5)))
+    assert "The runs of fedavg differ in lr, so that its means are over" in said
+    assert "fedbuff differ" not in said
 
 
 def test_csv_has_plain_numbers():
