@@ -1,7 +1,7 @@
 """Algorithms against time and bytes: in one panel, or in a panel each."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from flwr_asyncdrop.report.curves import Cost, band, draw_band, name_metric
 from flwr_asyncdrop.report.labels import folded, spread_out
 from flwr_asyncdrop.report.looks import Look, looks
 from flwr_asyncdrop.report.series import Series
-from flwr_asyncdrop.report.style import GREY
+from flwr_asyncdrop.report.style import GREY, drawable
 from flwr_asyncdrop.report.target import CONTROL, Target
 
 _MOST_IN_ONE: Final = 6  # lines
@@ -59,7 +59,7 @@ def draw_lines(
     A few lines share a panel, with their labels beside their ends; of many lines, or of
     long labels, each has a panel, with the others in grey behind it.
     """
-    drawn = [one for one in series if one.curves]
+    drawn = [replace(one, label=drawable(one.label)) for one in series if one.curves]
     longest = max(len(one.label) for one in drawn)
     if len(drawn) <= _MOST_IN_ONE and longest <= _LONGEST_BESIDE:
         width = min(width, _WIDEST)

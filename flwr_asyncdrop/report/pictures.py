@@ -17,7 +17,7 @@ from flwr_asyncdrop.report.panels import draw_bytes, draw_levels
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.speeds import draw_speeds
-from flwr_asyncdrop.report.style import GREY, save
+from flwr_asyncdrop.report.style import GREY, drawable, save
 from flwr_asyncdrop.report.target import Target
 from flwr_asyncdrop.report.timeline import draw_timeline
 from flwr_asyncdrop.report.units import draw_units
@@ -72,7 +72,7 @@ def compose(log: RunLog) -> Figure:
 
 def _write(figure: Figure, text: str, y: float, size: float, **look: Any) -> None:
     """Write a line above the panels, in smaller type if it is too long."""
-    line = figure.text(_MARGIN, y, text, fontsize=size, va="center", **look)
+    line = figure.text(_MARGIN, y, drawable(text), fontsize=size, va="center", **look)
     share = line.get_window_extent().width / figure.bbox.width / (1 - 2 * _MARGIN)
     line.set_fontsize(size / max(1.0, share))
 

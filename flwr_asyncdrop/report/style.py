@@ -1,6 +1,7 @@
 """How pictures look, and how they are saved."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +10,8 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from flwr_asyncdrop.storage.whole import write_whole
@@ -28,7 +31,10 @@ _NO_METADATA: Final[Mapping[str, Mapping[str, None]]] = {
     "svg": {"Creator": None, "Date": None},
 }
 
+_FONT: Final = "DejaVu Sans"  # which comes with Matplotlib
+
 STYLE: Final[dict[str, Any]] = {
+    "font.family": _FONT,
     "font.size": 9,
     "text.color": INK,
     "axes.titlesize": 10.5,
@@ -51,6 +57,7 @@ STYLE: Final[dict[str, Any]] = {
     "xtick.major.size": 3,
     "ytick.major.size": 3,
     "pdf.fonttype": 42,  # TrueType: what venues ask for
+    "text.parse_math": False,  # a label may have dollars
     "svg.hashsalt": "asyncdrop",
     "legend.frameon": True,
     "legend.framealpha": 0.85,
@@ -72,8 +79,29 @@ def save(
     data = BytesIO()
     kind = path.suffix.removeprefix(".")
     with style.context(["default", {**STYLE, **more}]):
-        draw().savefig(data, dpi=dpi, format=kind, metadata=dict(_NO_METADATA[kind]))
+        figure = draw()
+        for text in figure.findobj(Text):
+            text.set_text(drawable(text.get_text()))
+        figure.savefig(data, dpi=dpi, format=kind, metadata=dict(_NO_METADATA[kind]))
     return write_whole(path, data.getvalue())
+
+
+def drawable(text: str) -> str:
+    """Return a text with escapes, as Python's, for what our font does not have.
+
+    All of that would be the same empty box. Another font would be another picture.
+    """
+    return "".join(each if _has(each) else _escape(each) for each in text)
+
+
+@cache
+def _has(character: str) -> bool:
+    font = get_font(findfont(_FONT))
+    return character == "\n" or bool(font.get_char_index(ord(character)))
+
+
+def _escape(character: str) -> str:
+    return character.encode("ascii", "backslashreplace").decode()
 
 
 def say_none(axes: Axes, text: str) -> None:

@@ -6,7 +6,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from flwr_asyncdrop.report.lines import bytes_axis, draw_lines, time_axis
+from flwr_asyncdrop.report.pictures import comparison_figures
 from flwr_asyncdrop.report.runlog import Metric
+from flwr_asyncdrop.report.style import save
 from flwr_asyncdrop.report.target import Target
 from tests.report.histories import series
 
@@ -107,3 +109,12 @@ def test_the_axis_reaches_to_the_control_if_all_others_diverged_at_once():
     ]
     (axes,) = drawn(runs).axes
     assert axes.get_xlim() == (0, 20)
+
+
+@pytest.mark.parametrize("number", [1, 9])
+def test_a_label_is_shown_as_it_is_or_by_its_escapes(number, tmp_path):
+    labels = [f"a$\\nothing$日本{n}" for n in range(number)]
+    runs = [series(label, {0: [0.2, 0.6]}) for label in labels]
+    figures = comparison_figures(runs, HALF, 5.0)
+    svg = save(figures["time"], tmp_path / "a.svg", dpi=72, svg_fonttype="none")
+    assert "a$\\nothing$\\u65e5\\u672c0" in svg.read_text()
