@@ -7,7 +7,7 @@ from typing import Final
 
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.labels import folded
-from flwr_asyncdrop.report.pictures import comparison_figures
+from flwr_asyncdrop.report.pictures import comparison_figures, file_name
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.style import save
 from flwr_asyncdrop.report.tables import Column, columns, dealt, notes
@@ -40,7 +40,7 @@ def write_paper(series: Sequence[Series], comparison: Comparison, out: Path) -> 
     target = comparison.target
     for cost, draw in comparison_figures(series, target, _COLUMN).items():
         for suffix in ("pdf", "svg"):
-            path = out / f"{target.metric.name}-{cost}.{suffix}"
+            path = out / file_name(f"{target.metric.name}-{cost}.{suffix}")
             save(draw, path, dpi=_DPI, font_size=_FONT)
     write_whole(out / "table.tex", latex(comparison).encode())
 

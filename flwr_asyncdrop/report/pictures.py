@@ -116,7 +116,7 @@ def draw_comparison(
     for cost, draw in comparison_figures(series, target, _COMPARISON).items():
         title = target.metric.title.capitalize()
         caption = f"{title} against {against[cost]}: {over_seeds(series)}."
-        path = save(draw, out / f"{target.metric.name}-{cost}.png", dpi=_DPI)
+        path = save(draw, out / file_name(f"{target.metric.name}-{cost}.png"), dpi=_DPI)
         pictures.append(Picture(path, caption, described(comparison, cost)))
     return pictures
 
@@ -135,6 +135,11 @@ def comparison_figures(
         return figure
 
     return {"time": drawing(time_axis(series)), "bytes": drawing(bytes_axis(series))}
+
+
+def file_name(text: str) -> str:
+    """Return a name without a slash, as a metric has that is called eval/accuracy."""
+    return text.replace("/", "-")
 
 
 def over_seeds(series: Sequence[Series]) -> str:
@@ -158,7 +163,7 @@ def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
         (bool(log.level_evaluations), "levels", draw_levels, levels),
     )
     return [
-        Picture(_draw(out / f"{name}-{label}.png", draw, log), caption)
+        Picture(_draw(out / file_name(f"{name}-{label}.png"), draw, log), caption)
         for there, name, draw, caption in shown
         if there
     ]

@@ -6,6 +6,7 @@ What draws is imported when it is needed: it takes the extra ``report``.
 import json
 import os
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,25 +123,39 @@ def write_report(
     series = read_series(folders)
     comparison = compare(series, target, reference)
     make_folder(out)
-    texts = {
-        "table.md": markdown(comparison),
-        "table.csv": csv_text(comparison),
-        "table.json": json.dumps(json_values(comparison), indent=2) + "\n",
-    }
     with changing(out):
-        for name, text in texts.items():
-            write_whole(out / name, text.encode())
+        earlier = _pictures_there(out)
         pictures = draw_comparison(series, comparison, out)
         runs = {
             one.label: draw_fleet(next(iter(one.runs.values())), one.label, out)
             for one in series
             if one.runs
         }
+        drawn = [each.path.name for each in chain(pictures, *runs.values())]
+        for name in earlier - set(drawn):  # of runs that are no longer in the table
+            (out / name).unlink(missing_ok=True)
+        values = {**json_values(comparison), "pictures": drawn}
+        texts = {
+            "table.md": markdown(comparison),
+            "table.csv": csv_text(comparison),
+            "table.json": json.dumps(values, indent=2) + "\n",
+        }
+        for name, text in texts.items():
+            write_whole(out / name, text.encode())
         if paper:
             write_paper(series, comparison, out / "paper")
         names = [folder.resolve().name for folder in folders]
         html = render_page(series, comparison, pictures, runs, names)
         return write_whole(out / "report.html", html.encode())
+
+
+def _pictures_there(out: Path) -> set[str]:
+    """Return the names of the pictures of an earlier report, from its table."""
+    try:
+        names = json.loads((out / "table.json").read_bytes())["pictures"]
+        return {n for n in names if Path(n).name == n and Path(n).suffix == ".png"}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return set()
 
 
 def _as_paths(folders: Sequence[AnyPath]) -> list[Path]:

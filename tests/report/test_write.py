@@ -89,6 +89,22 @@ def test_the_files(page):
     assert "| fedbuff |" in (page.parent / "table.md").read_text()
 
 
+def test_a_report_that_is_made_again_has_no_pictures_of_the_one_before(tmp_path):
+    out = tmp_path / "report"
+    for label in ("fedavg", "fedbuff"):
+        lines = history(label, 0, [0.5], metric="eval/accuracy")
+        write(tmp_path / "runs" / label / "seed-0", lines)
+    write_report([tmp_path / "runs"], out)
+    (out / "mine.png").write_text("kept")
+    pictures = {"eval-accuracy-time.png", "eval-accuracy-bytes.png", "mine.png"}
+    both = {"timeline-fedavg.png", "timeline-fedbuff.png"}
+    assert {path.name for path in out.rglob("*.png")} == pictures | both
+    assert not any(path.is_dir() for path in out.iterdir())
+    write_report([tmp_path / "runs" / "fedbuff"], out)
+    left = {path.name for path in out.glob("*.png")}
+    assert left == {*pictures, "timeline-fedbuff.png"}
+
+
 def test_the_page_is_complete_in_itself(page):
     text = page.read_text()
     parsed = Page(text)
