@@ -10,9 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.paths import AnyPath, as_path
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import read_series
@@ -42,9 +44,9 @@ def draw_run(history: AnyPath, png: AnyPath) -> Path:
     DataError
         If the history cannot be read.
     MissingExtraError
-        If Matplotlib is not installed.
+        If Matplotlib is not installed, or does not know what MPLBACKEND names.
     """
-    require("matplotlib", "report")
+    _require_matplotlib()
     from flwr_asyncdrop.report.pictures import draw_log
 
     return draw_log(RunLog.from_records(read_history(history)), as_path("png", png))
@@ -112,7 +114,8 @@ def write_report(
     FolderError
         If nothing can be written to `out`.
     """
-    for module in ("matplotlib", "jinja2", "rich"):
+    _require_matplotlib()
+    for module in ("jinja2", "rich"):
         require(module, "report")
     from flwr_asyncdrop.report.page import render_page
     from flwr_asyncdrop.report.paper import write_paper
@@ -147,6 +150,16 @@ def write_report(
         names = [folder.resolve().name for folder in folders]
         html = render_page(series, comparison, pictures, runs, names)
         return write_whole(out / "report.html", html.encode())
+
+
+def _require_matplotlib() -> None:
+    try:
+        require("matplotlib", "report")
+    except ValueError as error:  # it reads the variable when it is imported
+        raise MissingExtraError(
+            f"matplotlib cannot be imported ({one_line(error)}): unset MPLBACKEND",
+            name="matplotlib",
+        ) from error
 
 
 def _pictures_there(out: Path) -> set[str]:

@@ -1,5 +1,6 @@
 import json
 import struct
+import sys
 from math import nan
 
 import matplotlib as mpl
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import DataError, MissingExtraError
 from flwr_asyncdrop.report import draw_run
 from flwr_asyncdrop.report.curves import draw_metric
 from flwr_asyncdrop.report.panels import draw_bytes
@@ -125,6 +126,16 @@ def test_settings_of_matplotlib_neither_change_nor_matter(tmp_path):
         odd = draw_run(history, tmp_path / "odd.png").read_bytes()
         assert dict(mpl.rcParams) == before
     assert odd == plain
+
+
+def test_a_backend_that_matplotlib_does_not_know_is_one_line(tmp_path, monkeypatch):
+    history = write(tmp_path / "history.jsonl", RUNS["few devices"])
+    (tmp_path / "matplotlib.py").write_text("raise ValueError('Key backend: no')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "matplotlib")
+    says = r"^matplotlib cannot be imported \(ValueError: Key backend: no\): unset MPLB"
+    with pytest.raises(MissingExtraError, match=says):  # which ends no run
+        draw_run(history, tmp_path / "run.png")
 
 
 def header(records):
