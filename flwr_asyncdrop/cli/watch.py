@@ -7,15 +7,18 @@ from pathlib import Path
 
 from flwr_asyncdrop.cli.console import make_console
 from flwr_asyncdrop.cli.display import LineDisplay, make_display
-from flwr_asyncdrop.cli.events import Ended, Started, Waiting
+from flwr_asyncdrop.cli.events import Ended, Failed, Started, Waiting
 from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.cli.follow import Followed
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.observers.history_file import lock_of
 from flwr_asyncdrop.readable import readable_seconds
 from flwr_asyncdrop.report import Summary
 from flwr_asyncdrop.report.files import HISTORY, histories
 from flwr_asyncdrop.report.reading import read_log
+from flwr_asyncdrop.storage.lock import was_killed
 
+_FAILED = 1
 _POLL_SECONDS = 0.5
 _SILENCE = 60.0
 
@@ -26,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     parser.description = (
         "Show how far a run is that another process does, e.g. `flwr run`. It reads "
         "the run's history as it is written, until the run has ended. Ctrl-C ends the "
-        "watching, and not the run."
+        "watching, and not the run. The exit status is 1 if the run was killed."
     )
     parser.add_argument(
         "folder",
@@ -41,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = newest(arguments.folder)
     display = make_display(make_console())
     with display:
-        watch(Followed(found), display)
+        has_ended = watch(Followed(found), display)
         for line in Summary(read_log(found / HISTORY)).text().splitlines():
             display.say(line)
-    return 0
+    return 0 if has_ended else _FAILED
 
 
 def newest(path: Path) -> Path:
@@ -70,8 +73,11 @@ def watch(
     seconds: float = _POLL_SECONDS,
     timer: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Show a run until it has ended; look for news every so many `seconds`."""
+) -> bool:
+    """Show a run until it has ended; look for news every so many `seconds`.
+
+    Return whether it has: the process of one that writes nothing may have been killed.
+    """
     heard, waits, started = timer(), False, False
     while True:
         if is_news := followed.look():
@@ -89,9 +95,17 @@ def watch(
                 display.show(run, followed.progress)
             if followed.has_ended:
                 display.show(run, Ended(followed.progress))
-                return
+                return True
             if not waits and timer() - heard > _SILENCE:
                 waits = True
+                if _was_killed(followed):
+                    display.show(run, Failed("its process was killed"))
+                    return False
                 reason = f"it has written nothing for {readable_seconds(_SILENCE)}"
                 display.show(run, Waiting(reason))
         sleep(seconds)
+
+
+def _was_killed(followed: Followed) -> bool:
+    """Return whether nobody writes the history that a process of this machine wrote."""
+    return was_killed(followed.folder, lock_of(Path(HISTORY)))

@@ -12,6 +12,11 @@ from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing, make_folder
 
 
+def lock_of(path: Path) -> str:
+    """Return the name of the lock, beside a history, that its writer holds."""
+    return f".{path.name}.lock"
+
+
 class HistoryFile:
     """A file of records, one a line, that nobody else may be writing.
 
@@ -23,7 +28,7 @@ class HistoryFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = FolderLock(path.parent, f".{path.name}.lock")
+        self._lock = FolderLock(path.parent, lock_of(path))
         self._file: AppendedFile | None = None
         self._prefix = Prefix()
 

@@ -177,6 +177,22 @@ class FolderLock:
             os.close(descriptor)  # its last holder has just deleted it
 
 
+def was_killed(folder: Path, name: str = _LOCK) -> bool:
+    """Return whether a process of this machine held a folder until it was killed.
+
+    What cannot be known, as of other machines, is taken for alive.
+    """
+    if sys.platform == "win32":
+        return False
+    with suppress(OSError, ValueError), (folder / name).open("rb") as file:
+        holder: Any = json.loads(file.read(_MOST_BYTES))
+        if isinstance(holder, Mapping) and holder.get("host") == socket.gethostname():
+            # Shared, so that nobody else who looks seems to be a holder.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+    return False
+
+
 def _lock_file(descriptor: int) -> None:
     if sys.platform == "win32":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

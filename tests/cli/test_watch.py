@@ -1,6 +1,8 @@
 import io
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -257,6 +259,40 @@ def test_a_run_that_writes_nothing_is_said_to_do_so_once(writing):
     watch(Followed(writing.folder), lines, timer=lambda: now, sleep=sleep)
     waiting = "waiting  asyncdrop seed 7: it has written nothing for 1 min\n"
     assert file.getvalue().count(waiting) == 1
+
+
+def test_a_run_whose_process_was_killed_is_not_waited_for(writing):
+    writing(RECORDS[:2])
+    holds = (
+        "import os, sys; from pathlib import Path\n"
+        "from flwr_asyncdrop.storage.lock import FolderLock\n"
+        "FolderLock(Path(sys.argv[1]), '.history.jsonl.lock').__enter__()\n"
+        "print(flush=True); sys.stdin.read(); os._exit(9)"
+    )
+    now = 0.0
+    with subprocess.Popen(
+        [sys.executable, "-c", holds, writing.folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        holder.stdout.read(1)
+
+        def sleep(seconds):
+            nonlocal now
+            now += 40.0
+            if now == 200.0:
+                writing([update(3)])
+                holder.communicate()
+
+        file = io.StringIO()
+        lines = LineDisplay(Console(file=file, width=100))
+        assert not watch(
+            Followed(writing.folder), lines, timer=lambda: now, sleep=sleep
+        )
+    assert now > 200.0
+    _, waiting, failed = file.getvalue().splitlines()
+    assert "waiting" in waiting
+    assert failed == "FAILED   asyncdrop seed 7 [1/1]: its process was killed"
 
 
 def test_of_many_runs_the_one_that_wrote_last_is_watched(tmp_path):
