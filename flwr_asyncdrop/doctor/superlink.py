@@ -59,24 +59,30 @@ def check_ray(environment: Mapping[str, str], python: str = sys.executable) -> F
 
 def check_ports(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Check that the ports of a local SuperLink are free, or a SuperLink's."""
+    seen: dict[int, str] = {}
     for variable, default in _PORTS.items():
         value = environment.get(variable, default)
-        if value.isdecimal() and 0 < int(value) < 65536:
-            yield _check_port(variable, int(value))
-        else:
-            fix = f"set {variable} to a number of a free port"
+        fix = f"set {variable} to the number of a free port"
+        if not (value.isdecimal() and 0 < int(value) < 65536):
             yield problem("port", f"{variable}={value!r} is no port", fix)
+        elif (port := int(value)) in seen:
+            yield problem(f"port {port}", f"{seen[port]} names it, too", fix)
+        else:
+            seen[port] = variable
+            yield _check_port(port, fix)
 
 
-def _check_port(variable: str, port: int) -> Finding:
+def _check_port(port: int, fix: str) -> Finding:
     name = f"port {port}"
     try:
         socket.create_server(("127.0.0.1", port)).close()
+    except PermissionError as error:
+        found = f"this user may not listen there ({error.strerror})"
+        return problem(name, found, f"{fix}, from 1024 on")
     except OSError:
         pass
     else:
         return ok(name, "free")
-    fix = f"set {variable} to the number of a free port"
     process = listener(port)
     if process is None:
         return problem(name, "taken by a program that this user cannot see", fix)

@@ -1,5 +1,6 @@
 """Every check on machines that are well, and on those that are not."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -259,6 +260,21 @@ class TestPorts:
         finding, _ = check_ports({HTTP: taken})
         assert finding.level == "problem"
         assert "this user cannot see" in finding.found
+
+    def test_one_that_this_user_may_not_open(self, monkeypatch):
+        def forbid(address):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr(socket, "create_server", forbid)
+        finding, _ = check_ports({HTTP: "80"})
+        assert finding.level == "problem"
+        assert finding.found == "this user may not listen there (Permission denied)"
+        assert "from 1024 on" in finding.fix
+
+    def test_two_that_are_the_same(self, free):
+        first, second = check_ports({HTTP: free, CONTROL: free})
+        assert (first.level, second.level) == ("ok", "problem")
+        assert second.found == f"{HTTP} names it, too"
 
     def test_who_only_talks_does_not_listen(self, taken):
         with socket.create_connection(("127.0.0.1", int(taken))) as talking:
