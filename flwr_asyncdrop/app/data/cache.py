@@ -43,10 +43,13 @@ def cached(key: str, paths: list[Path], read: Callable[[], Tensors]) -> Tensors:
 def cache_folder() -> Path:
     """Return ``$XDG_CACHE_HOME/flwr-asyncdrop``, by default under ``~/.cache``.
 
-    What lies there may be deleted at any time.
+    What lies there may be deleted at any time. A relative ``XDG_CACHE_HOME`` is
+    ignored, as its specification says.
     """
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "flwr-asyncdrop"
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return (
+        Path(root) if Path(root).is_absolute() else Path.home() / ".cache"
+    ) / "flwr-asyncdrop"
 
 
 def _fingerprint(paths: list[Path]) -> str:

@@ -47,7 +47,7 @@ _FASHION_MNIST = Source(
     "FashionMNIST",
 )
 _IMDB = (
-    Source("imdb-folders-2", "aclImdb", imdb.FOLDERS, imdb.read_folders),
+    Source("imdb-folders-3", "aclImdb", imdb.FOLDERS, imdb.read_folders),
     Source("imdb-lines-2", "imdb", imdb.LINES, imdb.read_lines),
 )
 

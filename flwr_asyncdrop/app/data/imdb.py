@@ -38,12 +38,12 @@ Reviews = Mapping[str, tuple[list[str], list[int]]]
 
 
 def read_folders(folder: Path) -> Arrays:
-    """Read ``{train,test}/{neg,pos}/*.txt``, sorted by name."""
+    """Read ``{train,test}/{neg,pos}/*.txt``, sorted by name; hidden files are none."""
     reviews: Reviews = {"train": ([], []), "test": ([], [])}
     for split, (texts, labels) in reviews.items():
         try:
             for label, name in enumerate(("neg", "pos")):
-                for path in sorted((folder / split / name).glob("*.txt")):
+                for path in sorted((folder / split / name).glob("[!.]*.txt")):
                     texts.append(path.read_text(encoding="utf-8"))
                     labels.append(label)
         except (OSError, ValueError) as error:

@@ -145,8 +145,11 @@ def test_another_process_may_have_been_faster(source, read):
 def test_the_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "flwr-asyncdrop"
-    monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
+    # What is relative is to be ignored: it would be a folder of wherever one stands.
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert cache_folder() == tmp_path / ".cache" / "flwr-asyncdrop"
+    monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == tmp_path / ".cache" / "flwr-asyncdrop"
 
 

@@ -53,6 +53,13 @@ def test_folders_by_hand(tmp_path):
     check(read_folders(write_folders(tmp_path)))
 
 
+def test_what_macos_writes_beside_a_file_is_no_review(tmp_path):
+    folder = write_folders(tmp_path)
+    for path in list(folder.rglob("*.txt")):
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X")
+    check(read_folders(folder))
+
+
 @pytest.mark.parametrize("write", [write_json_lines, write_folders])
 @pytest.mark.parametrize("below", [False, True])
 def test_loads_from_either_layout(tmp_path, write, below):
