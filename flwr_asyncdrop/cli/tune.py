@@ -29,7 +29,7 @@ from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of, race
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.searched import Search
-from flwr_asyncdrop.cli.tuned import write_tuned
+from flwr_asyncdrop.cli.tuned import references, write_tuned
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import make_output_folder
@@ -154,6 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
             "eta": arguments.eta,
             "tie": arguments.tie,
             "algorithms": {lane.label: lane.report() for lane in lanes},
+            "references": references(arguments.algos),
             "chosen": {lane.label: lane.winner.values for lane in lanes},
         }
         path = write_tuned(out, content)

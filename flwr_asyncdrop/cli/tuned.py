@@ -1,7 +1,7 @@
 """What a tuning found, in a file that a comparison reads."""
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.storage.whole import changing, write_whole
 
 TUNED = "tuned.json"
@@ -19,10 +20,14 @@ _FORMAT = "flwr-asyncdrop tuning 1"
 
 @dataclass(frozen=True)
 class Tuned:
-    """The settings that were chosen, by the algorithm's label, and the seeds used."""
+    """The settings that were chosen, by the algorithm's label, and the seeds used.
+
+    `references` names the classes from outside that have these labels.
+    """
 
     chosen: Mapping[str, Mapping[str, Value]]
     seeds: Sequence[int]
+    references: Mapping[str, str]
 
     @classmethod
     def read(cls, path: Path) -> "Tuned":
@@ -35,7 +40,8 @@ class Tuned:
                 str(name): {str(key): _plain(value) for key, value in each.items()}
                 for name, each in content["chosen"].items()
             }
-            return cls(chosen, [int(seed) for seed in content["seeds"]])
+            seeds = [int(seed) for seed in content["seeds"]]
+            return cls(chosen, seeds, dict(content.get("references", {})))
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -51,6 +57,11 @@ class Tuned:
                 f"{label} was not tuned, and {', '.join(self.chosen)} were: a "
                 "comparison of both is not fair; tune it too, or leave it out"
             )
+        if (tuned := self.references.get(label, name)) != name:
+            raise ConfigError(
+                f"{label} was tuned as {tuned}, and not {name}, which may be another "
+                "class of that name: tune that, or rename it"
+            )
         return self.chosen[label]
 
     def check(self, seeds: Sequence[int], given: Set[str]) -> None:
@@ -64,6 +75,11 @@ class Tuned:
         tuned = {key for each in self.chosen.values() for key in each}
         if both := sorted(tuned & given):
             raise ConfigError(f"{both[0]} was tuned: leave --{both[0]} out")
+
+
+def references(names: Iterable[str]) -> dict[str, str]:
+    """Return the algorithms from outside among some names, by their labels."""
+    return {algorithm(name).label(): name for name in names if is_reference(name)}
 
 
 def write_tuned(folder: Path, content: Mapping[str, Any]) -> Path:

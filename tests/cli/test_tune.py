@@ -13,10 +13,11 @@ from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.cli.presets import Preset
 from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.searched import Search, Searched
-from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
+from flwr_asyncdrop.cli.tuned import Tuned, references, write_tuned
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report.runlog import Curve, Metric, Point
+from tests.app import own
 from tests.nightly import by_night
 
 SMALL = [
@@ -210,6 +211,10 @@ def test_values_of_its_own_that_make_no_sense(flags, explicit, says):
         ask()
 
 
+class Kept(own.Kept):
+    """Of the name of its parent."""
+
+
 class TestTuned:
     def test_it_is_read_again(self, tmp_path):
         chosen = {"fedbuff": {"lr": 0.1, "averaging": True}}
@@ -223,6 +228,19 @@ class TestTuned:
             tuned.check([0], {"lr"})
         with pytest.raises(ConfigError, match="asyncdrop was not tuned"):
             tuned.of("asyncdrop")
+
+    def test_another_class_of_the_same_name_was_not_tuned(self, tmp_path):
+        names = ["tests.app.own:Kept", "fedbuff"]
+        content = {"chosen": {"Kept": {"lr": 0.1}, "fedbuff": {}}, "seeds": [7]}
+        path = write_tuned(tmp_path, {**content, "references": references(names)})
+        tuned = Tuned.read(path)
+        assert tuned.of("tests.app.own:Kept") == {"lr": 0.1}
+        assert tuned.of("fedbuff") == {}
+        again = "tests.cli.test_tune:Kept"
+        with pytest.raises(ConfigError, match=rf"tests.app.own:Kept, and not {again}"):
+            tuned.of(again)
+        # Earlier files do not say it.
+        assert Tuned.read(write_tuned(tmp_path, content)).of(again) == {"lr": 0.1}
 
     @pytest.mark.parametrize(
         "text",
