@@ -92,6 +92,12 @@ def make_project(folder: Path, name: str) -> None:
     """
     if problem := problem_of_name(name):
         raise ConfigError(problem)
+    for above in (folder, *folder.parents):
+        if above.is_symlink() and not above.exists():
+            raise ConfigError(
+                f"{above} is a link to {above.readlink()}, which is not there: make "
+                "that, or choose another DIR"
+            )
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder: choose another DIR")
     if folder.exists() and any(folder.iterdir()):

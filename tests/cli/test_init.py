@@ -124,6 +124,16 @@ def test_a_folder_that_is_not_empty_stays_as_it_is(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == [".hidden"]
 
 
+@pytest.mark.parametrize("below", ["", "net"])
+def test_a_link_to_nothing_is_named(below, tmp_path, capsys):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "gone")
+    assert main(["init", str(link / below), "--name", "net"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{link} is a link to {tmp_path / 'gone'}, which is not there" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
 def test_a_file_is_no_folder(tmp_path, capsys):
     (tmp_path / "net").write_text("mine")
     assert main(["init", str(tmp_path / "net")]) == 2
