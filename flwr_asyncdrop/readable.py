@@ -1,6 +1,7 @@
 """Metrics, numbers of bytes, and what strangers write, as people read them."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 _JOULES = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
@@ -13,6 +14,10 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _LONGEST_VALUE = 80
 _MOST_BITS = 128
 _LOWER_IS_BETTER = ("loss", "error", "perplexity")
+# Too short to be looked for inside of words.
+_SHORT_LOWER_IS_BETTER = frozenset(
+    {"cer", "mae", "mape", "mse", "nll", "ppl", "rmse", "wer"}
+)
 
 
 def headline(metrics: Mapping[str, object]) -> tuple[str, float] | None:
@@ -33,7 +38,9 @@ def headline(metrics: Mapping[str, object]) -> tuple[str, float] | None:
 
 def lower_is_better(name: str) -> bool:
     """Return whether a metric of that name falls as the model gets better."""
-    return name.lower().endswith(_LOWER_IS_BETTER)
+    lower = name.lower()
+    last_word = re.split(r"[^a-z0-9]", lower)[-1]
+    return lower.endswith(_LOWER_IS_BETTER) or last_word in _SHORT_LOWER_IS_BETTER
 
 
 def byte_unit(largest: float) -> tuple[str, int]:

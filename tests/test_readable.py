@@ -34,8 +34,12 @@ def test_headline_is_the_accuracy_or_the_first_finite_number(metrics, expected):
 
 def test_losses_fall_and_accuracies_rise():
     falls = ["loss", "val_loss", "eval-Loss", "top1_error", "perplexity"]
+    falls += ["mse", "test/RMSE", "val_mae", "mape", "nll", "wer", "eval-cer", "ppl"]
     assert all(lower_is_better(name) for name in falls)
-    assert not any(lower_is_better(name) for name in ["accuracy", "f1", "lossless"])
+    assert not any(
+        lower_is_better(name)
+        for name in ["accuracy", "f1", "lossless", "power", "mse_gain"]
+    )
 
 
 @pytest.mark.parametrize(

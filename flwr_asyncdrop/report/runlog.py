@@ -30,9 +30,18 @@ LEVELS = "level-accuracy"
 
 @dataclass(frozen=True)
 class Metric:
-    """The headline metric of some runs, e.g. ``Metric("accuracy")``."""
+    """The headline metric of some runs, e.g. ``Metric("accuracy")``.
+
+    An accuracy of which some values are `above_one` is no share: it is in per cent.
+    """
 
     name: str
+    above_one: bool = False
+
+    @classmethod
+    def of(cls, name: str, values: Iterable[float]) -> Self:
+        """Return the metric of that name, with these values."""
+        return cls(name, cls(name).is_share and max(values, default=0.0) > 1)
 
     @property
     def title(self) -> str:
@@ -47,7 +56,7 @@ class Metric:
     @property
     def is_share(self) -> bool:
         """Whether it is written in per cent."""
-        return self.name.endswith("accuracy")
+        return self.name.endswith("accuracy") and not self.above_one
 
     @property
     def extreme(self) -> str:
@@ -273,7 +282,9 @@ class RunLog:
             name = next((metric[0] for metric in named if metric is not None), None)
             if name is not None:
                 diverged = headline({name: lines[-1]["metrics"].get(name)}) is None
-                return Curve(Metric(name), source, _points(lines, name), diverged)
+                points = _points(lines, name)
+                metric = Metric.of(name, [point.value for point in points])
+                return Curve(metric, source, points, diverged)
         return None
 
 

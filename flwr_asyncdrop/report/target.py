@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
@@ -51,10 +51,10 @@ def choose_target(
     baselines = [each for each in complete if each.algorithm not in ours and not of_all]
     whose = "baseline" if baselines else "algorithm"
     compared = baselines or complete
+    metric = _metric(complete)
     if wish == "auto":
         share = None if len(compared) >= _FEWEST else _of_best(compared, whose, _SHARE)
-        return share or _second_lowest(compared, whose)
-    metric = _metric(compared)
+        return replace(share or _second_lowest(compared, whose), metric=metric)
     number = read_target(wish, metric)
     if not str(wish).endswith(_BEST):
         return Target(metric, number, "given")
@@ -64,7 +64,7 @@ def choose_target(
             f"target={wish!r} is a share of the best {whose}'s final {metric.title}, "
             f"and none has a positive one: name an {metric.title} instead"
         )
-    return target
+    return replace(target, metric=metric)
 
 
 def _second_lowest(compared: Sequence[Series], whose: str) -> Target:
@@ -105,7 +105,9 @@ def _ranking(
 
 
 def _metric(series: Sequence[Series]) -> Metric:
-    return next(curve.metric for one in series for curve in one.curves.values())
+    """Return the metric of all, in per cent if any of them says so."""
+    found = [curve.metric for one in series for curve in one.curves.values()]
+    return max(found, key=lambda metric: metric.above_one)
 
 
 def read_target(wish: str | float, metric: Metric) -> float:

@@ -88,6 +88,19 @@ def test_a_report_has_the_metric_that_there_is(tmp_path, metric):
     )
 
 
+def test_an_accuracy_in_per_cent_is_no_share():
+    own = series("fedbuff", {0: [0.9, 60.0, 71.5]})
+    late = series("asyncdrop", {0: [0.5, 0.8, 0.9]})  # below one per cent
+    table = compare([late, own], "60")
+    assert columns(table)[3].texts == ("0.9", "71.5")
+    assert columns(table)[5].title == "s to 60"
+    assert columns(table)[5].texts == ("N/A", "20.0")
+    assert choose_target([late, own]).value == pytest.approx(0.95 * 71.5)
+    ours = compare([series("fedbuff", {0: [0.2]}), series("asyncdrop", {0: [9.0]})])
+    assert columns(ours)[3].texts == ("0.2", "9")
+    assert columns(compare([late], "0.8"))[3].texts == ("90.00",)
+
+
 def test_a_summary_says_which_metric(tmp_path):
     text = summarise(history("fedbuff", 0, [3.0, 1.5, 2.0], metric="loss")).text()
     assert "final loss" in text
