@@ -1,4 +1,4 @@
-"""A comparison as a table: its columns and notes, in Markdown, CSV and JSON."""
+"""A comparison as a table: its columns and notes, in CSV and JSON."""
 
 import csv
 import io
@@ -237,28 +237,6 @@ def _interval_text(found: Interval, spec: str, scale: int) -> str:
         return text
     bounds = f"[{scale * found.low:{spec}}, {scale * found.high:{spec}}]"
     return f"{text} {bounds}{'*' if found.is_clear else ''}"
-
-
-def markdown(comparison: Comparison) -> str:
-    """Return the table and its notes in Markdown."""
-    parts = columns(comparison)
-    lines = [
-        [column.title for column in parts],
-        ["---", *("--:" for _ in parts[1:])],
-        *zip(*map(_bold, parts), strict=True),
-    ]
-    table = "\n".join(f"| {' | '.join(map(_cell, cells))} |" for cells in lines)
-    return f"{table}\n\n{' '.join(notes(comparison))}\n"
-
-
-def _cell(text: str) -> str:
-    """Return a text that does not end its cell."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _bold(column: Column) -> list[str]:
-    cells = zip(column.texts, column.best, strict=True)
-    return [f"**{text}**" if best else text for text, best in cells]
 
 
 def json_values(comparison: Comparison) -> dict[str, Any]:

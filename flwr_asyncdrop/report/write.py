@@ -117,10 +117,11 @@ def write_report(
     _require_matplotlib()
     for module in ("jinja2", "rich"):
         require(module, "report")
+    from flwr_asyncdrop.report.markdown import markdown
     from flwr_asyncdrop.report.page import render_page
     from flwr_asyncdrop.report.paper import write_paper
     from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
-    from flwr_asyncdrop.report.tables import csv_text, json_values, markdown
+    from flwr_asyncdrop.report.tables import csv_text, json_values
 
     folders, out = _as_paths(folders), as_path("out", out)
     series = read_series(folders)

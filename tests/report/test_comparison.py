@@ -2,7 +2,8 @@ import pytest
 
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.report.comparison import Spread, compare
-from flwr_asyncdrop.report.tables import markdown, notes
+from flwr_asyncdrop.report.markdown import markdown
+from flwr_asyncdrop.report.tables import notes
 from flwr_asyncdrop.report.target import choose_target
 from tests.report.histories import series
 

@@ -2,11 +2,11 @@ import json
 from dataclasses import replace
 
 from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.markdown import markdown
 from flwr_asyncdrop.report.tables import (
     columns,
     csv_text,
     json_values,
-    markdown,
     notes,
 )
 from tests.report.histories import series
@@ -56,6 +56,16 @@ def test_a_label_does_not_end_its_cell():
     one = series("fedavg", {0: [0.5]})
     table = compare([replace(one, label="a|b\nc")], target=0.5)
     assert markdown(table).splitlines()[2].startswith(r"| a\|b c | 1 |")
+
+
+def test_markdown_shows_a_label_as_it_is():
+    one = series("fedavg", {0: [0.5]})
+    label = r"my_own,a<b>,__x__*2,[c](d),`e`,$f$,\g~~h"
+    table = compare([replace(one, label=label)], target=0.5)
+    *_, row, _, below = markdown(table).splitlines()
+    shown = r"my_own,a\<b>,\_\_x\_\_\*2,[c\](d),\`e\`,\$f\$,\\g\~\~h"
+    assert row.startswith(f"| {shown} | 1 |")
+    assert f"The reference is {shown}:" in below
 
 
 def test_a_note_says_which_settings_are_mixed_in_a_row():
