@@ -187,6 +187,11 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
         said.append(_about_intervals(comparison))
     if sum(bool(row.outcomes) for row in comparison.rows) > 1:
         said.append(_about_bold(comparison))
+    if len({frozenset(row.outcomes) for row in comparison.rows if row.outcomes}) > 1:
+        said.append(
+            "Not all have the same seeds: means are over those that each has, "
+            "differences over those that it shares with the reference."
+        )
     for row in comparison.rows:
         if row.diverged:
             seeds = ", ".join(map(str, row.diverged))

@@ -35,6 +35,8 @@ Target: 50.00% (given). Mean ± sample standard deviation over seeds. The refere
 hetero-asyncdrop: differences are seed by seed, overheads on the seeds with which both \
 reached the target. No intervals: they take 5 seeds, and less is no evidence. \
 Bold: the best of its column, of those that have it with every seed. \
+Not all have the same seeds: means are over those that each has, differences over \
+those that it shares with the reference. \
 (m/n): m of n seeds reached the target, and only they count. 1 run is incomplete \
 (+) and left out.
 """
@@ -66,6 +68,18 @@ def test_markdown_shows_a_label_as_it_is():
     shown = r"my_own,a\<b>,\_\_x\_\_\*2,[c\](d),\`e\`,\$f\$,\\g\~\~h"
     assert row.startswith(f"| {shown} | 1 |")
     assert f"The reference is {shown}:" in below
+
+
+def test_a_note_says_that_seeds_differ():
+    def said(*seeds):
+        runs = {seed: [0.5] for seed in seeds}
+        table = compare([series("fedavg", {0: [0.5], 1: [0.6]}), series("own", runs)])
+        return "Not all have the same seeds" in " ".join(notes(table))
+
+    assert said(1, 2)
+    assert said(0)
+    assert not said(1, 0)
+    assert not said()
 
 
 def test_a_note_says_which_settings_are_mixed_in_a_row():
