@@ -172,12 +172,15 @@ def compare(
 
 
 def _reference(rows: Sequence[Row], wish: str | None) -> Row | None:
-    by_label = {row.label: row for row in rows}
-    if wish is not None and wish not in by_label:
-        labels = ", ".join(by_label)
-        raise ConfigError(f"reference={wish!r} was not run: choose one of {labels}")
-    if wish is not None or _PREFERRED in by_label:
-        return by_label[wish or _PREFERRED]
+    complete = {row.label: row for row in rows if row.outcomes}
+    if wish is not None and wish not in complete:
+        there = any(row.label == wish for row in rows)
+        why = "has no complete run" if there else "was not run"
+        raise ConfigError(
+            f"reference={wish!r} {why}: choose one of {', '.join(complete)}"
+        )
+    if wish is not None or _PREFERRED in complete:
+        return complete[wish or _PREFERRED]
     return min((row for row in rows if row.arrivals), key=_lateness, default=None)
 
 

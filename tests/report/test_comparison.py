@@ -173,3 +173,11 @@ def test_incomplete_runs_are_counted_and_left_out():
 def test_nothing_complete_is_nothing_to_compare():
     with pytest.raises(DataError, match="no run has come to its end"):
         compare([series("fedbuff", {0: [0.1]}, cut_off=[0])])
+
+
+def test_a_reference_has_a_complete_run():
+    cut_off = series("hetero-asyncdrop", {0: [0.5]}, cut_off=[0])
+    table = compare([cut_off, PLAIN, BUFFER], 0.2)
+    assert table.reference in (PLAIN.label, BUFFER.label)
+    with pytest.raises(ConfigError, match="'hetero-asyncdrop' has no complete run"):
+        compare([cut_off, PLAIN], reference="hetero-asyncdrop")
