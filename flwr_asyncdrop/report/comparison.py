@@ -8,7 +8,7 @@ from typing import Any, Self
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.report.intervals import Interval, interval
 from flwr_asyncdrop.report.runlog import Curve, Point, joules_of
-from flwr_asyncdrop.report.series import Series
+from flwr_asyncdrop.report.series import Series, ground_differs_in
 from flwr_asyncdrop.report.target import Target, choose_target
 
 _PREFERRED = "hetero-asyncdrop"
@@ -127,13 +127,15 @@ class Comparison:
     """The table: a row a label, and the label that overheads are relative to.
 
     There is no reference if nobody reached the target. `counts_energy` says whether all
-    complete runs do.
+    complete runs do, and `differing` what else than algorithms and their settings is
+    not the same in all rows.
     """
 
     target: Target
     reference: str | None
     rows: tuple[Row, ...]
     counts_energy: bool = False
+    differing: tuple[str, ...] = ()
 
 
 def compare(
@@ -155,9 +157,10 @@ def compare(
         rows.append(Row(one.label, one.algorithm, outcomes, incomplete, one.differing))
     curves = (curve for one in series for curve in one.curves.values())
     counts_energy = all(curve.counts_energy for curve in curves)
+    differing = ground_differs_in(series)
     base = _reference(rows, reference)
     if base is None:
-        return Comparison(goal, None, tuple(rows), counts_energy)
+        return Comparison(goal, None, tuple(rows), counts_energy, differing)
     compared = [
         replace(
             row,
@@ -168,7 +171,7 @@ def compare(
         )
         for row in rows
     ]
-    return Comparison(goal, base.label, tuple(compared), counts_energy)
+    return Comparison(goal, base.label, tuple(compared), counts_energy, differing)
 
 
 def _reference(rows: Sequence[Row], wish: str | None) -> Row | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
@@ -11,6 +12,12 @@ from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _SEED = "seed-"
+# What algorithms are compared on; that they have settings of their own is the rule.
+_GROUND: Final = (
+    *("devices", "in-flight", "num-rounds", "max-seconds"),
+    *("partition", "image-size", "test-samples", "model", "width"),
+    *("levels", "speed-ratio", "step-seconds", "bandwidth-mbps", "trace"),
+)
 
 
 @dataclass(frozen=True)
@@ -31,19 +38,37 @@ class Series:
         return {seed: log.curve for seed, log in self.runs.items() if log.curve}
 
     @property
-    def differing(self) -> tuple[str, ...]:
-        """The settings in which the complete runs differ, beside their seeds."""
-        settings = [
+    def settings(self) -> tuple[Mapping[str, Any], ...]:
+        """What the first line of each complete run says of how it was run."""
+        return tuple(
             {"devices": log.run.get("devices"), **log.run.get("config", {})}
             for log in self.runs.values()
-        ]
-        names = dict.fromkeys(name for each in settings for name in each)
-        return tuple(
-            name
-            for name in names
-            if name != "seed"
-            and len({repr(each[name]) for each in settings if name in each}) > 1
         )
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The settings in which the complete runs differ, beside their seeds."""
+        names = dict.fromkeys(name for each in self.settings for name in each)
+        return tuple(
+            name for name in names if name != "seed" and _differ(self.settings, name)
+        )
+
+
+def ground_differs_in(series: Sequence[Series]) -> tuple[str, ...]:
+    """Return what else than algorithms and their settings differs between series.
+
+    What a label says, as in ``fedbuff,levels=4``, differs on purpose.
+    """
+    found = []
+    for name in _GROUND:
+        silent = [one for one in series if f",{name}=" not in one.label]
+        if _differ([each for one in silent for each in one.settings], name):
+            found.append(name)
+    return tuple(found)
+
+
+def _differ(settings: Iterable[Mapping[str, Any]], name: str) -> bool:
+    return len({repr(each[name]) for each in settings if name in each}) > 1
 
 
 def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:

@@ -199,6 +199,11 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
                 f"{row.label} diverged with seed {seeds}: its last evaluation has no "
                 f"finite {target.metric.title}."
             )
+    if comparison.differing:
+        said.append(
+            f"Not all have the same {', '.join(comparison.differing)}: the rows differ "
+            "in more than their algorithms."
+        )
     said += [
         f"The runs of {row.label} differ in {', '.join(row.differing)}, so that its "
         "means are over several settings."

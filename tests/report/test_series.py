@@ -1,7 +1,7 @@
 import pytest
 
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.report.series import ground_differs_in, read_series
 from flwr_asyncdrop.storage.done import mark_done
 from tests.report.histories import history, write
 
@@ -153,6 +153,18 @@ def test_settings_that_differ_in_the_runs_of_a_label_are_known(tmp_path):
     run(tmp_path, "fedavg", seed=2, momentum=0.8, ended=False)
     run(tmp_path, "fedbuff", lr=0.2)
     assert [one.differing for one in read_series([tmp_path])] == [("lr",), ()]
+
+
+def test_what_differs_beside_the_algorithms_is_known_if_no_label_says_it(tmp_path):
+    run(tmp_path, "fedavg", levels=8, width=1, lr=0.1)
+    run(tmp_path, "fedavg,levels=4", levels=4, width=1, lr=0.2)
+    assert ground_differs_in(read_series([tmp_path])) == ()
+    run(tmp_path, "fedbuff", levels=8, width=2)
+    assert ground_differs_in(read_series([tmp_path])) == ("width",)
+    first, *rest = history("asyncdrop", 0, [0.5], levels=4)
+    write(tmp_path / "asyncdrop" / "seed-0", [{**first, "devices": 9}, *rest])
+    differing = ("devices", "width", "levels")
+    assert ground_differs_in(read_series([tmp_path])) == differing
 
 
 def test_a_damaged_history_is_refused_by_name_or_read(tmp_path):

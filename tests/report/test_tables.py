@@ -82,6 +82,13 @@ def test_a_note_says_that_seeds_differ():
     assert not said()
 
 
+def test_a_note_says_that_grounds_differ():
+    runs = [series(f"fed{n}", {0: [0.5]}, width=n) for n in (1, 2)]
+    says = "Not all have the same width: the rows differ in more than their algorithms."
+    assert says in notes(compare(runs))
+    assert not any("their algorithms" in note for note in notes(compare(runs[:1])))
+
+
 def test_a_note_says_which_settings_are_mixed_in_a_row():
     one = series("fedavg", {0: [0.5]}, lr=0.1)
     two = series("fedavg", {1: [0.7]}, lr=0.2)
