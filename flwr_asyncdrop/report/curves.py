@@ -39,17 +39,24 @@ def band(curves: Iterable[Curve], cost: Cost) -> Band:
     """Put the curves of several seeds together; `cost` is what the x axis shows.
 
     Between two evaluations a curve is taken to be straight. The band ends where the
-    first of the curves does.
+    first of the curves does. Of curves that have no place in common it has, at each
+    place, those that are there.
     """
     costs, values = [], []
     for curve in curves:
         costs.append([cost(point) for point in curve.points])
         values.append([point.value for point in curve.points])
     x = np.unique(np.concatenate(costs))
-    x = x[(x >= max(c[0] for c in costs)) & (x <= min(c[-1] for c in costs))]
-    pairs = zip(costs, values, strict=True)
-    seeds = np.array([np.interp(x, xs, ys) for xs, ys in pairs])
-    return Band(x, seeds.mean(axis=0), seeds.min(axis=0), seeds.max(axis=0))
+    common = (x >= max(c[0] for c in costs)) & (x <= min(c[-1] for c in costs))
+    x = x[common] if common.any() else x
+    seeds = np.array(
+        [
+            np.interp(x, xs, ys, left=np.nan, right=np.nan)
+            for xs, ys in zip(costs, values, strict=True)
+        ]
+    )
+    low, high = np.nanmin(seeds, axis=0), np.nanmax(seeds, axis=0)
+    return Band(x, np.nanmean(seeds, axis=0), low, high)
 
 
 def draw_metric(axes: Axes, log: RunLog) -> None:

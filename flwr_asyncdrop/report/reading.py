@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from flwr_asyncdrop.exceptions import AsyncDropError, DataError
@@ -21,6 +22,12 @@ def _check_points(points: Sequence[Point]) -> None:
             raise ValueError(f"an evaluation has the counts {counts}")
         if not 0 <= point.time < math.inf:
             raise ValueError(f"an evaluation is at {point.time} s")
+    for before, after in pairwise(points):
+        moments = [(p.time, p.update, p.num_bytes) for p in (before, after)]
+        if any(later < sooner for sooner, later in zip(*moments, strict=True)):
+            raise ValueError(
+                f"an evaluation of {moments[1]} comes after one of {moments[0]}"
+            )
 
 
 def read_log(path: Path) -> RunLog:

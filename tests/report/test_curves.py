@@ -22,3 +22,11 @@ def test_band_by_hand():
 def test_band_of_one_seed_is_its_curve():
     line = band([curve((0, 0.1), (10, 0.3))], lambda point: point.time)
     assert line.mean.tolist() == line.low.tolist() == line.high.tolist() == [0.1, 0.3]
+
+
+def test_seeds_that_have_no_moment_in_common_are_drawn_where_they_are():
+    seeds = [curve((0, 0.1), (10, 0.3)), curve((20, 0.5), (30, 0.7))]
+    line = band([*seeds, curve((25, 0.9), (30, 0.9))], lambda point: point.time)
+    assert line.x.tolist() == [0, 10, 20, 25, 30]
+    assert line.mean.tolist() == pytest.approx([0.1, 0.3, 0.5, 0.75, 0.8])
+    assert line.low.tolist() == pytest.approx([0.1, 0.3, 0.5, 0.6, 0.7])

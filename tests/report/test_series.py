@@ -94,6 +94,18 @@ def test_an_evaluation_at_no_possible_moment_is_refused_by_name(tmp_path, key, v
         read_series([tmp_path])
 
 
+@pytest.mark.parametrize("key", ["time", "update", "bytes_down"])
+def test_an_evaluation_before_the_one_before_is_refused_by_name(tmp_path, key):
+    lines = history("fedavg", 0, (0.5, 0.6))
+    last = max(n for n, line in enumerate(lines) if line["event"] == "evaluation")
+    no_bytes = {"bytes_up": 0} if key == "bytes_down" else {}
+    lines[last] = {**lines[last], key: 0, **no_bytes}
+    write(tmp_path / "fedavg" / "seed-0", lines)
+    says = r"history\.jsonl is damaged .*comes after one of"
+    with pytest.raises(DataError, match=says):
+        read_series([tmp_path])
+
+
 def test_no_history_is_said(tmp_path):
     with pytest.raises(DataError, match=r"there is no history\.jsonl in .*none"):
         read_series([tmp_path / "none"])
