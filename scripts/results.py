@@ -3,7 +3,7 @@
 ``python -m scripts.results`` writes them anew, and a test holds the pages against the
 histories. ``python -m scripts.results pack FOLDER TASK`` packs what `tune` and
 `compare` left in ``FOLDER/tune-TASK`` and ``FOLDER/TASK``: histories, their
-hashes and the choice of settings, and no models.
+hashes and the choice of settings, and neither models nor paths of the machine.
 """
 
 import io
@@ -19,11 +19,17 @@ from statistics import fmean
 from typing import Any, Final
 
 from benchmarks.fair import ADJUSTED, CODED, GROUNDS, OTHERS, ground_of
+from flwr_asyncdrop.app.config import INCIDENTAL
+from flwr_asyncdrop.cli.tuned import TUNED
+from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report.comparison import Comparison, Row, compare
+from flwr_asyncdrop.report.files import HISTORY
 from flwr_asyncdrop.report.intervals import Interval
 from flwr_asyncdrop.report.runlog import Point
 from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.report.target import Target
+from flwr_asyncdrop.storage.done import DONE
+from flwr_asyncdrop.storage.whole import draft_of
 from scripts.cells import NONE, beside, costs, points
 from scripts.factorial import factorial
 from scripts.paper import paper_table
@@ -45,7 +51,7 @@ _OURS: Final = ("asyncdrop-plus", "hetero-asyncdrop")
 _NO_MEMORY: Final = f"{_OURS[0]},group-memory=false"
 _SHARES: Final = (0.95, 0.99)
 _GOAL: Final = 0.75
-_KEPT: Final = ("history.jsonl", "done.json", "tuned.json")
+_KEPT: Final = (HISTORY, DONE, TUNED)
 
 
 def main() -> int:
@@ -61,28 +67,48 @@ def main() -> int:
 
 
 def pack(folder: Path, task: str) -> None:
-    """Write ``results/TASK.tar.xz``."""
+    """Write ``results/TASK.tar.xz``; DataError if there is no history to pack."""
+    kept = sorted(p for p in (folder / task).rglob("*") if p.name in _KEPT)
+    if not any(path.name == HISTORY for path in kept):
+        raise DataError(f"there is no {HISTORY} in {folder / task}")
     HISTORIES.mkdir(exist_ok=True)
-    with tarfile.open(HISTORIES / f"{task}.tar.xz", "w:xz", preset=9) as archive:
-        for path in sorted((folder / task).rglob("*")):
-            if path.name in _KEPT:
-                archive.add(
-                    path, f"{task}/{path.relative_to(folder / task)}", filter=_bare
-                )
+    with (
+        draft_of(HISTORIES / f"{task}.tar.xz") as draft,
+        tarfile.open(draft, "w:xz", preset=9) as archive,
+    ):
+        for path in kept:
+            _add(archive, path, f"{task}/{path.relative_to(folder / task)}")
         name = ground_of(task)
         ground = GROUNDS.get(name)
         tuned_on = (ground and ground.tuned_on) or name
         suffix = task.removeprefix(name)
-        tuned = folder / f"tune-{tuned_on}{suffix}" / "tuned.json"
+        tuned = folder / f"tune-{tuned_on}{suffix}" / TUNED
         if tuned.exists():
-            archive.add(tuned, f"{task}/tuned.json", filter=_bare)
+            _add(archive, tuned, f"{task}/{TUNED}")
 
 
-def _bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out whose file it was, and when."""
-    member.uid = member.gid = member.mtime = 0
-    member.uname = member.gname = ""
-    return member
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    """Add a file without whose it was, and when."""
+    data = path.read_bytes()
+    if path.name == TUNED:
+        data = without_places(data)
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def without_places(tuned: bytes) -> bytes:
+    """Return what a tuning chose without where its machine had the files.
+
+    Neither those keys nor the folder of a trace make a difference to a run, and
+    histories do not have them either.
+    """
+    content = json.loads(tuned)
+    given = content["given"]
+    content["given"] = {key: given[key] for key in given if key not in INCIDENTAL}
+    if "trace" in content["given"]:
+        content["given"]["trace"] = Path(given["trace"]).name
+    return f"{json.dumps(content, indent=1)}\n".encode()
 
 
 def filled(page: str) -> str:
@@ -222,7 +248,7 @@ def read(task: str) -> tuple[tuple[Series, ...], Mapping[str, Mapping[str, Any]]
                     archive.extractall(folder, filter="data")
                 paths.append(Path(folder) / name)
         for path in paths:
-            tuned = path / "tuned.json"
+            tuned = path / TUNED
             if tuned.exists():
                 chosen |= json.loads(tuned.read_text(encoding="utf-8"))["chosen"]
         return read_series(paths), chosen

@@ -1,13 +1,21 @@
 """The tables of the pages of results are what the packed histories come to."""
 
+import json
 import re
+import shutil
+import tarfile
 from statistics import fmean
 
 import pytest
 
 from benchmarks.fair import ADJUSTED, CODED, OTHERS, ground_of
+from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.storage.done import mark_done
 from scripts import results
 from tests.nightly import nightly
+from tests.report.histories import history, write
 
 ARCHIVES = sorted(results.HISTORIES.glob("*.tar.xz"))
 # The gate reads a tenth of the histories, which have a million updates
@@ -62,6 +70,55 @@ def test_a_table_has_the_algorithms_of_others_beside_ours() -> None:
 def test_settings_were_not_chosen_on_the_seeds_of_the_table(archive) -> None:
     series, _ = results.read(archive.removesuffix(".tar.xz"))
     assert all(set(each.runs) == {0, 1, 2, 3, 4} for each in series)
+
+
+@pytest.fixture
+def tuned_runs(tmp_path, monkeypatch):
+    """A run, and the tuning before it, of a machine with paths of its own."""
+    monkeypatch.setattr(results, "HISTORIES", tmp_path / "results")
+    run = tmp_path / "runs" / "mlp-small" / "fedavg" / "seed-0"
+    mark_done(write(run, history("fedavg", 0, [0.5])).parent, ["history.jsonl"])
+    (run / "model.safetensors").write_bytes(b"")
+    given = {"data-dir": "/home/me/data", "trace": "/home/me/fast.csv", "lr": 0.1}
+    content = {"given": given, "seeds": [7], "chosen": {"fedavg": {"server-lr": 0.5}}}
+    (tmp_path / "runs" / "tune-mlp-small").mkdir()
+    write_tuned(tmp_path / "runs" / "tune-mlp-small", content)
+    return tmp_path
+
+
+def test_an_archive_has_the_runs_and_no_place_of_their_machine(tuned_runs) -> None:
+    results.pack(tuned_runs / "runs", "mlp-small")
+    with tarfile.open(tuned_runs / "results" / "mlp-small.tar.xz") as archive:
+        archive.extractall(tuned_runs / "again", filter="data")
+    again = tuned_runs / "again" / "mlp-small"
+    names = {path.name for path in again.rglob("*") if path.is_file()}
+    assert names == {"history.jsonl", "done.json", "tuned.json"}
+    run = tuned_runs / "runs" / "mlp-small"
+    for path in run.rglob("*.json*"):
+        assert (again / path.relative_to(run)).read_bytes() == path.read_bytes()
+    assert read_series([again])
+    given = json.loads((again / "tuned.json").read_bytes())["given"]
+    assert given == {"trace": "fast.csv", "lr": 0.1}
+    assert Tuned.read(again / "tuned.json").of("fedavg") == {"server-lr": 0.5}
+
+
+def test_nothing_replaces_no_archive(tuned_runs) -> None:
+    results.pack(tuned_runs / "runs", "mlp-small")
+    archive = tuned_runs / "results" / "mlp-small.tar.xz"
+    before = archive.read_bytes()
+    shutil.rmtree(tuned_runs / "runs" / "mlp-small")
+    with pytest.raises(DataError, match="there is no history"):
+        results.pack(tuned_runs / "runs", "mlp-small")
+    assert archive.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", some(ARCHIVES))
+def test_an_archive_that_is_kept_has_no_place_of_its_machine(name) -> None:
+    with tarfile.open(results.HISTORIES / name) as archive:
+        for member in archive:
+            if member.name.endswith("/tuned.json"):
+                data = archive.extractfile(member).read()
+                assert results.without_places(data) == data
 
 
 def test_every_archive_of_another_protocol_is_named_on_a_page() -> None:
