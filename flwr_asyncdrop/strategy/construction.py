@@ -8,7 +8,6 @@ from dataclasses import asdict
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
-import torch
 from flwr.app import DEFAULT_TTL, ArrayRecord
 from torch import nn
 
@@ -16,7 +15,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS, Aggregator
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import Checkpointer
-from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.codecs import CodecChoice, codec_choice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
@@ -35,16 +34,16 @@ from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.arguments import choose_algorithm
+from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import build_assignment, first_costs
-from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, Trainable, examples_of
+from flwr_asyncdrop.submodel import Inputs, Plan, Scope, Trainable, examples_of
 from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
 
 _POSITIVE = Range(lambda v: v > 0, "more than 0")
-_UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
 _MANY = 2**20  # devices in flight, while nobody knows how many nodes there will be
 
 
@@ -191,9 +190,9 @@ class Arguments(SynchronousRounds):
         queue_ahead: int | None = None,
         resends: bool = False,
     ) -> Run:
-        initial = wire.from_record(arrays)
+        initial = read_initial(arrays, self.plan, self.trainable.model)
         state = RunState.start_from(initial, self.seed, self.trainable.frozen(initial))
-        _check_sound(state.arrays)
+        check_mergeable(state.arrays)
         simulated, algorithm = self.fleet is not None, self.algorithm
         resends = resends or bool(self.checkpointer or state.frozen.tensors)
         settings = TrainSettings(
@@ -263,23 +262,3 @@ class Arguments(SynchronousRounds):
             **({} if self.codec is None else {"codec": self.codec.label}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
-
-
-def _check_sound(arrays: State) -> None:
-    """Raise ConfigError if a model holds what no reply can be merged with."""
-    for name, tensor in arrays.items():
-        if tensor.dtype in _UNMERGED:
-            raise ConfigError(
-                f"initial_arrays: {name!r} is of {tensor.dtype}, in which PyTorch "
-                "compares no numbers; make it one of torch.int64, or keep it out of "
-                "the state_dict (persistent=False) or of what trains (trainable=...)"
-            )
-        try:
-            wire.check_values(name, tensor.numpy())
-        except ReplyError as error:
-            what = str(error).rpartition(": ")[0]
-            raise ConfigError(
-                f"initial_arrays: {what}, and every reply that returns it would be "
-                "refused; keep a constant, such as a mask, out of the state_dict "
-                "(persistent=False), or out of what trains (trainable=...)"
-            ) from error
