@@ -26,7 +26,13 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.derived import derived_tensors, refresh
 from flwr_asyncdrop.submodel.narrow import adapt, blank_copy
 from flwr_asyncdrop.submodel.scaling import InputScale
-from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    Shapes,
+    State,
+    check_module,
+    shapes_of,
+    tensors_of,
+)
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -48,6 +54,7 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         If the arrays are not a submodel of `model`, or if it cannot be narrowed in
         place; it has not changed then.
     """
+    check_module(model)
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
     shapes, memory = shapes_of(sent), _memory_of(model)
     if memory is not None or shapes != shapes_of(tensors_of(model)):

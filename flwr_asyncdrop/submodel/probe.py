@@ -19,7 +19,7 @@ from flwr_asyncdrop.submodel.nested import leaves
 from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
 from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant, private_copy
-from flwr_asyncdrop.submodel.types import Example, tensors_of
+from flwr_asyncdrop.submodel.types import Example, check_module, tensors_of
 
 # A model of more bytes is probed in single precision: a copy in double precision would
 # take more than twice its memory.
@@ -178,6 +178,7 @@ def _count_finite(probe: Probe) -> tuple[int, int]:
 
 
 def _check_kind(model: nn.Module) -> None:
+    check_module(model)
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise UnsupportedModelError(
             f"{type(model).__name__} has parameters without a shape yet: run it once "

@@ -21,7 +21,13 @@ from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.transfer import extract
-from flwr_asyncdrop.submodel.types import Inputs, examples_of, frozen_of, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    Inputs,
+    check_module,
+    examples_of,
+    frozen_of,
+    tensors_of,
+)
 
 _NUM_DRAWS = 4
 
@@ -56,6 +62,7 @@ def savings(
     takes. Bytes are those that travel: parameters without ``requires_grad`` do not,
     unless all are so. A rate outside [0, 1) raises ConfigError.
     """
+    check_module(model)
     example_inputs = examples_of(example_inputs, example_kwargs)
     for rate in rates:
         if not 0 <= rate < 1:
@@ -113,6 +120,7 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     three times as much. Of several example inputs the first count, on the device of
     the model.
     """
+    check_module(model)
     counter = FlopCounter()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     example = mapped(examples_of(example_inputs)[0], lambda tensor: tensor.to(device))

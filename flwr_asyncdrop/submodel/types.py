@@ -57,8 +57,14 @@ def examples_of(
 ) -> list[Example]:
     """Return the passes that example inputs stand for, each with `kwargs` as well."""
     calls = inputs if isinstance(inputs, list) else [inputs]
-    if not calls:
-        raise ConfigError("example_inputs=[] has no forward pass: list at least one")
+    for call in calls:
+        if not isinstance(call, Tensor | tuple | list | Mapping | Example):
+            kind = f"{type(call).__module__}.{type(call).__name__}"
+            raise ConfigError(
+                f"example_inputs of type {kind.removeprefix('builtins.')} are no "
+                "arguments of a forward pass: pass a tensor, e.g. torch.zeros(1, 3, "
+                "32, 32), a tuple of arguments, or a dict of keyword arguments"
+            )
     return [_example(call, kwargs or {}) for call in calls]
 
 
@@ -71,8 +77,19 @@ def _example(call: Any, kwargs: Mapping[str, Any]) -> Example:
     return Example(args, dict(kwargs))
 
 
+def check_module(model: object) -> None:
+    """Raise ConfigError if `model` is something else than a module."""
+    if isinstance(model, nn.Module):
+        return
+    name = getattr(model, "__name__", type(model).__name__)
+    if isinstance(model, type):
+        raise ConfigError(f"model={name} is a class: pass a module of it, {name}(...)")
+    raise ConfigError(f"model, a {type(model).__name__}, is no nn.Module: pass one")
+
+
 def tensors_of(model: nn.Module) -> State:
     """Return the module's own parameters and buffers, not copies, by state name."""
+    check_module(model)
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
