@@ -36,7 +36,8 @@ _NUM_DRAWS = 4
 class SubmodelCost:
     """What is left of a model when the share `rate` of each group's units is dropped.
 
-    The ratios are over the full model's; `flops` are those of `step_flops`.
+    The ratios are over the full model's; `flops` are those of `step_flops`. Where these
+    are 0 for the full model, too, there is nothing to save, and the ratio is 1.
     """
 
     rate: float
@@ -80,7 +81,7 @@ def savings(
             sizes += [_num_bytes(small)] * times
             operations += [step_flops(small, example_inputs)] * times
         size, flops = round(fmean(sizes)), round(fmean(operations))
-        ratios = size / max(all_bytes, 1), flops / max(all_flops, 1)
+        ratios = (size / max(all_bytes, 1), flops / all_flops if all_flops else 1.0)
         rows.append(SubmodelCost(rate, size, ratios[0], flops, ratios[1]))
     return tuple(rows)
 
