@@ -29,7 +29,6 @@ from flwr_asyncdrop.submodel.scaling import InputScale
 from flwr_asyncdrop.submodel.types import (
     Shapes,
     State,
-    check_module,
     shapes_of,
     tensors_of,
 )
@@ -54,7 +53,14 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         If the arrays are not a submodel of `model`, or if it cannot be narrowed in
         place; it has not changed then.
     """
-    check_module(model)
+    # What is made in inference mode never trains, and changes nowhere else.
+    made_in_it = any(tensor.is_inference() for tensor in tensors_of(model).values())
+    with torch.inference_mode(torch.is_inference_mode_enabled() and made_in_it):
+        _load(model, state, scale)
+    return model
+
+
+def _load(model: nn.Module, state: State, scale: bool) -> None:
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
     shapes, memory = shapes_of(sent), _memory_of(model)
     if memory is not None or shapes != shapes_of(tensors_of(model)):
@@ -76,7 +82,6 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         refresh(module)
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
-    return model
 
 
 @dataclass(frozen=True)

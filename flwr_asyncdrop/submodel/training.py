@@ -55,6 +55,7 @@ def _why_untrainable(
     with (
         same_random_state(),
         warnings.catch_warnings(action="ignore"),
+        torch.inference_mode(False),
         torch.enable_grad(),
     ):
         try:
