@@ -35,6 +35,7 @@ from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.arguments import choose_algorithm
 from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
+from flwr_asyncdrop.strategy.kinds import check_kinds
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import build_assignment, first_costs
@@ -98,6 +99,7 @@ class Arguments(SynchronousRounds):
         log_rounds: bool = True,
         **hyperparameters: Any,
     ) -> None:
+        check_kinds(locals())
         self.in_flight = in_flight
         self.fraction_train = fraction_train
         self.min_train_nodes = min_train_nodes

@@ -56,6 +56,10 @@ def examples_of(
     inputs: Inputs, kwargs: Mapping[str, Any] | None = None
 ) -> list[Example]:
     """Return the passes that example inputs stand for, each with `kwargs` as well."""
+    if not isinstance(kwargs, Mapping | None):
+        raise ConfigError(
+            f"example_kwargs of type {type(kwargs).__name__} must be a dict"
+        )
     calls = inputs if isinstance(inputs, list) else [inputs]
     for call in calls:
         if not isinstance(call, Tensor | tuple | list | Mapping | Example):
