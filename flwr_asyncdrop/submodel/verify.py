@@ -19,10 +19,11 @@ from flwr_asyncdrop.submodel.experts import (
     with_all_experts,
     without_experts,
 )
+from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.probe import Probe, is_large, kept_state, run
+from flwr_asyncdrop.submodel.probe import Probe, is_large, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")
@@ -215,7 +216,7 @@ class _Trial:
 
     def _run(self, way: Pass, model: nn.Module | None = None) -> list[Any]:
         tried = self.probe.model if model is None else model
-        with kept_state(tried):
+        with kept_state(tried, self.probe.written):
             return run(tried, way)
 
     def _agree(
