@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,15 @@ State: TypeAlias = dict[str, Tensor]
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 """Tensor name -> shape."""
+
+
+class Shaped(Protocol):
+    """Anything with a shape, as tensors and Flower's arrays are."""
+
+    @property
+    def shape(self) -> Any:
+        """Its size along each dim."""
+
 
 Keep: TypeAlias = tuple[Tensor, ...]
 """Per group of a plan the kept unit numbers: int64, ascending, at least one."""
