@@ -411,3 +411,56 @@ def test_what_a_pass_writes_on_parameters_is_taken_back(model):
     shapes = {name: t.shape for name, t in seeded(model).state_dict().items()}
     declared = declare_plan(shapes, {"hidden": hidden})
     assert verify_plan(seeded(model), vectors(), declared).groups == declared.groups
+
+
+class Shared(torch.autograd.Function):
+    """Passes on what it gets, and of its gradient a share for each unit."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / gradient.shape[-1]
+
+
+class OwnGradient(Chain):
+    def between(self, x):
+        return Shared.apply(x)
+
+
+class Centred(Chain):
+    def between(self, x):
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient - gradient.mean(-1, keepdim=True))
+        return x
+
+
+class StraightThrough(Chain):
+    """A step size whose gradient is scaled by the number of units, as quantisers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Parameter(torch.ones(()))
+        self.norm = nn.BatchNorm1d(8)  # buffers have no gradients
+
+    def between(self, x):
+        scaled = self.step / len(self.first.bias) ** 0.5
+        return self.norm(x) * ((self.step - scaled).detach() + scaled)
+
+
+@pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
+def test_other_gradients(model):
+    plan = plan_submodels(seeded(model), vectors())
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+def test_a_declared_plan_with_other_gradients():
+    hidden = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
+    shapes = {name: t.shape for name, t in Chain().state_dict().items()}
+    declared = declare_plan(shapes, {"hidden": hidden})
+    assert verify_plan(seeded(Chain), vectors(), declared).groups == declared.groups
+    with pytest.raises(UnsupportedModelError, match=r"hidden: .* other gradients"):
+        verify_plan(seeded(OwnGradient), vectors(), declared)
