@@ -8,6 +8,7 @@ other submodel, or with the full model.
 import copy
 import logging
 import operator
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -69,8 +70,11 @@ def _load(model: nn.Module, state: State, scale: bool) -> None:
         check_separate(model, shapes)
         before = [_attributes(module) for module in narrowed.modules()]
         adapt(narrowed, memory.module, skipped, scale=scale)
+        scaled = _is_scaled(model)
         memory.undo(model)
         memory.apply(model, narrowed, before)
+        if memory.shapes == shapes and _is_scaled(model) != scaled:
+            _forget_compiled()
         memory.shapes = shapes
         model.__dict__[_MEMORY] = memory
         resize_(tensors_of(model), shapes)
@@ -82,6 +86,19 @@ def _load(model: nn.Module, state: State, scale: bool) -> None:
         refresh(module)
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
+
+
+def _is_scaled(model: nn.Module) -> bool:
+    return any(_scales(module) for module in model.modules())
+
+
+def _forget_compiled() -> None:
+    """Let what `torch.compile` has compiled be compiled anew.
+
+    It sees other shapes, and no hook where there was none: it does not look for any.
+    """
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 @dataclass(frozen=True)
