@@ -24,6 +24,7 @@ from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.results import MetricsFn
 from flwr_asyncdrop.parameters import Range, whole_from
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.dispatch import DispatchRules
@@ -245,7 +246,13 @@ class Arguments(SynchronousRounds):
             return self.schedule
         typical = None if self.codec is None else self.codec.typical
         costs = first_costs(self.assignment, state, in_flight, typical)
-        return self.schedule(costs)
+        schedule = self.schedule(costs)
+        if not hasattr(schedule, "factor"):
+            raise ConfigError(
+                f"schedule(...) returned {printable(shown(schedule))}: a function is "
+                "asked once, with the costs of the first tasks, for a Schedule"
+            )
+        return schedule
 
     @property
     def _label(self) -> str:

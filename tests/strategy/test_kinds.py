@@ -58,6 +58,34 @@ def test_an_argument_of_another_kind_is_refused(name, value, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "returned", "says"),
+    [
+        ("fleet", None, r"fleet\(3\) returned None, and no DeviceProfile"),
+        ("fleet", [1.0, 2.0], r"fleet\(3\) returned 1.0, and no DeviceProfile"),
+        ("schedule", 0.5, r"schedule\(\.\.\.\) returned 0.5: .* for a Schedule"),
+        ("schedule", None, r"schedule\(\.\.\.\) returned None"),
+    ],
+)
+def test_what_a_function_returns_is_looked_at(name, returned, says):
+    settings = {"fleet": speed_levels, name: lambda *_: returned}
+    strategy = HeteroAsyncDrop(mlp(), INPUTS, in_flight=2, **settings)
+    with pytest.raises(ConfigError, match=says):
+        strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
+
+
+@pytest.mark.parametrize("returned", [None, {"loss": 1.0}])
+def test_aggregate_train_returns_two_things(returned):
+    class Mine(HeteroAsyncDrop):
+        def aggregate_train(self, server_round, replies):
+            super().aggregate_train(server_round, replies)
+            return returned
+
+    strategy = Mine(mlp(), INPUTS, in_flight=2, fleet=speed_levels)
+    with pytest.raises(ConfigError, match=r"^aggregate_train of Mine returns .*super"):
+        strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
+
+
 def evaluated(returned):
     """Return what a run has of metrics if `evaluate_fn` returns `returned`."""
     settings = {"in_flight": 2, "fleet": speed_levels, "fraction_evaluate": 0.0}
