@@ -62,6 +62,7 @@ class Details:
 
 
 ANY = Range(lambda _: True, "any value")
+_SWITCH = Range(lambda value: value is True or value is False, "True or False")
 
 A_PATH = Range(
     lambda path: not problem_of_path(path),
@@ -178,4 +179,7 @@ def check_parameters(instance: object) -> None:
     for name, (entry, known) in details(kind).items():
         value = getattr(instance, name)
         if value is not None or entry.default is not None:
-            object.__setattr__(instance, name, known.range.check(name, value))
+            checked = known.range.check(name, value)
+            if isinstance(entry.default, bool):
+                checked = _SWITCH.check(name, checked)
+            object.__setattr__(instance, name, checked)

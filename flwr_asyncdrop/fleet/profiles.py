@@ -1,13 +1,14 @@
 """What a device can do, and the fleets of devices that experiments simulate."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.availability import Availability
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.seeding import numpy_generator
 
 BYTES_PER_MEGABIT = 125_000
@@ -119,6 +120,22 @@ class DeviceProfile:
         """
         computing = self.watts * self.seconds_per_task * cost.compute
         return computing + self.joules_per_byte * (cost.bytes_down + cost.bytes_up)
+
+
+def checked_profiles(returned: object, size: int) -> tuple[DeviceProfile, ...]:
+    """Return the profiles that a function of `size` devices has returned.
+
+    ConfigError if it is something else, or none at all.
+    """
+    profiles = tuple(returned) if isinstance(returned, Iterable) else (returned,)
+    wrong = [each for each in profiles if not isinstance(each, DeviceProfile)]
+    if wrong or not profiles:
+        what = f"{printable(shown(wrong[0]))}, and " if wrong else ""
+        raise ConfigError(
+            f"fleet({size}) returned {what}no DeviceProfile: return one for each of "
+            f"the {size} devices, e.g. DeviceProfile(1.0)"
+        )
+    return profiles
 
 
 def speed_levels(

@@ -10,9 +10,16 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import Range, in_interval, whole_from
 from flwr_asyncdrop.state_dict import Stateless
 from flwr_asyncdrop.submodel import DropCounts, Keep, UnitGroup
 from flwr_asyncdrop.submodel.counts import share_of
+
+_RATES = Range(
+    lambda v: 0 <= v < 1, "in [0, 1): 0.25 drops a quarter of the units, 0 none"
+)
+_WIDTHS = whole_from(1)
+_SPREADS = in_interval("[0, 1]")
 
 
 @dataclass(frozen=True)
@@ -144,16 +151,9 @@ class DropRate:
     round_to: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate < 1:
-            raise ConfigError(
-                f"drop rate {self.rate!r} is not in [0, 1): 0.25 drops a quarter of "
-                "the units, 0 none"
-            )
-        if self.round_to < 1:
-            raise ConfigError(
-                f"round_to={self.round_to!r} must be at least 1: 16 makes widths "
-                "multiples of 16"
-            )
+        object.__setattr__(self, "rate", _RATES.check("drop_rate", self.rate))
+        widths = _WIDTHS.check("round_to", self.round_to)
+        object.__setattr__(self, "round_to", widths)
 
     def draw(
         self, groups: Sequence[UnitGroup], generator: torch.Generator
@@ -197,9 +197,10 @@ class GradedRate:
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        DropRate(self.rate, self.round_to)
-        if not 0 <= self.spread <= 1:
-            raise ConfigError(f"spread={self.spread!r} must lie in [0, 1]")
+        same = DropRate(self.rate, self.round_to)
+        object.__setattr__(self, "rate", same.rate)
+        object.__setattr__(self, "round_to", same.round_to)
+        object.__setattr__(self, "spread", _SPREADS.check("spread", self.spread))
         if self.rate * (1 + self.spread) >= 1:
             raise ConfigError(
                 f"drop_rate={self.rate!r} must be less than "

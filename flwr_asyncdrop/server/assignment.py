@@ -225,10 +225,10 @@ def compute_share(
 ) -> ComputeShare:
     """Return how to compare a submodel's compute with that of the full model.
 
-    By FLOPs if there is a module to count them on, else by the number of weights, which
-    is the same for fully connected layers. Adapters are a small part of what a device
-    computes, so without the module a task of theirs counts in full. The rule
-    ``"paper"`` takes the share of kept units, ``1 - drop rate``, as the paper's
+    By FLOPs if there is a module to count them on and it has any, else by the number of
+    weights, which is the same for fully connected layers. Adapters are a small part of
+    what a device computes, so without the module a task of theirs counts in full. The
+    rule ``"paper"`` takes the share of kept units, ``1 - drop rate``, as the paper's
     simulation does.
     """
     if rule == "paper":
@@ -239,11 +239,14 @@ def compute_share(
         steps = LoraFlops(plan, model, example_inputs)
         whole = steps.count(plan.shapes)
         return lambda _, shapes: steps.count(dict(shapes)) / whole
-    if model is None or example_inputs is None:
-        elements = _elements(plan.shapes)
-        return lambda _, shapes: _elements(shapes) / elements
-    flops = step_flops(model, example_inputs)
-    return lambda _, shapes: step_flops(narrow(model, shapes), example_inputs) / flops
+    if model is not None and example_inputs is not None:
+        flops = step_flops(model, example_inputs)
+        if flops > 0:
+            return lambda _, shapes: (
+                step_flops(narrow(model, shapes), example_inputs) / flops
+            )
+    elements = _elements(plan.shapes)
+    return lambda _, shapes: _elements(shapes) / elements
 
 
 def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:

@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -11,8 +11,10 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import GridError, GridLostError
+from flwr_asyncdrop.exceptions import ConfigError, GridError, GridLostError
 from flwr_asyncdrop.flower_internals.identity import unsent_copy
+from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import RunState
@@ -151,7 +153,22 @@ class ServerEvaluator(Evaluator):
             # Each thread has a setting of its own, and this one's must be known.
             torch.set_num_threads(self._threads)
             metrics = self._evaluate_fn(evaluation.round, arrays)
-        return evaluation.ended(self.source, metrics)
+        return evaluation.ended(self.source, _record_of(metrics, evaluation.round))
+
+
+def _record_of(metrics: object, server_round: int) -> MetricRecord | None:
+    """Return what an ``evaluate_fn`` returned; a dict of numbers will do."""
+    if metrics is None or isinstance(metrics, MetricRecord):
+        return metrics
+    try:
+        if isinstance(metrics, Mapping):
+            return MetricRecord({name: plain(v) for name, v in metrics.items()})
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(
+        f"evaluate_fn({server_round}, ...) returned {printable(shown(metrics))}: "
+        "return a MetricRecord, or None"
+    )
 
 
 @dataclass

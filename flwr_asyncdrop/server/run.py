@@ -17,7 +17,7 @@ from flwr_asyncdrop.aggregation import (
 )
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, checked_profiles
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
 from flwr_asyncdrop.server.mailbox import Mailbox
@@ -87,12 +87,9 @@ class Run:
         size, possible = len(node_ids), min(in_flight, len(node_ids))
         if saved is not None:
             size, possible = len(saved["fleet"]["node_ids"]), saved["updates_per_round"]
-        profiles = None if build_fleet is None else tuple(build_fleet(size))
-        if profiles is not None and not profiles:
-            raise ConfigError(
-                f"fleet({size}) returned no DeviceProfile: return one for each of the "
-                f"{size} devices"
-            )
+        profiles = None
+        if build_fleet is not None:
+            profiles = checked_profiles(build_fleet(size), size)
         slots = in_flight if profiles is None else possible
         aggregator = build_aggregator(slots)
         if aggregator.waits_for >= slots > possible:

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
-import torch
 from flwr.app import DEFAULT_TTL, ArrayRecord
 from torch import nn
 
@@ -16,7 +15,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS, Aggregator
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import Checkpointer
-from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.codecs import CodecChoice, codec_choice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
@@ -25,6 +24,7 @@ from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.results import MetricsFn
 from flwr_asyncdrop.parameters import Range, whole_from
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.dispatch import DispatchRules
@@ -36,16 +36,17 @@ from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.arguments import choose_algorithm
 from flwr_asyncdrop.strategy.ignored import refuse_ignored
+from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
+from flwr_asyncdrop.strategy.kinds import check_kinds
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import build_assignment, first_costs
-from flwr_asyncdrop.submodel import Inputs, Plan, Scope, State, Trainable, examples_of
+from flwr_asyncdrop.submodel import Inputs, Plan, Scope, Trainable, examples_of
 from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
 
 _POSITIVE = Range(lambda v: v > 0, "more than 0")
-_UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
 _MANY = 2**20  # devices in flight, while nobody knows how many nodes there will be
 
 
@@ -100,6 +101,7 @@ class Arguments(SynchronousRounds):
         log_rounds: bool = True,
         **hyperparameters: Any,
     ) -> None:
+        check_kinds(locals())
         self.in_flight = in_flight
         self.fraction_train = fraction_train
         self.min_train_nodes = min_train_nodes
@@ -127,17 +129,12 @@ class Arguments(SynchronousRounds):
         self.build_aggregator(in_flight or _MANY)
         self.objective = objective
         if self.algorithm is not None:
-            own = {"aggregator": aggregator, "masks": masks, "objective": objective}
             refuse_ignored(
                 type(self).__name__,
                 self.algorithm,
                 hyperparameters,
-                {
-                    "aggregator": lambda made: made.aggregator(in_flight or _MANY),
-                    "masks": lambda made: made.masks(),
-                    "objective": lambda made: made.objective(),
-                },
-                [name for name, part in own.items() if part is not None],
+                {"aggregator": aggregator, "masks": masks, "objective": objective},
+                in_flight or _MANY,
             )
         if example_inputs is not None:
             example_inputs = examples_of(example_inputs, example_kwargs)
@@ -205,9 +202,9 @@ class Arguments(SynchronousRounds):
         queue_ahead: int | None = None,
         resends: bool = False,
     ) -> Run:
-        initial = wire.from_record(arrays)
+        initial = read_initial(arrays, self.plan, self.trainable.model)
         state = RunState.start_from(initial, self.seed, self.trainable.frozen(initial))
-        _check_sound(state.arrays)
+        check_mergeable(state.arrays)
         simulated, algorithm = self.fleet is not None, self.algorithm
         resends = resends or bool(self.checkpointer or state.frozen.tensors)
         settings = TrainSettings(
@@ -258,7 +255,13 @@ class Arguments(SynchronousRounds):
             return self.schedule
         typical = None if self.codec is None else self.codec.typical
         costs = first_costs(self.assignment, state, in_flight, typical)
-        return self.schedule(costs)
+        schedule = self.schedule(costs)
+        if not hasattr(schedule, "factor"):
+            raise ConfigError(
+                f"schedule(...) returned {printable(shown(schedule))}: a function is "
+                "asked once, with the costs of the first tasks, for a Schedule"
+            )
+        return schedule
 
     @property
     def _label(self) -> str:
@@ -277,23 +280,3 @@ class Arguments(SynchronousRounds):
             **({} if self.codec is None else {"codec": self.codec.label}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
-
-
-def _check_sound(arrays: State) -> None:
-    """Raise ConfigError if a model holds what no reply can be merged with."""
-    for name, tensor in arrays.items():
-        if tensor.dtype in _UNMERGED:
-            raise ConfigError(
-                f"initial_arrays: {name!r} is of {tensor.dtype}, in which PyTorch "
-                "compares no numbers; make it one of torch.int64, or keep it out of "
-                "the state_dict (persistent=False) or of what trains (trainable=...)"
-            )
-        try:
-            wire.check_values(name, tensor.numpy())
-        except ReplyError as error:
-            what = str(error).rpartition(": ")[0]
-            raise ConfigError(
-                f"initial_arrays: {what}, and every reply that returns it would be "
-                "refused; keep a constant, such as a mask, out of the state_dict "
-                "(persistent=False), or out of what trains (trainable=...)"
-            ) from error

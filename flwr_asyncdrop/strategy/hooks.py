@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.results import ResultCollector
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
@@ -180,7 +181,13 @@ class RoundHooks(Callback):
     def _end(self, state: RunState, number: int) -> None:
         arrays = self._snapshot(state)
         before = _parts_of(arrays)
-        returned, metrics = self._strategy.aggregate_train(number, [*self._replies])
+        result: object = self._strategy.aggregate_train(number, [*self._replies])
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise ConfigError(
+                f"aggregate_train of {self._kind} returns {printable(shown(result))}: "
+                f"return arrays and metrics, as super() does {_SEE}"
+            )
+        returned, metrics = result
         if returned is not arrays or before != _parts_of(arrays):
             raise ConfigError(
                 f"aggregate_train of {self._kind} returns other arrays than super() "

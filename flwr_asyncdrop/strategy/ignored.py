@@ -7,37 +7,39 @@ from typing import Any
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.exceptions import ConfigError
 
-Part = Callable[[Algorithm], object]
-
 
 def refuse_ignored(
     strategy: str,
     algorithm: Algorithm,
     given: Collection[str],
-    parts: Mapping[str, Part],
-    replaced: Collection[str],
+    own: Mapping[str, object],
+    in_flight: int,
 ) -> None:
     """Raise ConfigError for a hyperparameter that was set, and that nobody reads.
 
-    It is set if it was `given` by name, or has not its default. `parts` are what the
-    algorithm makes, by the argument of the `strategy` that takes its place, and
-    `replaced` the arguments that do. A hyperparameter that only those parts read would
-    make no difference.
+    It is set if it was `given` by name, or has not its default. `own` has the user's
+    own parts by the argument of the `strategy`; None leaves that part to the
+    `algorithm`. What the algorithm reads to make a part that is replaced, and for no
+    other, would make no difference.
     """
-    changed = {
-        f.name for f in fields(algorithm) if getattr(algorithm, f.name) != f.default
+    values = vars(algorithm)
+    changed = [f.name for f in fields(algorithm) if values[f.name] != f.default]
+    read = {
+        "aggregator": _fields_read(algorithm, lambda made: made.aggregator(in_flight)),
+        "masks": _fields_read(algorithm, lambda made: made.masks()),
+        "objective": _fields_read(algorithm, lambda made: made.objective()),
     }
-    read = {name: _fields_read(algorithm, part) for name, part in parts.items()}
-    used = set[str]().union(*(read[name] for name in parts if name not in replaced))
-    for part in replaced:
-        if needless := sorted(read[part] & {*given, *changed} - used):
+    used = set[str]().union(*(read[part] for part in read if own[part] is None))
+    for part in read:
+        needless = sorted(read[part] & {*given, *changed} - used)
+        if own[part] is not None and needless:
             raise ConfigError(
                 f"{strategy}({part}=...) has no use for {', '.join(needless)}: set it "
                 f"on your own {part}, or leave one of the two out"
             )
 
 
-def _fields_read(algorithm: Algorithm, part: Part) -> set[str]:
+def _fields_read(algorithm: Algorithm, part: Callable[[Algorithm], object]) -> set[str]:
     """Return the names that an algorithm reads of itself to make a part."""
     read = set[str]()
 

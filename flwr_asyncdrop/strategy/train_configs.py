@@ -6,6 +6,8 @@ from typing import Any
 from flwr.app import ConfigRecord
 
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
+from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.state_dict import StateDict
 
 ConfigFn = Callable[[int], ConfigRecord]
@@ -22,7 +24,7 @@ def config_of(config: Config, name: str, server_round: int) -> ConfigRecord:
     if isinstance(config, ConfigRecord):
         return config
     if isinstance(config, Mapping):
-        return ConfigRecord(dict(config))
+        return _record(config, name)
     if not callable(config):
         raise ConfigError(
             f"{name}={config!r} must be a ConfigRecord, or a function of the round "
@@ -34,6 +36,21 @@ def config_of(config: Config, name: str, server_round: int) -> ConfigRecord:
             f"{name}({server_round}) returned {made!r}: return a ConfigRecord"
         )
     return made
+
+
+def _record(config: Mapping[str, Any], name: str) -> ConfigRecord:
+    """Return the record of a mapping; numbers of NumPy and PyTorch become Python's."""
+    record = ConfigRecord()
+    for key, value in config.items():
+        try:
+            record[key] = _python(value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{name}[{key!r}]={printable(shown(value))} cannot be sent: a config "
+                "has names, and values that are numbers, texts, bytes, or lists of one "
+                "of these"
+            ) from error
+    return record
 
 
 class TrainConfigs:
@@ -86,8 +103,8 @@ class TrainConfigs:
         CheckpointError if that record is none that the run has had.
         """
         self._by_round = {
-            int(number): _config_of_plain(plain)
-            for number, plain in state["by_round"].items()
+            int(number): _config_of_plain(saved)
+            for number, saved in state["by_round"].items()
         }
         if isinstance(self._config, ConfigRecord) and self._by_round:
             if "given" in state:  # versions before this one did not save it
@@ -124,15 +141,21 @@ class TrainConfigs:
 
 def _texts(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a config that can be compared: NaN is equal to itself."""
-    return {key: repr(value) for key, value in config.items()}
+    return {key: repr(_python(value)) for key, value in config.items()}
+
+
+def _python(value: Any) -> Any:
+    """Return a value, or a list of values, as Python has it, and others as they are."""
+    value = plain(value)
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _plain_config(config: Mapping[str, Any]) -> StateDict:
     return {key: _plain(value) for key, value in config.items()}
 
 
-def _config_of_plain(plain: StateDict) -> dict[str, Any]:
-    return {key: _value(value) for key, value in plain.items()}
+def _config_of_plain(saved: StateDict) -> dict[str, Any]:
+    return {key: _value(value) for key, value in saved.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -141,7 +164,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def _value(plain: Any) -> Any:
-    if isinstance(plain, dict):
-        return bytes.fromhex(plain["hex"])
-    return [_value(item) for item in plain] if isinstance(plain, list) else plain
+def _value(saved: Any) -> Any:
+    if isinstance(saved, dict):
+        return bytes.fromhex(saved["hex"])
+    return [_value(item) for item in saved] if isinstance(saved, list) else saved

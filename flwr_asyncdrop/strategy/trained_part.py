@@ -12,7 +12,7 @@ class TrainedPart:
 
     def __init__(self, model: nn.Module | None, trainable: Trainable) -> None:
         check_trainable(trainable)
-        self._model = model
+        self.model = model
         self._trainable = trainable
         if model is not None:
             self.frozen(model.state_dict())
@@ -23,4 +23,4 @@ class TrainedPart:
         ConfigError if that cannot be said, or if nothing trains.
         """
         tensors = [name for name, value in initial.items() if isinstance(value, Tensor)]
-        return frozen_names(tensors, self._model, self._trainable)
+        return frozen_names(tensors, self.model, self._trainable)

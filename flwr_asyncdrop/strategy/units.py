@@ -12,6 +12,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.parameters import Range
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.assignment import (
     Assignment,
     DurationRule,
@@ -25,6 +26,7 @@ from flwr_asyncdrop.submodel import (
     Plan,
     Scope,
     check_maskable,
+    check_module,
     plan_blocks,
     plan_submodels,
 )
@@ -51,11 +53,7 @@ def build_assignment(
     """Return what devices train, and the plan; messages name `strategy`."""
     _MODES.check("mode", mode)
     _DURATIONS.check("duration", duration)
-    if model is not None and not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"model={model!r} is no nn.Module: the arguments of Flower's FedAvg are "
-            f"keywords here, e.g. {strategy}(fraction_train=0.5)"
-        )
+    _check_model(strategy, model)
     if masks is None:
         return Assignment(), None
     if units == "blocks":
@@ -66,6 +64,17 @@ def build_assignment(
     if masked:
         check_maskable(plan, model, example_inputs or [])
     return Assignment(plan, masks, compute, masked=masked), plan
+
+
+def _check_model(strategy: str, model: object) -> None:
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        check_module(model)
+    if model is not None and not isinstance(model, nn.Module):
+        given = printable(shown(model))
+        raise ConfigError(
+            f"model={given} is no nn.Module: the arguments of Flower's FedAvg are "
+            f"keywords here, e.g. {strategy}(fraction_train=0.5)"
+        )
 
 
 def discover(

@@ -52,6 +52,7 @@ from flwr_asyncdrop.submodel.types import (
     Scope,
     State,
     UnitKind,
+    check_module,
     examples_of,
 )
 
@@ -80,6 +81,7 @@ __all__ = [
     "add_rule",
     "check_fits",
     "check_maskable",
+    "check_module",
     "check_trainable",
     "content_hash",
     "declare_plan",

@@ -13,6 +13,9 @@ _ADVICE = {
         "the model's code knows its full width, or treats units unequally: an "
         f"attribute that goes stale needs a patch, {_DOCS}#a-patch"
     ),
+    "has other gradients than": (
+        "an autograd function, a hook or a detach of the model's code goes by the width"
+    ),
     "normalised together by": (
         f"scope='stream' drops them, for a narrower model: {_DOCS}#streams"
     ),

@@ -10,8 +10,9 @@ from torch import nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.block_plan import BlockPlan, tensors_in
 from flwr_asyncdrop.submodel.compare import agree, shift_
+from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.probe import Probe, kept_state, probing, run
+from flwr_asyncdrop.submodel.probe import Probe, probing, run
 from flwr_asyncdrop.submodel.residual import residual_modules, zeroed
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside
 from flwr_asyncdrop.submodel.transfer import extract
@@ -156,6 +157,6 @@ def _outputs(probe: Probe, model: nn.Module) -> list[list[Any]]:
     """Return what `model` gives on each pass, in eval and in training mode."""
     outputs = []
     for way in probe.passes:
-        with kept_state(model):
+        with kept_state(model, probe.written):
             outputs.append(run(model, way))
     return outputs

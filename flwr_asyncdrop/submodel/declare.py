@@ -1,15 +1,22 @@
 """A plan by hand, for models that cannot be traced or are not PyTorch's."""
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
+from flwr_asyncdrop.submodel.types import Shaped
 
-Axis = int | tuple[int, Tensor]
+Units: TypeAlias = Tensor | NDArray[Any] | Sequence[int]
+
+Axis = int | tuple[int, Units]
 """A dim, or a dim and the unit of each of its positions (-1 = always kept)."""
 
 Axes = Axis | list[Axis]
@@ -17,7 +24,8 @@ Axes = Axis | list[Axis]
 
 
 def declare_plan(
-    shapes: Mapping[str, Sequence[int]], groups: Mapping[str, Mapping[str, Axes]]
+    shapes: Mapping[str, Sequence[int] | Shaped],
+    groups: Mapping[str, Mapping[str, Axes]],
 ) -> Plan:
     """Say which dims of which tensors belong to which units.
 
@@ -28,13 +36,13 @@ def declare_plan(
     Parameters
     ----------
     shapes : mapping of str to sequence of int
-        The full shape of every array of the model.
+        The full shape of every array of the model, or the arrays themselves.
     groups : mapping of str to mapping of str to Axes
         Group name -> tensor name -> the dim that its units lie along, or a list of
         dims, as for the recurrent weights of an RNN. The group has
         as many units as the shortest of its dims; a dim that is ``k`` times as long
         has ``k`` neighbouring positions per unit, as after flattening ``(units, k)``.
-        Any other layout is given position by position.
+        Any other layout is given position by position, as whole numbers.
 
     Returns
     -------
@@ -45,11 +53,16 @@ def declare_plan(
     Raises
     ------
     ConfigError
-        If no group is declared, or one is without tensors.
+        If no group is declared, one is without tensors, or something is no mapping.
     ShapeError
         If a tensor or dim does not exist, or has no whole number of positions per
-        unit, or a position belongs to two groups.
+        unit, or none of a unit, or a position belongs to two groups.
     """
+    for name, given in (("shapes", shapes), ("groups", groups)):
+        _check_mapping(name, given)
+    for name, tensors in groups.items():
+        _check_mapping(f"groups[{name!r}]", tensors)
+    full = {name: _shape_of(each) for name, each in shapes.items()}
     if not groups or not all(groups.values()):
         raise ConfigError(
             "declare at least one group, each with the dims of its tensors, e.g. "
@@ -59,8 +72,10 @@ def declare_plan(
     axes: dict[str, dict[int, Tensor]] = {}
     offset = 0
     for name, tensors in groups.items():
-        places = list(_places(name, tensors, shapes))
+        places = list(_places(name, tensors, full))
         size = min(place.num_units() for place in places)
+        if not size:
+            raise ShapeError(f"group {name!r} has no units: a dim of it has none")
         units.append(UnitGroup(name, size, "internal"))
         for place in places:
             positions = place.positions(size)
@@ -68,7 +83,6 @@ def declare_plan(
             fresh = torch.where(positions < 0, positions, positions + offset)
             known[place.dim] = _joined(place, known.get(place.dim), fresh)
         offset += size
-    full = {name: tuple(shape) for name, shape in shapes.items()}
     return Plan(tuple(units), full, axes, frozenset(full))
 
 
@@ -101,6 +115,14 @@ class _Place(NamedTuple):
                 f"the units of dim {self.dim} of {self.tensor!r} must be {self.length} "
                 f"numbers in -1..{size - 1}, one for each position"
             )
+        absent = torch.ones(size, dtype=torch.bool)
+        absent[units[units >= 0]] = False
+        if bool(absent.any()):
+            raise ShapeError(
+                f"unit {int(absent.nonzero()[0])} of group {self.group!r} has no "
+                f"position in dim {self.dim} of {self.tensor!r}: number units from 0, "
+                "without gaps"
+            )
         return units
 
 
@@ -109,13 +131,41 @@ def _places(
 ) -> Iterator[_Place]:
     for tensor, axes in tensors.items():
         for axis in axes if isinstance(axes, list) else [axes]:
-            dim, units = (axis, None) if isinstance(axis, int) else axis
+            dim, units = _axis(group, tensor, axis)
             if tensor not in shapes or not 0 <= dim < len(shapes[tensor]):
                 raise ShapeError(
                     f"group {group!r} names dim {dim} of {tensor!r}, which the model "
                     f"does not have: its arrays are {', '.join(shapes)}"
                 )
             yield _Place(group, tensor, dim, shapes[tensor][dim], units)
+
+
+def _axis(group: str, tensor: str, axis: Any) -> tuple[int, Tensor | None]:
+    """Return a dim and the units of its positions, if they are given one by one."""
+    dim, units = axis if isinstance(axis, tuple) and len(axis) == 2 else (axis, None)
+    try:
+        numbers = None if units is None else torch.as_tensor(np.asarray(units))
+        whole = numbers is None or not (numbers.is_floating_point() or not len(numbers))
+        if whole:
+            return operator.index(dim), numbers
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(
+        f"groups[{group!r}][{tensor!r}] has {shown(axis)} where a dim should be: give "
+        "a whole number, or a tuple of it and the unit of each position"
+    )
+
+
+def _check_mapping(name: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{name} of declare_plan is a {type(given).__name__}, and must be a dict, "
+            "e.g. declare_plan(model.state_dict(), {'hidden': {'0.weight': 0}})"
+        )
+
+
+def _shape_of(array: Sequence[int] | Shaped) -> tuple[int, ...]:
+    return tuple(array.shape if hasattr(array, "shape") else array)
 
 
 def _joined(place: _Place, known: Tensor | None, fresh: Tensor) -> Tensor:

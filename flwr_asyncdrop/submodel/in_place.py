@@ -8,6 +8,7 @@ other submodel, or with the full model.
 import copy
 import logging
 import operator
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,7 +27,12 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.derived import derived_tensors, refresh
 from flwr_asyncdrop.submodel.narrow import adapt, blank_copy
 from flwr_asyncdrop.submodel.scaling import InputScale
-from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    Shapes,
+    State,
+    shapes_of,
+    tensors_of,
+)
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -48,6 +54,14 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         If the arrays are not a submodel of `model`, or if it cannot be narrowed in
         place; it has not changed then.
     """
+    # What is made in inference mode never trains, and changes nowhere else.
+    made_in_it = any(tensor.is_inference() for tensor in tensors_of(model).values())
+    with torch.inference_mode(torch.is_inference_mode_enabled() and made_in_it):
+        _load(model, state, scale)
+    return model
+
+
+def _load(model: nn.Module, state: State, scale: bool) -> None:
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
     shapes, memory = shapes_of(sent), _memory_of(model)
     if memory is not None or shapes != shapes_of(tensors_of(model)):
@@ -56,8 +70,11 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         check_separate(model, shapes)
         before = [_attributes(module) for module in narrowed.modules()]
         adapt(narrowed, memory.module, skipped, scale=scale)
+        scaled = _is_scaled(model)
         memory.undo(model)
         memory.apply(model, narrowed, before)
+        if memory.shapes == shapes and _is_scaled(model) != scaled:
+            _forget_compiled()
         memory.shapes = shapes
         model.__dict__[_MEMORY] = memory
         resize_(tensors_of(model), shapes)
@@ -69,7 +86,19 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         refresh(module)
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
-    return model
+
+
+def _is_scaled(model: nn.Module) -> bool:
+    return any(_scales(module) for module in model.modules())
+
+
+def _forget_compiled() -> None:
+    """Let what `torch.compile` has compiled be compiled anew.
+
+    It sees other shapes, and no hook where there was none: it does not look for any.
+    """
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,14 @@ def steady_kernels() -> Iterator[None]:
 def plain_kernels() -> Iterator[None]:
     """Switch fused kernels and gradients off, and keep the random state as it was.
 
-    Fused LSTM, attention and encoder kernels hide matrix products from dispatch. The
-    switches are process-wide, and restored on leaving: a thread that runs a model
-    meanwhile protects itself with `steady_kernels`.
+    Fused LSTM, attention and encoder kernels hide matrix products from dispatch, and so
+    does inference mode. The switches are process-wide, and restored on leaving: a
+    thread that runs a model meanwhile protects itself with `steady_kernels`.
     """
     mkldnn, mha = torch.backends.mkldnn, torch.backends.mha
     with (
         _switches,
+        torch.inference_mode(False),
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
         sdpa_kernel(SDPBackend.MATH),

@@ -101,11 +101,12 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         If the arrays are not a submodel of `model`.
     """
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
-    small = narrow(model, shapes_of(sent), make=torch.empty, scale=scale)
-    # What is no tensor is not sent: the versions of modules, and their extra state.
-    complete = model.state_dict()
-    complete.update(sent)
-    small.load_state_dict(complete, strict=True)
+    with torch.inference_mode(False):  # what is made in it can never train
+        small = narrow(model, shapes_of(sent), make=torch.empty, scale=scale)
+        # What is no tensor is not sent: the versions of modules, their extra state.
+        complete = model.state_dict()
+        complete.update(sent)
+        small.load_state_dict(complete, strict=True)
     return small
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.discovery import discover
+from flwr_asyncdrop.submodel.gradients import find_other_gradients
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.probe import Probe, probing
 from flwr_asyncdrop.submodel.training import find_untrainable
@@ -84,6 +85,7 @@ def plan_submodels(
             residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
             plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
         plan = leave_out(plan, find_faults(probe, plan))
+        plan = leave_out(plan, find_other_gradients(probe, plan))
     source, example = _to_train(model, probe), probe.training_example
     del probe  # its memory
     plan = leave_out(plan, find_untrainable(source, example, plan))
@@ -136,7 +138,7 @@ def verify_plan(
     parameters, frozen = parameters_of(tensors), frozen_of(tensors)
     plan = replace(plan, parameters=parameters, frozen=frozen)
     with probing(model, examples_of(example_inputs, example_kwargs)) as probe:
-        faults = find_faults(probe, plan)
+        faults = find_faults(probe, plan) or find_other_gradients(probe, plan)
     source, example = _to_train(model, probe), probe.training_example
     del probe  # its memory
     faults = faults or find_untrainable(source, example, plan)

@@ -14,19 +14,19 @@ from torch.nn.parameter import is_lazy
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
+from flwr_asyncdrop.submodel.kept_state import kept_state, parameter_sums
 from flwr_asyncdrop.submodel.kernels import one_thread, plain_kernels
 from flwr_asyncdrop.submodel.nested import leaves
 from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
 from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant, private_copy
-from flwr_asyncdrop.submodel.types import Example, tensors_of
+from flwr_asyncdrop.submodel.types import Example, check_module, tensors_of
 
 # A model of more bytes is probed in single precision: a copy in double precision would
 # take more than twice its memory.
 _LARGE = 32 * 2**20
 _MANY = 2_000_000  # weights
 _LONG = 0.05  # seconds of a pass on one thread
-_PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,14 @@ class Probe:
         All of them run. The example inputs come first.
     dtype : torch.dtype
         Of its real numbers: float64, or float32 for large models.
+    written : frozenset of str
+        The parameters that a pass in training mode changes.
     """
 
     model: nn.Module
     passes: tuple[Pass, ...]
     dtype: torch.dtype
+    written: frozenset[str] = frozenset()
 
     @property
     def training_example(self) -> Example:
@@ -129,7 +132,7 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         except Exception as error:  # whatever the model's own code raises
             failure = error
         else:
-            probe = Probe(copied, passes, dtype)
+            probe = Probe(copied, passes, dtype, _written(copied, passes))
             return _most_finite(probe, model)
     if isinstance(failure, _DoesNotTrainError):
         raise UnsupportedModelError(
@@ -169,7 +172,7 @@ def _count_finite(probe: Probe) -> tuple[int, int]:
     """Return how many numbers of the outputs are finite, and how many there are."""
     finite = total = 0
     for way in probe.passes:
-        with kept_state(probe.model):
+        with kept_state(probe.model, probe.written):
             outputs = run(probe.model, way)
         for tensor in (k for k in outputs if isinstance(k, Tensor)):
             finite += int(tensor.isfinite().sum())
@@ -177,7 +180,22 @@ def _count_finite(probe: Probe) -> tuple[int, int]:
     return finite, total
 
 
+def _written(model: nn.Module, passes: Sequence[Pass]) -> frozenset[str]:
+    """Return the parameters that a pass in training mode changes.
+
+    Such as a teacher's, which are averages of those that train.
+    """
+    way = next((way for way in passes if way.training), None)
+    if way is None:
+        return frozenset()
+    before = parameter_sums(model)
+    _failure(model, way)
+    after = parameter_sums(model)
+    return frozenset(name for name, total in before.items() if after[name] != total)
+
+
 def _check_kind(model: nn.Module) -> None:
+    check_module(model)
     if any(is_lazy(parameter) for parameter in model.parameters()):
         raise UnsupportedModelError(
             f"{type(model).__name__} has parameters without a shape yet: run it once "
@@ -272,34 +290,6 @@ def _failure(
     if drawn is not None and draws.uses_level:
         drawn.append(way)
     return None
-
-
-@contextmanager
-def kept_state(model: nn.Module) -> Iterator[None]:
-    """Put the model's buffers and plain attributes back on leaving.
-
-    A pass in training mode changes statistics, and some models adapt attributes to the
-    sizes that they see. Hooks and what goes with them stay: some are set up once.
-    """
-    modules = list(model.modules())
-    plain = [
-        (module, {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN)})
-        for module in modules
-    ]
-    buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in modules
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        yield
-    finally:
-        for module, attributes in plain:
-            vars(module).update(attributes)
-        for module, name, buffer, values in buffers:
-            module._buffers[name] = buffer
-            buffer.data.copy_(values)
 
 
 def _prepared(tensor: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:

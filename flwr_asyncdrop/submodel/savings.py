@@ -21,7 +21,13 @@ from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.transfer import extract
-from flwr_asyncdrop.submodel.types import Inputs, examples_of, frozen_of, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    Inputs,
+    check_module,
+    examples_of,
+    frozen_of,
+    tensors_of,
+)
 
 _NUM_DRAWS = 4
 
@@ -30,7 +36,8 @@ _NUM_DRAWS = 4
 class SubmodelCost:
     """What is left of a model when the share `rate` of each group's units is dropped.
 
-    The ratios are over the full model's; `flops` are those of `step_flops`.
+    The ratios are over the full model's; `flops` are those of `step_flops`. Where these
+    are 0 for the full model, too, there is nothing to save, and the ratio is 1.
     """
 
     rate: float
@@ -56,6 +63,7 @@ def savings(
     takes. Bytes are those that travel: parameters without ``requires_grad`` do not,
     unless all are so. A rate outside [0, 1) raises ConfigError.
     """
+    check_module(model)
     example_inputs = examples_of(example_inputs, example_kwargs)
     for rate in rates:
         if not 0 <= rate < 1:
@@ -73,7 +81,7 @@ def savings(
             sizes += [_num_bytes(small)] * times
             operations += [step_flops(small, example_inputs)] * times
         size, flops = round(fmean(sizes)), round(fmean(operations))
-        ratios = size / max(all_bytes, 1), flops / max(all_flops, 1)
+        ratios = (size / max(all_bytes, 1), flops / all_flops if all_flops else 1.0)
         rows.append(SubmodelCost(rate, size, ratios[0], flops, ratios[1]))
     return tuple(rows)
 
@@ -113,6 +121,7 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     three times as much. Of several example inputs the first count, on the device of
     the model.
     """
+    check_module(model)
     counter = FlopCounter()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     example = mapped(examples_of(example_inputs)[0], lambda tensor: tensor.to(device))

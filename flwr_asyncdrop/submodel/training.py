@@ -35,7 +35,7 @@ def find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[int
     example = as_given(example, model)
 
     def fault(groups: Sequence[int]) -> str | None:
-        return _why_untrainable(model, example, plan, _few(plan, groups))
+        return _why_untrainable(model, example, plan, few(plan, groups))
 
     faults = bisect(range(len(plan.groups)), fault)
     if len(faults) == len(plan.groups):
@@ -55,6 +55,7 @@ def _why_untrainable(
     with (
         same_random_state(),
         warnings.catch_warnings(action="ignore"),
+        torch.inference_mode(False),
         torch.enable_grad(),
     ):
         try:
@@ -76,7 +77,7 @@ def _why_untrainable(
     return None
 
 
-def _few(plan: Plan, groups: Sequence[int]) -> Keep:
+def few(plan: Plan, groups: Sequence[int]) -> Keep:
     """Keep about a quarter of the units of `groups`, spread over each."""
     keep = list(plan.full_keep())
     for group in groups:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,15 @@ State: TypeAlias = dict[str, Tensor]
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 """Tensor name -> shape."""
+
+
+class Shaped(Protocol):
+    """Anything with a shape, as tensors and Flower's arrays are."""
+
+    @property
+    def shape(self) -> Any:
+        """Its size along each dim."""
+
 
 Keep: TypeAlias = tuple[Tensor, ...]
 """Per group of a plan the kept unit numbers: int64, ascending, at least one."""
@@ -56,9 +65,21 @@ def examples_of(
     inputs: Inputs, kwargs: Mapping[str, Any] | None = None
 ) -> list[Example]:
     """Return the passes that example inputs stand for, each with `kwargs` as well."""
+    if not isinstance(kwargs, Mapping | None):
+        raise ConfigError(
+            f"example_kwargs of type {type(kwargs).__name__} must be a dict"
+        )
     calls = inputs if isinstance(inputs, list) else [inputs]
     if not calls:
         raise ConfigError("example_inputs=[] has no forward pass: list at least one")
+    for call in calls:
+        if not isinstance(call, Tensor | tuple | list | Mapping | Example):
+            kind = f"{type(call).__module__}.{type(call).__name__}"
+            raise ConfigError(
+                f"example_inputs of type {kind.removeprefix('builtins.')} are no "
+                "arguments of a forward pass: pass a tensor, e.g. torch.zeros(1, 3, "
+                "32, 32), a tuple of arguments, or a dict of keyword arguments"
+            )
     return [_example(call, kwargs or {}) for call in calls]
 
 
@@ -71,8 +92,19 @@ def _example(call: Any, kwargs: Mapping[str, Any]) -> Example:
     return Example(args, dict(kwargs))
 
 
+def check_module(model: object) -> None:
+    """Raise ConfigError if `model` is something else than a module."""
+    if isinstance(model, nn.Module):
+        return
+    name = getattr(model, "__name__", type(model).__name__)
+    if isinstance(model, type):
+        raise ConfigError(f"model={name} is a class: pass a module of it, {name}(...)")
+    raise ConfigError(f"model, a {type(model).__name__}, is no nn.Module: pass one")
+
+
 def tensors_of(model: nn.Module) -> State:
     """Return the module's own parameters and buffers, not copies, by state name."""
+    check_module(model)
     state = model.state_dict(keep_vars=True)
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 

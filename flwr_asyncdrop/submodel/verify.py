@@ -19,10 +19,12 @@ from flwr_asyncdrop.submodel.experts import (
     with_all_experts,
     without_experts,
 )
+from flwr_asyncdrop.submodel.held import holding, silencing, taken
+from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.probe import Probe, is_large, kept_state, run
+from flwr_asyncdrop.submodel.probe import Probe, is_large, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")
@@ -147,7 +149,7 @@ class _Trial:
             small = narrow(
                 self.probe.model, self.plan.shapes_of(places), make=torch.empty
             )
-            found, shifted = self._run_narrowed(small, _taken(self.state, sources))
+            found, shifted = self._run_narrowed(small, taken(self.state, sources))
         except Exception as error:  # whatever the model's own code raises
             kind, line = type(error).__name__, first_line(error)
             return f"a narrower model does not run ({kind}: {line})"
@@ -189,15 +191,15 @@ class _Trial:
         """
         model, plan = self.probe.model, self.plan
         with (
-            _silenced(model, with_all_experts(plan, kept), value),
+            silencing(model, with_all_experts(plan, kept), value),
             without_experts(model, dropped_experts(plan, kept)),
         ):
             yield
 
     def _is_reorderable(self, order: Tensor) -> bool:
-        reordered = _taken(self.state, _sources(self.plan, {}, order))
+        reordered = taken(self.state, _sources(self.plan, {}, order))
         expected = [self._run(way) for way in self.probe.passes]
-        with _holding(self.probe.model, self.state | reordered):
+        with holding(self.probe.model, self.state | reordered):
             found = [self._run(way) for way in self.probe.passes]
             shift_(reordered.values(), self.probe.dtype)
             shifted = [self._run(way) for way in self.probe.passes]
@@ -207,7 +209,7 @@ class _Trial:
         self, small: nn.Module, narrowed: State
     ) -> tuple[list[list[Any]], list[list[Any]]]:
         """Return what the small model gives, and gives with its own tensors shifted."""
-        with _holding(small, self.state | narrowed):
+        with holding(small, self.state | narrowed):
             found = [self._run(way, small) for way in self.probe.passes]
             shift_(narrowed.values(), self.probe.dtype)
             shifted = [self._run(way, small) for way in self.probe.passes]
@@ -215,7 +217,7 @@ class _Trial:
 
     def _run(self, way: Pass, model: nn.Module | None = None) -> list[Any]:
         tried = self.probe.model if model is None else model
-        with kept_state(tried):
+        with kept_state(tried, self.probe.written):
             return run(tried, way)
 
     def _agree(
@@ -257,48 +259,6 @@ def _form(leaf: Any) -> Any:
     return leaf.shape, leaf.dtype, None if bool(finite.all()) else finite.tolist()
 
 
-@contextmanager
-def _holding(model: nn.Module, state: State) -> Iterator[None]:
-    """Let the model's tensors be those of `state`, which has no copy of them."""
-    tensors = tensors_of(model)
-    before = {name: tensor.data for name, tensor in tensors.items()}
-    try:
-        for name, tensor in tensors.items():
-            tensor.data = state[name]
-        yield
-    finally:
-        for name, tensor in tensors.items():
-            tensor.data = before[name]
-
-
-@contextmanager
-def _silenced(model: nn.Module, sources: Indices, value: float) -> Iterator[None]:
-    """Fill, in place, the positions that `sources` leaves out with zero, or almost."""
-    tensors = {name: tensor.data for name, tensor in tensors_of(model).items()}
-    saved: list[tuple[Tensor, int, Tensor, Tensor]] = []
-    done: set[int] = set()  # tied tensors have several names
-    try:
-        for name, dims in sources.items():
-            tensor = tensors[name]
-            if tensor.data_ptr() in done:
-                continue
-            done.add(tensor.data_ptr())
-            for dim, positions in dims.items():
-                dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
-                dropped[positions] = False
-                places = dropped.nonzero().squeeze(1)
-                saved.append((tensor, dim, places, tensor.index_select(dim, places)))
-                tensor.index_fill_(dim, places, value if _is_real(tensor) else 0)
-        yield
-    finally:
-        for tensor, dim, places, values in reversed(saved):
-            tensor.index_copy_(dim, places, values)
-
-
-def _is_real(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 def _any_nan(outputs: Sequence[Sequence[Any]]) -> bool:
     tensors = [
         leaf for leaves in outputs for leaf in leaves if isinstance(leaf, Tensor)
@@ -335,12 +295,3 @@ def _moved(plan: Plan, units: Tensor, order: Tensor) -> Tensor:
     places = order[kept_last].argsort(stable=True)
     positions[places] = kept_last.argsort(stable=True)
     return positions
-
-
-def _taken(state: State, sources: Indices) -> State:
-    taken: State = {}
-    for name, dims in sources.items():
-        taken[name] = state[name]
-        for dim, positions in dims.items():
-            taken[name] = taken[name].index_select(dim, positions)
-    return taken

@@ -146,8 +146,14 @@ def to_record(state: State) -> ArrayRecord:
 def from_record(record: ArrayRecord) -> State:
     """Read tensors that own their memory.
 
-    ValueError if one cannot be read; ConfigError, which is one, if it is coded.
+    ValueError if one cannot be read; ConfigError, which is one, if it is coded, or if
+    this is no record.
     """
+    if not isinstance(record, ArrayRecord):
+        raise ConfigError(
+            f"these arrays are of type {type(record).__name__}: pass the ArrayRecord "
+            "itself, message.content['arrays'], and no state_dict of it"
+        )
     if any(array.stype.startswith(CODED) for array in record.values()):
         raise ConfigError(
             "the server compresses the arrays, and nothing has decoded them: add "

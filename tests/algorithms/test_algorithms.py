@@ -222,6 +222,8 @@ def test_outliers_among_two_are_refused():
         (FedBuff, {"buffer_size": 0}, "buffer_size=0 must be at least 1"),
         (FedBuff, {"buffer_size": 2.5}, "buffer_size=2.5 must be at least 1, and a w"),
         (FedAvg, {"server_lr": 0.0}, "server_lr=0.0 must be more than 0"),
+        (FedBuff, {"waits": "false"}, "waits='false' must be True or False"),
+        (FedBuff, {"waits": None}, "waits=None must be True or False"),
     ],
 )
 def test_a_value_out_of_its_range_is_named(kind, values, says):

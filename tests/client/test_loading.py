@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from flwr_asyncdrop import load_submodel
-from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop import load_lora, load_submodel
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract, plan_submodels
 from flwr_asyncdrop.wire import to_record
@@ -69,3 +69,11 @@ def test_arrays_of_another_model_are_refused_in_one_line(change):
     with pytest.raises(ShapeError) as caught:
         load_submodel(mlp(), to_record(state))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("load", [load_submodel, load_lora])
+@pytest.mark.parametrize("given", [mlp().state_dict(), mlp(), None], ids=type)
+def test_what_is_no_record_of_arrays_is_refused_in_one_line(load, given):
+    name = type(given).__name__
+    with pytest.raises(ConfigError, match=f"of type {name}: pass the ArrayRecord"):
+        load(mlp(), given)

@@ -2,13 +2,20 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.masks import DropRate, FullMask, RandomMask, SmartPartition
+from flwr_asyncdrop.masks import (
+    DropRate,
+    FullMask,
+    OrderedMask,
+    RandomMask,
+    SmartPartition,
+)
 from flwr_asyncdrop.masks.smart import dropped_window
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.masks.choosing import choose
@@ -92,7 +99,7 @@ class TestEveryDroppingPolicy:
 
     @pytest.mark.parametrize("rate", [1.0, 1.5, -0.1, float("nan")])
     def test_rate_outside_its_range(self, policy, rate):
-        with pytest.raises(ConfigError, match=f"drop rate {rate}"):
+        with pytest.raises(ConfigError, match=f"drop_rate={rate} must be in"):
             policy(rate)
 
 
@@ -252,3 +259,26 @@ def test_rounding_always_keeps_a_unit_and_never_more_than_there_are(rate, to, si
 def test_rounding_to_nothing_is_refused():
     with pytest.raises(ConfigError, match="round_to=0 must be at least 1"):
         RandomMask(0.25, round_to=0)
+
+
+@pytest.mark.parametrize("policy", [RandomMask, SmartPartition, OrderedMask])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("drop_rate", "0.25"),
+        ("drop_rate", None),
+        ("drop_rate", [0.25]),
+        ("round_to", "16"),
+        ("round_to", 2.5),
+        ("round_to", float("nan")),
+        ("round_to", float("inf")),
+    ],
+)
+def test_what_is_no_rate_and_no_width_is_refused(policy, name, value):
+    with pytest.raises(ConfigError, match=rf"^{name}=.* must be "):
+        policy(**{"drop_rate": 0.25, name: value})
+
+
+def test_numbers_of_numpy_are_rates_and_widths():
+    rate = DropRate(np.float32(0.25), np.int64(16))
+    assert (type(rate.rate), type(rate.round_to)) == (float, int)

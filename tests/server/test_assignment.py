@@ -170,6 +170,26 @@ def test_without_a_module_the_share_of_the_weights_stands_in():
     assert share((), halved) == (12 + 9 + 9 + 3 + 3 + 3) / (FULL + biases)
 
 
+class Products(nn.Module):
+    """Scores of words: no matrix product, no convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 6)
+        self.weights = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return (self.words(x) * self.weights).sum(-1)
+
+
+def test_where_nothing_counts_as_a_flop_it_stands_in_too():
+    words = torch.arange(4)
+    plan = plan_submodels(Products(), words)
+    share = compute_share(plan, Products(), words)
+    assert share((), plan.shapes) == 1.0
+    assert share((), {"words.weight": (10, 3), "weights": (3,)}) == 0.5
+
+
 @pytest.mark.parametrize(("rate", "kept"), [(0.0, 11), (0.2, 9), (0.4, 7)])
 def test_by_the_papers_rule_a_submodel_costs_the_share_of_its_units(rate, kept):
     # int(0.2 * 6) + int(0.2 * 5) = 2 and int(0.4 * 6) + int(0.4 * 5) = 4 of 11 go.

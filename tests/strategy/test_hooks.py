@@ -4,7 +4,9 @@ import inspect
 import types
 from functools import partial
 
+import numpy as np
 import pytest
+import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.server import strategy as legacy
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
@@ -252,6 +254,11 @@ class TestResumedConfig:
             found = message.content["config"]
             assert {key: found[key] for key in entries} == entries
 
+    def test_numbers_of_numpy(self, tmp_path):
+        entries = {"lr": np.float64(1.0), "x": [np.float64(0.5)]}
+        self.stop(tmp_path, ConfigRecord(entries))
+        self.start(tmp_path, ConfigRecord(entries), resume=tmp_path)
+
 
 class TestTrainConfig:
     def test_a_function_of_the_round(self):
@@ -283,6 +290,30 @@ class TestTrainConfig:
         ]
         assert [c["batch"] for c in found] == [c["server-round"] for c in found]
         assert len(found) == 6
+
+    @pytest.mark.parametrize(
+        ("value", "sent"),
+        [
+            (np.float32(0.5), 0.5),
+            (np.int64(3), 3),
+            (torch.tensor(0.5), 0.5),
+            (np.bool_(True), True),
+            ([np.int64(3), np.int64(4)], [3, 4]),
+        ],
+        ids=repr,
+    )
+    def test_numbers_of_numpy_and_pytorch_in_a_dict(self, value, sent):
+        _, grid = run(AsyncFedAvg(**options()), train_config={"lr": 1.0, "x": value})
+        assert all(message.content["config"]["x"] == sent for message in grid.pushed)
+
+    @pytest.mark.parametrize(
+        "value", [None, {"a": 1}, np.zeros((2, 2))], ids=["none", "dict", "array"]
+    )
+    def test_what_cannot_be_sent_is_named(self, value):
+        with pytest.raises(
+            ConfigError, match=r"^train_config\['x'\]=.* cannot be sent"
+        ):
+            run(AsyncFedAvg(**options()), train_config={"x": value})
 
     @pytest.mark.parametrize("wrong", [3, lambda number: {"lr": 1.0}])
     def test_what_is_none_is_refused_before_any_task(self, wrong):

@@ -1,5 +1,6 @@
 """Plans by hand: what they say, what they refuse, and that they are tried."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -94,6 +95,48 @@ class TestDeclaring:
     def test_dims_that_do_not_fit(self, tensors, message):
         with pytest.raises(ShapeError, match=message):
             declare_plan(PERCEPTRON, {"hidden": tensors})
+
+    @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+    def test_units_of_any_kind(self, kind):
+        plan = declare_plan(
+            {"w": (2,), "v": (4,)},
+            {"units": {"w": np.int64(0), "v": (0, kind([0, 1, 0, 1]))}},
+        )
+
+        assert axes(plan) == {("w", 0): [0, 1], ("v", 0): [0, 1, 0, 1]}
+
+    def test_arrays_have_shapes(self):
+        arrays = {name: torch.zeros(shape) for name, shape in PERCEPTRON.items()}
+
+        plan = declare_plan(arrays, {"hidden": {"w1": 1, "b1": 0, "w2": 0}})
+
+        assert plan.shapes == PERCEPTRON
+
+    @pytest.mark.parametrize(
+        ("shapes", "groups", "message"),
+        [
+            (nn.Linear(4, 4), {"a": {"weight": 0}}, "shapes .* Linear, and must be a"),
+            (PERCEPTRON, [{"b1": 0}], "groups of declare_plan is a list"),
+            (PERCEPTRON, {"a": ["b1"]}, r"groups\['a'\] of declare_plan is a list"),
+            (PERCEPTRON, {"a": {"b1": "0"}}, r"groups\['a'\]\['b1'\] has '0' where"),
+            (PERCEPTRON, {"a": {"b1": (0, [0.0, 0.5, 1.0, 1.0])}}, "a whole number"),
+            (PERCEPTRON, {"a": {"b1": (0, 1, 2, 3)}}, "where a dim should be"),
+        ],
+    )
+    def test_what_says_nothing(self, shapes, groups, message):
+        with pytest.raises(ConfigError, match=message):
+            declare_plan(shapes, groups)
+
+    def test_a_unit_without_a_position(self):
+        with pytest.raises(ShapeError, match="unit 1 of group 'a' has no position in"):
+            declare_plan(PERCEPTRON, {"a": {"b1": (0, torch.tensor([0, 0, 2, 2]))}})
+
+    @pytest.mark.parametrize(
+        ("shape", "axis"), [((0,), 0), ((4,), (0, torch.full((4,), -1)))]
+    )
+    def test_a_group_without_units(self, shape, axis):
+        with pytest.raises(ShapeError, match="group 'a' has no units"):
+            declare_plan({"w": shape}, {"a": {"w": axis}})
 
     def test_positions_of_two_groups(self):
         with pytest.raises(ShapeError, match="'b' claims positions of 'b1'"):

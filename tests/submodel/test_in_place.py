@@ -359,3 +359,14 @@ def test_a_weight_that_is_computed_with_a_buffer(persistent):
         assert torch.equal(small(x), load_submodel(model, state)(x))
     load_in_place(small, model.state_dict())
     assert torch.equal(small(x), model(x))
+
+
+def test_a_compiled_model_follows_when_only_the_scale_is_another():
+    model, state = mlp(), mlp().state_dict()
+    plan, x = plan_submodels(mlp(), torch.zeros(2, 4)), torch.ones(2, 4)
+    part = extract(state, plan.indices((torch.arange(3), torch.arange(5))))
+    compiled = torch.compile(model, backend="eager")
+    for scale in (False, True, False, True):
+        load_in_place(model, part, scale=scale)
+        expected = load_submodel(mlp(), part, scale=scale)(x)
+        assert torch.allclose(compiled(x), expected)

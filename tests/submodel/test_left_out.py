@@ -1,5 +1,6 @@
 """What cannot be dropped stays whole, with a reason; so does what fails on trial."""
 
+import copy
 import threading
 
 import pytest
@@ -8,7 +9,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
-from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from flwr_asyncdrop.submodel import (
+    declare_plan,
+    extract,
+    load_submodel,
+    plan_submodels,
+    verify_plan,
+)
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
 
 
@@ -364,3 +371,96 @@ def test_a_copy_has_the_hooks_of_gradients():
 
     assert small.first.weight.grad.abs().max() <= 1e-3
     assert small.second.weight.grad.abs().max() > 1e-3
+
+
+class Taught(Chain):
+    """A teacher, which averages the student's weights in each pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher = copy.deepcopy(self)
+        self.teacher.requires_grad_(False)
+
+    def average(self, old, new):
+        old.mul_(0.9).add_(new, alpha=0.1)
+
+    def forward(self, x):
+        with torch.no_grad():
+            if self.training:
+                for name, old in self.teacher.named_parameters():
+                    self.average(old, self.get_parameter(name))
+            expected = Chain.forward(self.teacher, x)
+        return super().forward(x) - expected
+
+
+class Replaced(Taught):
+    """The same, as many write it: with new tensors."""
+
+    def average(self, old, new):
+        old.data = 0.9 * old.data + 0.1 * new.data
+
+
+@pytest.mark.parametrize("model", [Taught, Replaced])
+def test_what_a_pass_writes_on_parameters_is_taken_back(model):
+    plan = plan_submodels(seeded(model), vectors())
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+    # Of one group alone the others' tensors are whole, and shared.
+    own = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
+    hidden = own | {f"teacher.{name}": dim for name, dim in own.items()}
+    shapes = {name: t.shape for name, t in seeded(model).state_dict().items()}
+    declared = declare_plan(shapes, {"hidden": hidden})
+    assert verify_plan(seeded(model), vectors(), declared).groups == declared.groups
+
+
+class Shared(torch.autograd.Function):
+    """Passes on what it gets, and of its gradient a share for each unit."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / gradient.shape[-1]
+
+
+class OwnGradient(Chain):
+    def between(self, x):
+        return Shared.apply(x)
+
+
+class Centred(Chain):
+    def between(self, x):
+        if x.requires_grad:
+            x.register_hook(lambda gradient: gradient - gradient.mean(-1, keepdim=True))
+        return x
+
+
+class StraightThrough(Chain):
+    """A step size whose gradient is scaled by the number of units, as quantisers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.step = nn.Parameter(torch.ones(()))
+        self.norm = nn.BatchNorm1d(8)  # buffers have no gradients
+
+    def between(self, x):
+        scaled = self.step / len(self.first.bias) ** 0.5
+        return self.norm(x) * ((self.step - scaled).detach() + scaled)
+
+
+@pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
+def test_other_gradients(model):
+    plan = plan_submodels(seeded(model), vectors())
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+def test_a_declared_plan_with_other_gradients():
+    hidden = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
+    shapes = {name: t.shape for name, t in Chain().state_dict().items()}
+    declared = declare_plan(shapes, {"hidden": hidden})
+    assert verify_plan(seeded(Chain), vectors(), declared).groups == declared.groups
+    with pytest.raises(UnsupportedModelError, match=r"hidden: .* other gradients"):
+        verify_plan(seeded(OwnGradient), vectors(), declared)

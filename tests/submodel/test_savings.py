@@ -18,6 +18,24 @@ from flwr_asyncdrop.submodel import (
 from tests.submodel.networks import Recurrent, tokens
 
 
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 8)
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return (self.table(x) * self.scale).sum(-1)
+
+
+def test_a_model_without_flops_saves_none():
+    words = torch.arange(4)
+
+    (row,) = savings(plan_submodels(Words(), words), Words(), words, (0.5,))
+
+    assert row == SubmodelCost(0.5, 176, 0.5, 0, 1.0)
+
+
 @pytest.fixture
 def model():
     return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3, bias=False))

@@ -12,11 +12,12 @@ from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
 from flwr_asyncdrop.submodel.draws import FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.experts import UncheckedOneHot
+from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.precision import own_precision
-from flwr_asyncdrop.submodel.probe import Probe, kept_state
+from flwr_asyncdrop.submodel.probe import Probe
 from flwr_asyncdrop.submodel.types import owner_of, tensors_of
 
 _MOST_PATHS = 16
@@ -29,7 +30,8 @@ def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, 
     more passes then. The plan is unverified: rules do not see sizes that the model's
     code hides. With `streams` it has groups of kind "stream", too.
     """
-    discovery = _Discovery(probe.model, LabelSpace(streams=streams), {}, {})
+    space = LabelSpace(streams=streams)
+    discovery = _Discovery(probe.model, probe.written, space, {}, {})
     discovery.label_tensors()
     passes = [path for way in probe.passes for path in discovery.explore(way)]
     discovery.space.settle_competitions(discovery.stacks())
@@ -42,6 +44,7 @@ def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, 
 @dataclass(frozen=True)
 class _Discovery:
     model: nn.Module
+    written: frozenset[str]  # parameters that a pass changes
     space: LabelSpace
     ids: dict[str, list[Ids]]  # per tensor and dim the unit of every position
     layers: dict[int, list[Layer]]  # id() of a tensor -> its labels
@@ -115,7 +118,7 @@ class _Discovery:
         draws = FixedDraws(way.level, way.outcomes)
         self.model.train(way.training)
         with (
-            kept_state(self.model),
+            kept_state(self.model, self.written),
             same_random_state(),
             tracer.watching(self.model),
             UncheckedOneHot(),

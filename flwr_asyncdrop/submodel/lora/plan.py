@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from flwr_asyncdrop.submodel.lora.trial import find_wrong
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
     Inputs,
+    Shaped,
     Shapes,
     examples_of,
     parameters_of,
@@ -23,14 +24,6 @@ from flwr_asyncdrop.submodel.types import (
 
 LoraUnits = Literal["ranks", "adapters", "layers"]
 """What a submodel leaves out: rank components, adapters, or all adapters of layers."""
-
-
-class Shaped(Protocol):
-    """Anything with a shape, as tensors and Flower's arrays are."""
-
-    @property
-    def shape(self) -> Any:
-        """Its size along each dim."""
 
 
 @dataclass(frozen=True, eq=False)

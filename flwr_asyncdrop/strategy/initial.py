@@ -1,0 +1,100 @@
+"""The initial model of a run, checked before devices train for nothing."""
+
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord
+from torch import Tensor, nn
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.submodel import Plan, State
+
+_UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
+_WRAPPERS = ("_orig_mod.", "module.")  # torch.compile's, and DataParallel's
+
+
+def read_initial(
+    arrays: ArrayRecord, plan: Plan | None = None, model: nn.Module | None = None
+) -> State:
+    """Return the tensors of ``start(initial_arrays=...)``.
+
+    ConfigError if these are none, or not those of the `plan`, or of another kind of
+    number than those of the `model`.
+    """
+    if not isinstance(arrays, ArrayRecord) or not arrays:
+        what = "empty" if isinstance(arrays, ArrayRecord) else _article(arrays)
+        raise ConfigError(
+            f"initial_arrays is {what}: pass ArrayRecord(model.state_dict())"
+        )
+    initial = wire.from_record(arrays)
+    if plan is not None:
+        _check_planned(initial, plan)
+    if model is not None:
+        _check_kinds(initial, model)
+    return initial
+
+
+def check_mergeable(arrays: State) -> None:
+    """Raise ConfigError if a model holds what no reply can be merged with."""
+    for name, tensor in arrays.items():
+        if tensor.dtype in _UNMERGED:
+            raise ConfigError(
+                f"initial_arrays: {name!r} is of {tensor.dtype}, in which PyTorch "
+                "compares no numbers; make it one of torch.int64, or keep it out of "
+                "the state_dict (persistent=False) or of what trains (trainable=...)"
+            )
+        try:
+            wire.check_values(name, tensor.numpy())
+        except ReplyError as error:
+            what = str(error).rpartition(": ")[0]
+            raise ConfigError(
+                f"initial_arrays: {what}, and every reply that returns it would be "
+                "refused; keep a constant, such as a mask, out of the state_dict "
+                "(persistent=False), or out of what trains (trainable=...)"
+            ) from error
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _check_planned(initial: State, plan: Plan) -> None:
+    for name in sorted(initial.keys() | plan.shapes.keys()):
+        planned: Any = plan.shapes.get(name, "not there")
+        given: Any = tuple(initial[name].shape) if name in initial else "not there"
+        if planned == given:
+            continue
+        wrapped = any(
+            f"{prefix}{name}" in keys or name.removeprefix(prefix) in keys - {name}
+            for prefix in _WRAPPERS
+            for keys in (initial.keys(), plan.shapes.keys())
+        )
+        fix = (
+            "take both from the module itself, without its wrapper"
+            if wrapped
+            else "take the state_dict of the module that the plan was made of"
+        )
+        raise ConfigError(
+            f"initial_arrays do not fit the plan of submodels: {name!r} is {given} in "
+            f"them and {planned} in the plan; {fix}"
+        )
+
+
+def _check_kinds(initial: State, model: nn.Module) -> None:
+    """Raise ConfigError if weights became whole numbers, or complex ones real."""
+    for name, own in model.state_dict().items():
+        given = initial.get(name)
+        if given is None or not isinstance(own, Tensor) or _kind(own) == _kind(given):
+            continue
+        raise ConfigError(
+            f"initial_arrays: {name!r} is of {given.dtype}, and of {own.dtype} in the "
+            f"{type(model).__name__} of the strategy: take them from its state_dict"
+        )
+
+
+def _kind(tensor: Tensor) -> str:
+    if tensor.is_complex():
+        return "complex"
+    return "real" if tensor.is_floating_point() else "whole"

@@ -1,0 +1,61 @@
+"""Let a model that is tried have other tensors for a while, or fewer units."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from flwr_asyncdrop.submodel.types import Indices, State, tensors_of
+
+
+@contextmanager
+def holding(model: nn.Module, state: State) -> Iterator[None]:
+    """Let the model's tensors be those of `state`, which has no copy of them."""
+    tensors = tensors_of(model)
+    before = {name: tensor.data for name, tensor in tensors.items()}
+    try:
+        for name, tensor in tensors.items():
+            tensor.data = state[name]
+        yield
+    finally:
+        for name, tensor in tensors.items():
+            tensor.data = before[name]
+
+
+@contextmanager
+def silencing(model: nn.Module, sources: Indices, value: float) -> Iterator[None]:
+    """Fill, in place, the positions that `sources` leaves out with zero, or almost."""
+    tensors = {name: tensor.data for name, tensor in tensors_of(model).items()}
+    saved: list[tuple[Tensor, int, Tensor, Tensor]] = []
+    done: set[int] = set()  # tied tensors have several names
+    try:
+        for name, dims in sources.items():
+            tensor = tensors[name]
+            if tensor.data_ptr() in done:
+                continue
+            done.add(tensor.data_ptr())
+            for dim, positions in dims.items():
+                dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
+                dropped[positions] = False
+                places = dropped.nonzero().squeeze(1)
+                saved.append((tensor, dim, places, tensor.index_select(dim, places)))
+                tensor.index_fill_(dim, places, value if _is_real(tensor) else 0)
+        yield
+    finally:
+        for tensor, dim, places, values in reversed(saved):
+            tensor.index_copy_(dim, places, values)
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def taken(state: State, sources: Indices) -> State:
+    """Return copies of tensors of `state`, each position from the one that is named."""
+    found: State = {}
+    for name, dims in sources.items():
+        found[name] = state[name]
+        for dim, positions in dims.items():
+            found[name] = found[name].index_select(dim, positions)
+    return found

@@ -1,0 +1,94 @@
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from torch import nn
+
+from flwr_asyncdrop import AsyncDrop, AsyncFedAvg
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.profiles import speed_levels
+from tests.grids import HandlerGrid
+from tests.runs import plus_one, record
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+INPUTS = torch.zeros(2, 4)
+
+
+def net(width=8, classes=3):
+    hidden = nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU()
+    return nn.Sequential(*hidden, nn.Linear(width, classes))
+
+
+def without(state, name):
+    return {key: value for key, value in state.items() if key != name}
+
+
+def start(arrays, strategy=None):
+    settings = {"in_flight": 2, "fleet": speed_levels}
+    strategy = strategy or AsyncDrop(net(), INPUTS, **settings)
+    grid = HandlerGrid(plus_one)
+    try:
+        strategy.start(grid, arrays, num_rounds=1)
+    finally:
+        assert not grid.pushed, "a device has trained"
+
+
+def test_those_of_the_planned_model_are_taken():
+    for kind in (torch.float32, torch.float64, torch.float16):
+        with pytest.raises(AssertionError, match="a device has trained"):
+            start(record(net().to(kind).state_dict()))
+
+
+OTHERS = {
+    "wider": (net(16).state_dict(), r"'0.bias' is \(16,\) in them and \(8,\) in the"),
+    "narrower": (net(6).state_dict(), r"'0.bias' is \(6,\) in them and \(8,\)"),
+    "classes": (net(8, 10).state_dict(), r"'3.bias' is \(10,\) in them and \(3,\)"),
+    "names": (
+        {f"net.{name}": value for name, value in net().state_dict().items()},
+        r"'0.bias' is not there in them .*the module that the plan was made of",
+    ),
+    "compiled": (
+        {f"_orig_mod.{name}": value for name, value in net().state_dict().items()},
+        r"'0.bias' is not there in them .* without its wrapper",
+    ),
+    "lacks-weight": (
+        without(net().state_dict(), "3.bias"),
+        r"'3.bias' is not there in them",
+    ),
+    "lacks-buffer": (
+        without(net().state_dict(), "1.num_batches_tracked"),
+        r"'1.num_batches_tracked' is not there in them and \(\) in the plan",
+    ),
+    "adds": (net().state_dict() | {"gate": torch.ones(3)}, r"'gate' is .* not there"),
+}
+
+
+@pytest.mark.parametrize("which", OTHERS)
+def test_those_of_another_model_than_the_planned_one_are_refused(which):
+    state, what = OTHERS[which]
+    with pytest.raises(ConfigError, match=what):
+        start(record(state))
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.complex64])
+@pytest.mark.parametrize("drops", [True, False])
+def test_numbers_of_another_kind_than_the_models_are_refused(kind, drops):
+    state = {name: value.to(kind) for name, value in net().state_dict().items()}
+    strategy = None if drops else AsyncFedAvg(net(), in_flight=2)
+    with pytest.raises(ConfigError, match=f"'0.weight' is of {kind}.*Sequential"):
+        start(record(state), strategy)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "what"),
+    [
+        (net().state_dict(), "an OrderedDict"),
+        (net(), "a Sequential"),
+        (None, "None"),
+        (ArrayRecord(), "empty"),
+    ],
+    ids=["state", "module", "none", "empty"],
+)
+def test_what_is_no_record_of_arrays_is_refused(arrays, what):
+    with pytest.raises(ConfigError, match=rf"initial_arrays is {what}: pass Array"):
+        start(arrays)

@@ -1,0 +1,112 @@
+"""Arguments of other kinds than they are said to be are refused by their names."""
+
+import pytest
+import torch
+from flwr.app import MetricRecord
+
+from flwr_asyncdrop import AsyncStrategy, Checkpointer, HeteroAsyncDrop, StepDecay
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.algorithms import AsyncDrop
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.selection import Stratified
+from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.objectives import LocalObjective
+from tests.grids import HandlerGrid
+from tests.runs import Recorder, mlp, plus_one, record
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+INPUTS = torch.zeros(1, 4)
+WRONG = [
+    ("algorithm", "asyncdrop", "algorithm='asyncdrop' must be an Algorithm"),
+    ("algorithm", AsyncDrop, r"algorithm=AsyncDrop is a class: .*AsyncDrop\(\.\.\.\)"),
+    ("aggregator", Mixing, "aggregator=Mixing is a class"),
+    ("aggregator", 0.5, "aggregator=0.5 must be an Aggregator"),
+    ("masks", 0.25, "masks=0.25 must be a MaskPolicy"),
+    ("masks", RandomMask, "masks=RandomMask is a class"),
+    ("objective", LocalObjective, "objective=LocalObjective is a class"),
+    ("plan", {"0": 6}, r"plan=\{'0': 6\} must be a Plan"),
+    ("selection", Stratified, "selection=Stratified is a class"),
+    ("schedule", 0.5, "schedule=0.5 must be a Schedule"),
+    ("schedule", StepDecay, "schedule=StepDecay is a class"),
+    ("schedule", None, "schedule=None must be a Schedule"),
+    ("faults", None, "faults=None must be a FaultPolicy"),
+    ("fleet", [1.0, 2.0], r"fleet=\[1.0, 2.0\] must be a function"),
+    ("checkpointer", "runs/a", "checkpointer='runs/a' must be a Checkpointer"),
+    ("checkpointer", Checkpointer, "checkpointer=Checkpointer is a class"),
+    ("callbacks", Recorder(), r"callbacks=.*Recorder.* must be a list"),
+    ("callbacks", None, "callbacks=None must be a list"),
+    ("callbacks", [Recorder], r"callbacks\[0\]=Recorder is a class"),
+    ("evaluators", [len], r"evaluators\[0\]=.*len> must be an Evaluator"),
+    ("train_metrics_aggr_fn", "mean", "train_metrics_aggr_fn='mean' must be a func"),
+    ("arrayrecord_key", None, "arrayrecord_key=None must be a text"),
+    ("configrecord_key", "", "configrecord_key='' must be a text, and not empty"),
+    ("weighted_by_key", 3, "weighted_by_key=3 must be a text"),
+    ("configrecord_key", "arrays", "configrecord_key are both 'arrays'"),
+    ("example_kwargs", 3, "example_kwargs of type int must be a dict"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"), WRONG, ids=[says for _, _, says in WRONG]
+)
+def test_an_argument_of_another_kind_is_refused(name, value, says):
+    given = {"aggregator": Mixing(), name: value}
+    with pytest.raises(ConfigError, match=says) as caught:
+        AsyncStrategy(mlp(), INPUTS, **given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "returned", "says"),
+    [
+        ("fleet", None, r"fleet\(3\) returned None, and no DeviceProfile"),
+        ("fleet", [1.0, 2.0], r"fleet\(3\) returned 1.0, and no DeviceProfile"),
+        ("schedule", 0.5, r"schedule\(\.\.\.\) returned 0.5: .* for a Schedule"),
+        ("schedule", None, r"schedule\(\.\.\.\) returned None"),
+    ],
+)
+def test_what_a_function_returns_is_looked_at(name, returned, says):
+    settings = {"fleet": speed_levels, name: lambda *_: returned}
+    strategy = HeteroAsyncDrop(mlp(), INPUTS, in_flight=2, **settings)
+    with pytest.raises(ConfigError, match=says):
+        strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
+
+
+@pytest.mark.parametrize("returned", [None, {"loss": 1.0}])
+def test_aggregate_train_returns_two_things(returned):
+    class Mine(HeteroAsyncDrop):
+        def aggregate_train(self, server_round, replies):
+            super().aggregate_train(server_round, replies)
+            return returned
+
+    strategy = Mine(mlp(), INPUTS, in_flight=2, fleet=speed_levels)
+    with pytest.raises(ConfigError, match=r"^aggregate_train of Mine returns .*super"):
+        strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
+
+
+def evaluated(returned):
+    """Return what a run has of metrics if `evaluate_fn` returns `returned`."""
+    settings = {"in_flight": 2, "fleet": speed_levels, "fraction_evaluate": 0.0}
+    result = HeteroAsyncDrop(mlp(), INPUTS, **settings).start(
+        HandlerGrid(plus_one),
+        record(mlp().state_dict()),
+        num_rounds=1,
+        evaluate_fn=lambda number, arrays: returned,
+    )
+    return result.evaluate_metrics_serverapp
+
+
+@pytest.mark.parametrize("wrong", [(0.1, {"acc": 0.5}), 0.5, {"acc": "high"}])
+def test_metrics_that_are_none_are_refused(wrong):
+    with pytest.raises(
+        ConfigError, match=r"^evaluate_fn\(0, \.\.\.\) returned .* Metr"
+    ):
+        evaluated(wrong)
+
+
+@pytest.mark.parametrize("metrics", [{"acc": 0.5}, {"acc": torch.tensor(0.5)}])
+def test_a_dict_of_metrics_will_do(metrics):
+    found = evaluated(metrics)
+    assert found == {0: MetricRecord({"acc": 0.5}), 1: MetricRecord({"acc": 0.5})}
