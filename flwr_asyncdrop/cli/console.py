@@ -1,9 +1,8 @@
 """Where commands print: as wide as a page in a file, and never the end of a run."""
 
-import os
-import sys
-
 from rich.console import Console
+
+from flwr_asyncdrop.cli.message import print_no_more
 
 _WIDTH_OF_FILES = 120
 
@@ -17,10 +16,7 @@ class LastingConsole(Console):
     def on_broken_pipe(self) -> None:
         """Print no more."""
         self.quiet = True
-        # Python flushes what is left when it ends.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        print_no_more()
 
 
 def make_console() -> Console:

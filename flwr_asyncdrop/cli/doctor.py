@@ -1,12 +1,12 @@
 """``asyncdrop doctor``: whether this machine has what a run needs."""
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flwr_asyncdrop.cli.message import tell
 from flwr_asyncdrop.doctor import Finding, examine
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def print_plain(findings: Sequence[Finding]) -> None:
     """Print the same without rich."""
     for each in findings:
         fix = f" -> {each.fix}" if each.fix else ""
-        sys.stdout.write(f"{each.level:<8} {each.name}: {each.found}{fix}\n")
-    sys.stdout.write(f"{_counts(findings)}\n")
+        tell(f"{each.level:<8} {each.name}: {each.found}{fix}")
+    tell(_counts(findings))
 
 
 def _counts(findings: Sequence[Finding]) -> str:

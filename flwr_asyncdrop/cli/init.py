@@ -13,6 +13,7 @@ from keyword import iskeyword
 from pathlib import Path
 from string import Template
 
+from flwr_asyncdrop.cli.message import tell
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import problem_of_path
 
@@ -62,11 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder).expanduser()
     name = folder.resolve().name if arguments.name is None else arguments.name
     make_project(folder, name)
-    sys.stdout.write(
+    tell(
         f"made a Flower project in {folder}; next:\n"
         f"cd {shlex.quote(str(folder))} && pip install -e '.[dev]'\n"
         "pytest\n"
-        f"{_RUN}\n"
+        f"{_RUN}"
     )
     return 0
 

@@ -1,8 +1,25 @@
-"""What a command says when it ends badly: one line, whatever the text has in it."""
+"""What a command says without Rich, whatever the text has in it."""
 
+import os
 import sys
 
 _LONGEST = 1000
+
+
+def tell(text: str) -> None:
+    """Write lines to the standard output, if anybody reads there."""
+    try:
+        print(text, flush=True)  # noqa: T201  # there may be no standard output
+    except BrokenPipeError:
+        print_no_more()
+
+
+def print_no_more() -> None:
+    """Let what is still printed go nowhere, once nobody reads any more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    # Python flushes what is left when it ends.
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def say(text: str) -> None:

@@ -1,5 +1,6 @@
 """``asyncdrop init``: what it makes runs, and nothing is left of what it refuses."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -122,6 +123,16 @@ def test_a_folder_that_is_not_empty_stays_as_it_is(tmp_path, capsys):
     assert main(["init", str(tmp_path), "--name", "net"]) == 2
     assert f"{tmp_path} is not empty: choose a new folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [".hidden"]
+
+
+@pytest.mark.parametrize("reads", ["nobody", "nothing is open"])
+def test_it_is_made_also_when_nobody_reads_what_is_next(reads, tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe if reads == "nobody" else None)
+        assert main(["init", str(tmp_path / "net"), "--name", "some_net"]) == 0
+    assert (tmp_path / "net" / "pyproject.toml").exists()
 
 
 @pytest.mark.parametrize("below", ["", "net"])
