@@ -299,6 +299,8 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
         ({"trace": "/t.csv", "dropout": 0.1}, ["trace", "dropout"]),
         ({"trace": "/t.csv", "availability": 0.5}, ["trace", "availability"]),
         ({"codec": "auto"}, ["bandwidth-mbps=0", "codec='auto'"]),
+        ({"lr-milestones": "", "lr-gamma": 0.5}, ["lr-milestones=''", "lr-gamma=0.5"]),
+        ({"levels": 1, "speed-ratio": 9.0}, ["levels=1", "speed-ratio=9.0"]),
         ({"resume": "/a", "out-dir": "/b"}, ["resume='/a'", "out-dir='/b'"]),
         ({"resume": "/a", "checkpoint-every": 0}, ["resume='/a'", "checkpoint-every"]),
         (
@@ -317,6 +319,10 @@ def test_contradictions_leave_what_agrees_alone():
     RunConfig.parse({"algo": "async-fedavg"})
     RunConfig.parse({"algo": "layerwise-asyncdrop", "drop-rate": 0.5})
     RunConfig.parse({"algo": "fedavg", "combine": "trimmed-mean", "trim": 0.1})
+    RunConfig.parse({"levels": 1})
+    RunConfig.parse({"levels": 1, "speed-ratio": 1.0})
+    RunConfig.parse({"lr-milestones": ""})
+    RunConfig.parse({"lr-milestones": "0.5", "lr-gamma": 0.5})
     RunConfig.parse({"clock": "wall"})
     RunConfig.parse({"clock": "wall", "codec": "auto"})
     RunConfig.parse({"bandwidth-mbps": 5.0, "codec": "auto"})

@@ -79,6 +79,18 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
         "choose partition='dirichlet'",
     ),
     (
+        lambda c: not c.milestones,
+        "lr-milestones='' decays nothing",
+        ("lr-gamma",),
+        "set lr-milestones, e.g. 0.5,0.75",
+    ),
+    (
+        lambda c: c.levels == 1 and c.speed_ratio != 1,
+        "levels=1 has one speed",
+        ("speed-ratio",),
+        "choose more levels",
+    ),
+    (
         lambda c: c.dataset == "digits",
         "dataset='digits' is embedded",
         ("data-dir", "download"),
