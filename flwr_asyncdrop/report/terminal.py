@@ -1,6 +1,7 @@
 """A comparison for a terminal, however narrow: no cell of figures is ever wrapped."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -31,13 +32,13 @@ class TerminalTable:
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         """Fit the tables into the width of the console."""
-        yield from self.tables(options.max_width)
+        yield from self.tables(options.max_width, options.encoding)
         for note in self.notes:
             yield Text(note)
 
-    def tables(self, width: int) -> Iterator[Table]:
-        """Return the tables for so many columns of characters."""
-        names, *figures = self.columns
+    def tables(self, width: int, encoding: str = "utf-8") -> Iterator[Table]:
+        """Return the tables for so many columns of characters, which have a code."""
+        names, *figures = (_encodable(column, encoding) for column in self.columns)
         widest = max(map(_framed, figures))
         room = max(width - 1 - _FRAME - widest, _SHORTEST_LABEL)
         labels = [folded(label, room, cell_len) for label in names.texts]
@@ -45,6 +46,12 @@ class TerminalTable:
         taken = max(map(cell_len, [*lines, names.title])) + _FRAME + 1
         for part in dealt(figures, width - taken, _framed):
             yield _table(names.title, labels, part, width - taken)
+
+
+def _encodable(column: Column, encoding: str) -> Column:
+    """Return a column as it is printed: with escapes for signs that a code lacks."""
+    raw = (text.encode(encoding, "backslashreplace") for text in column.texts)
+    return replace(column, texts=tuple(text.decode(encoding) for text in raw))
 
 
 def _width(column: Column) -> int:

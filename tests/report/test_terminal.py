@@ -89,3 +89,18 @@ def test_the_best_is_bold():
     (table,) = TerminalTable(comparison(1)).tables(300)
     styles = [cell.style for cell in table.columns[2].cells]
     assert styles == [*[""] * 9, "bold"]
+
+
+def test_columns_are_straight_in_a_code_without_all_signs():
+    runs = [
+        series(name, {0: [0.5], 1: [0.6]}) for name in ("fedavg", "mein-größter-日本")
+    ]
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
+    Console(width=200, file=file).print(TerminalTable(compare(runs, target=0.5)))
+    file.flush()
+    lines = raw.getvalue().decode("ascii").splitlines()
+    table = [line for line in lines if line.startswith(("|", "+"))]
+    assert r"mein-gr\xf6\xdfter-\u65e5\u672c" in "".join(table)
+    assert r"55.00 \xb1 7.07" in "".join(table)
+    assert len({len(line) for line in table}) == 1
