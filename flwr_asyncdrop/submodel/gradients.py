@@ -26,8 +26,8 @@ from flwr_asyncdrop.submodel.types import Indices, State, tensors_of
 from flwr_asyncdrop.submodel.verify import bisect
 
 # In double precision; the second of the largest gradient of all, since others may be
-# nothing but what is left of sums that cancel.
-_TOLERANCE, _REST = 1e-6, 1e-9
+# nothing but what is left of sums that cancel, as all may be: of those the third.
+_TOLERANCE, _REST, _ROUNDING = 1e-6, 1e-9, 1e-13
 _OTHER = "a narrower model has other gradients than the full one with units silenced"
 
 
@@ -107,7 +107,7 @@ def _gradients(model: nn.Module, way: Pass, written: frozenset[str]) -> State:
 
 
 def _close(found: Tensor, expected: Tensor, scale: float) -> bool:
-    allowed = _TOLERANCE * _largest(expected) + _REST * scale
+    allowed = _TOLERANCE * _largest(expected) + _REST * scale + _ROUNDING
     return _largest(found - expected) <= allowed
 
 

@@ -6,6 +6,7 @@ from torch import nn
 from flwr_asyncdrop import AsyncDrop, AsyncFedAvg
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.submodel import plan_submodels
 from tests.grids import HandlerGrid
 from tests.runs import plus_one, record
 
@@ -19,13 +20,16 @@ def net(width=8, classes=3):
     return nn.Sequential(*hidden, nn.Linear(width, classes))
 
 
+PLAN = plan_submodels(net(), INPUTS)  # once, since planning takes long
+
+
 def without(state, name):
     return {key: value for key, value in state.items() if key != name}
 
 
 def start(arrays, strategy=None):
     settings = {"in_flight": 2, "fleet": speed_levels}
-    strategy = strategy or AsyncDrop(net(), INPUTS, **settings)
+    strategy = strategy or AsyncDrop(net(), INPUTS, plan=PLAN, **settings)
     grid = HandlerGrid(plus_one)
     try:
         strategy.start(grid, arrays, num_rounds=1)

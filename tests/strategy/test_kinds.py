@@ -12,12 +12,14 @@ from flwr_asyncdrop.fleet.profiles import speed_levels
 from flwr_asyncdrop.fleet.selection import Stratified
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.objectives import LocalObjective
+from flwr_asyncdrop.submodel import plan_submodels
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, mlp, plus_one, record
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
 INPUTS = torch.zeros(1, 4)
+PLAN = plan_submodels(mlp(), INPUTS)  # once, since planning takes long
 WRONG = [
     ("algorithm", "asyncdrop", "algorithm='asyncdrop' must be an Algorithm"),
     ("algorithm", AsyncDrop, r"algorithm=AsyncDrop is a class: .*AsyncDrop\(\.\.\.\)"),
@@ -69,7 +71,7 @@ def test_an_argument_of_another_kind_is_refused(name, value, says):
 )
 def test_what_a_function_returns_is_looked_at(name, returned, says):
     settings = {"fleet": speed_levels, name: lambda *_: returned}
-    strategy = HeteroAsyncDrop(mlp(), INPUTS, in_flight=2, **settings)
+    strategy = HeteroAsyncDrop(mlp(), INPUTS, plan=PLAN, in_flight=2, **settings)
     with pytest.raises(ConfigError, match=says):
         strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
 
@@ -81,7 +83,7 @@ def test_aggregate_train_returns_two_things(returned):
             super().aggregate_train(server_round, replies)
             return returned
 
-    strategy = Mine(mlp(), INPUTS, in_flight=2, fleet=speed_levels)
+    strategy = Mine(mlp(), INPUTS, plan=PLAN, in_flight=2, fleet=speed_levels)
     with pytest.raises(ConfigError, match=r"^aggregate_train of Mine returns .*super"):
         strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
 
@@ -89,7 +91,7 @@ def test_aggregate_train_returns_two_things(returned):
 def evaluated(returned):
     """Return what a run has of metrics if `evaluate_fn` returns `returned`."""
     settings = {"in_flight": 2, "fleet": speed_levels, "fraction_evaluate": 0.0}
-    result = HeteroAsyncDrop(mlp(), INPUTS, **settings).start(
+    result = HeteroAsyncDrop(mlp(), INPUTS, plan=PLAN, **settings).start(
         HandlerGrid(plus_one),
         record(mlp().state_dict()),
         num_rounds=1,
