@@ -149,7 +149,8 @@ class DeviceWork:
         labels = None
         if self.data.num_classes:
             labels = self.data.train_y[self.samples].to(self.device)
-        else:  # an algorithm's own adjustment: one that was asked for is refused
+        # An algorithm's own adjustment: one that was asked for is refused.
+        if not self.data.has_logits:
             settings = {k: v for k, v in settings.items() if k != "logit-adjustment"}
         return LocalTask(
             model=self.model,

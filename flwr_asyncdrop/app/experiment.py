@@ -54,10 +54,11 @@ def load_data(config: RunConfig) -> Dataset:
             f"groups, and dataset={config.dataset!r} has none: set partition='iid'"
         )
     tau = config.algorithm.objective().config().get("logit-adjustment")
-    if tau and config.is_given("logit-adjustment") and not data.num_classes:
+    if tau and config.is_given("logit-adjustment") and not data.has_logits:
+        what = "a loss that is not of logits" if data.num_classes else "none"
         raise ConfigError(
             f"logit-adjustment={tau} corrects a skew of labels, and "
-            f"dataset={config.dataset!r} has none: leave it out"
+            f"dataset={config.dataset!r} has {what}: leave it out"
         )
     if config.augment and len(data.input_shape) != 3:
         raise ConfigError(

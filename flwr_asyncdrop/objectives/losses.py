@@ -6,16 +6,49 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import at_least, in_interval
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """From logits, shape ``(batch, classes)``, and labels to the mean loss."""
 
 
-class LogitAdjustedLoss:
-    """Cross entropy for a device whose labels are not those of the whole fleet.
+_SHIFT = 1.0
+_FEW_LABELS = 8
 
-    ``CE(z + tau log p, y)`` with the device's own label shares ``p`` (logit adjustment,
+
+def takes_logits(loss_fn: LossFn, labels: Tensor, num_classes: int) -> bool:
+    """Return whether a loss is one of logits: the same with a number added to all.
+
+    Those are cross entropy, with weights or smoothed labels too, and a focal loss. A
+    squared error is none, nor is the likelihood of log probabilities: to add ``log p``
+    to what they take corrects nothing.
+
+    Parameters
+    ----------
+    loss_fn : callable
+        From outputs and labels to the mean loss.
+    labels : Tensor
+        Some labels, int64 of shape ``(n,)``; the first few are tried.
+    num_classes : int
+        Number of logits.
+    """
+    few = labels[:_FEW_LABELS]
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(len(few), num_classes, generator=generator)
+    logits = drawn.to(labels.device)
+    try:
+        with torch.no_grad():
+            losses = loss_fn(logits, few), loss_fn(logits + _SHIFT, few)
+        return torch.allclose(*losses, rtol=1e-4, atol=1e-5)
+    except Exception:  # whatever a user's function raises: it takes something else
+        return False
+
+
+class LogitAdjustedLoss:
+    """A loss for a device whose labels are not those of the whole fleet.
+
+    ``L(z + tau log p, y)`` with the device's own label shares ``p`` (logit adjustment,
     Menon et al., 2021; for federated learning Zhang et al., 2022). A device that never
     sees a class then hardly pushes its logit down. The model learns the posterior under
     equal class shares; at test its logits are used as they are.
@@ -31,20 +64,42 @@ class LogitAdjustedLoss:
     smoothing : float
         In (0, 1]: ``p`` is mixed with equal shares at this rate, so that no share is
         zero and a device of a single class still learns a little.
+    loss_fn : callable
+        ``L``, a loss of logits: cross entropy by default.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range, or `loss_fn` is no loss of logits, as
+        `takes_logits` has it.
     """
 
     def __init__(
-        self, labels: Tensor, num_classes: int, tau: float, smoothing: float = 0.03
+        self,
+        labels: Tensor,
+        num_classes: int,
+        tau: float,
+        smoothing: float = 0.03,
+        *,
+        loss_fn: LossFn = F.cross_entropy,
     ) -> None:
         at_least(0).check("logit_adjustment", tau)
         in_interval("(0, 1]").check("smoothing", smoothing)
+        if loss_fn is not F.cross_entropy and not takes_logits(
+            loss_fn, labels, num_classes
+        ):
+            raise ConfigError(
+                f"logit-adjustment={tau} adds to logits, and the task's loss takes "
+                "something else: another number in all of them changes it; set it to 0"
+            )
+        self._loss_fn = loss_fn
         counts = torch.bincount(labels, minlength=num_classes).float()
         shares = (1 - smoothing) * counts / len(labels) + smoothing / num_classes
         self.offsets = tau * shares.log()
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a mini-batch."""
-        return F.cross_entropy(logits + self.offsets, labels)
+        return self._loss_fn(logits + self.offsets, labels)
 
 
 class Proximal:

@@ -131,7 +131,9 @@ class StandardSteps(LocalSteps):
                     f"logit-adjustment={tau} corrects a skew of labels, and this task "
                     "has none: set it to 0"
                 )
-            self._loss_fn = LogitAdjustedLoss(task.labels, task.num_classes, tau)
+            self._loss_fn = LogitAdjustedLoss(
+                task.labels, task.num_classes, tau, loss_fn=task.loss_fn
+            )
         self._pull = Proximal(task.model, mu) if mu else None
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

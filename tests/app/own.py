@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.algorithms import Algorithm
-from flwr_asyncdrop.app import Dataset, NextToken, Regression
+from flwr_asyncdrop.app import Classification, Dataset, NextToken, Regression
 from flwr_asyncdrop.objectives import LocalObjective, LocalSteps
 
 
@@ -98,6 +99,20 @@ class Kept(Algorithm):
 
     def objective(self):
         return _CountingObjective()
+
+
+class OneAgainstAll(Classification):
+    """Squared errors of scores, which are no logits."""
+
+    def loss(self, outputs, targets):
+        return F.mse_loss(outputs, F.one_hot(targets, self.num_classes).float())
+
+
+def two_sides(path):
+    """Return points in a plane, and on which side of it each lies."""
+    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    y = (x.sum(1) > 0).long()
+    return Dataset(x[:240], y[:240], x[240:], y[240:], OneAgainstAll(2))
 
 
 def no_data(path):

@@ -18,6 +18,7 @@ from tests.runs import KEYS
 
 REGRESSION = {"dataset": "tests.app.own:plane", "model": "tests.app.own:perceptron"}
 NEXT_TOKEN = {"dataset": "tests.app.own:counting", "model": "tests.app.own:reader"}
+SCORES = {"dataset": "tests.app.own:two_sides", "model": "mlp"}
 APP = "flwr_asyncdrop.client_app:app"
 
 
@@ -108,6 +109,7 @@ def test_data_dir_reaches_the_function(tmp_path):
         ({**REGRESSION, "partition": "speed-level"}, "has none: set partition='iid'"),
         ({**NEXT_TOKEN, "partition": "dirichlet"}, "has none: set partition='iid'"),
         ({**NEXT_TOKEN, "logit-adjustment": 0.5}, "has none: leave it out"),
+        ({**SCORES, "logit-adjustment": 0.5}, "has a loss that is not of logits"),
         ({**NEXT_TOKEN, "model": "lstm"}, "asks for something else: name your own"),
         ({**REGRESSION, "model": "cnn"}, "needs the sizes of an image"),
         ({**REGRESSION, "model": "tests.app.own:no_model"}, "return an nn.Module"),
@@ -125,6 +127,16 @@ def test_a_logit_adjustment_needs_labels():
     settings = {**REGRESSION, "partition": "iid", "logit-adjustment": 1.0}
     with pytest.raises(ConfigError, match="corrects a skew of labels"):
         call(settings, context_of(settings), {})
+
+
+def test_scores_that_are_no_logits_are_trained_with_their_own_loss():
+    def trained(algo, **given):
+        settings = {**SCORES, "algo": algo, **given}
+        reply = call(settings, context_of(settings), {})
+        return wire.from_record(reply.content["arrays"])
+
+    plus, plain = trained("asyncdrop-plus"), trained("async-fedavg")
+    assert all(torch.equal(plus[name], plain[name]) for name in plain)
 
 
 def context_of(settings):

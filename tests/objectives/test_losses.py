@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.objectives import LogitAdjustedLoss, Proximal
+from flwr_asyncdrop.objectives import (
+    LocalTask,
+    LogitAdjustedLoss,
+    Proximal,
+    StandardObjective,
+)
 
 
 def network():
@@ -105,3 +110,39 @@ class TestLogitAdjustment:
     def test_refusals(self, arguments, message):
         with pytest.raises(ConfigError, match=message):
             LogitAdjustedLoss(torch.tensor([0]), 2, **arguments)
+
+
+def focal(logits, labels):
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    return ((1 - (-losses).exp()) ** 2 * losses).mean()
+
+
+def squared(outputs, labels):
+    return F.mse_loss(outputs, F.one_hot(labels, outputs.shape[1]).float())
+
+
+def likelihood(outputs, labels):
+    return F.nll_loss(outputs, labels)
+
+
+def begun(loss_fn):
+    labels = torch.tensor([0, 0, 0, 1])
+    config = {"logit-adjustment": 1.0}
+    task = LocalTask(network(), loss_fn, config, labels=labels, num_classes=2)
+    return StandardObjective().begin(task)
+
+
+@pytest.mark.parametrize(
+    "own", [focal, nn.CrossEntropyLoss(torch.tensor([1.0, 3.0]), label_smoothing=0.1)]
+)
+def test_a_tasks_own_loss_is_adjusted_and_not_replaced(own):
+    logits, labels = torch.randn(4, 2), torch.tensor([0, 1, 1, 0])
+    found = begun(own).loss(logits, labels)
+    offsets = LogitAdjustedLoss(torch.tensor([0, 0, 0, 1]), 2, tau=1.0).offsets
+    assert found.item() == own(logits + offsets, labels).item()
+
+
+@pytest.mark.parametrize("own", [squared, likelihood])
+def test_a_loss_that_is_not_of_logits_is_not_adjusted(own):
+    with pytest.raises(ConfigError, match="the task's loss takes something else"):
+        begun(own)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from flwr_asyncdrop.app.learning import Classification, LearningTask
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.objectives.losses import takes_logits
 
 Split = Literal["train", "test"]
 
@@ -104,6 +106,12 @@ class Dataset:
     def num_classes(self) -> int:
         """How many classes there are; 0 if targets are no labels."""
         return self.task.num_classes
+
+    @cached_property
+    def has_logits(self) -> bool:
+        """Whether targets are labels, and the task's loss is one of logits."""
+        classes = self.num_classes
+        return bool(classes) and takes_logits(self.task.loss, self.train_y, classes)
 
     def batch(
         self,
