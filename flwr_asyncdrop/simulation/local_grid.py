@@ -282,7 +282,8 @@ class LocalGrid(Grid):
             metadata = answer.reply.metadata
             message_id = metadata.reply_to_message_id
             stamp(answer.reply, message_id=f"reply-to-{message_id}")
-            self._contexts[metadata.src_node_id] = answer.context
+            if not answer.reply.has_error():  # else it may be changed by half
+                self._contexts[metadata.src_node_id] = answer.context
             self._queue.done(metadata.src_node_id)
             self._open.remove(message_id)
             self._replies[message_id] = answer.reply

@@ -34,8 +34,8 @@ class ClientCall:
     def run(self, app: ClientApp) -> Answer:
         """Call the ClientApp, which may change the message and the context.
 
-        Whatever it raises becomes an Error reply, with the context as it was changed
-        until then.
+        Whatever it raises becomes an Error reply. The grid then keeps the context as it
+        was before, as Flower's simulation engine does.
         """
         try:
             reply = app(self.message, self.context)

@@ -205,6 +205,16 @@ def test_what_a_client_does_wrong_is_an_error_reply(
     assert answer(grid, task(node)).has_content()
 
 
+def test_a_client_that_raises_leaves_its_nodes_state_as_it_was(
+    grid: LocalGrid,
+) -> None:
+    node = grid.get_node_ids()[-1]
+    before = answer(grid, task(node, "train.tally", 1)).content["seen"]["numbers"]
+    assert answer(grid, task(node, "train.boom")).has_error()
+    after = answer(grid, task(node, "train.tally", 2)).content["seen"]["numbers"]
+    assert after == [*before, 2]
+
+
 def test_a_signal_in_this_process_is_no_clients_doing() -> None:
     with (
         LocalGrid(APP, num_nodes=1, workers=0) as grid,
