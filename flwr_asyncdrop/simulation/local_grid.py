@@ -53,6 +53,10 @@ class LocalGrid(Grid):
     600 s, is killed and replaced, with a warning; its task is run again once, so that
     the answers are the same. (Linux only: elsewhere nobody says how a process is.)
 
+    What a ClientApp draws in a worker from the global generators of Python, NumPy and
+    PyTorch depends on the message and on ``torch.initial_seed()`` here, and not on the
+    worker: call ``torch.manual_seed`` before to repeat it.
+
     Calls may come from several threads; one waits for the other. Use it as a context
     manager, or call `close`; else the workers end when the grid is garbage-collected,
     or with this process, however that ends.

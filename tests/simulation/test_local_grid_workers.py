@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -302,3 +303,24 @@ def test_busy_worker_outlives_an_interrupt_and_not_its_parent(
     interrupted, has_content, pid = result.stdout.split()
     assert (interrupted, has_content) == ("interrupted", "True")
     assert not is_running(int(pid))
+
+
+def drawn(seed: int, workers: int) -> list[list[float]]:
+    """Return what each of two tasks a node draws, by its node and place."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        with LocalGrid(APP, num_nodes=4, workers=workers) as grid:
+            nodes = grid.get_node_ids() * 2
+            ids = grid.push_messages(task(node, "draw") for node in nodes)
+            for each in ids:
+                grid.wait_any([each])
+            replies = grid.pull_messages(ids)
+    return [list(reply.content["drawn"]["numbers"]) for reply in replies]
+
+
+def test_each_task_draws_numbers_of_its_own_whichever_worker_runs_it() -> None:
+    one, two, other = drawn(5, 1), drawn(5, 2), drawn(6, 2)
+    for numbers in zip(*two, strict=True):  # of one generator
+        assert len(set(numbers)) == 8
+    assert one == two
+    assert all(a != b for a, b in zip(two, other, strict=True))

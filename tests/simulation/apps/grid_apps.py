@@ -1,12 +1,14 @@
 """A ClientApp for the tests of LocalGrid: each action does one thing."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -125,6 +127,14 @@ def exit_hard(message: Message, context: Context) -> Message:
 def kill(message: Message, context: Context) -> Message:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
+
+
+@app.train("draw")
+def draw(message: Message, context: Context) -> Message:
+    """Draw a number from each global generator."""
+    drawn = [torch.rand(()).item(), np.random.rand(), random.random()]  # noqa: NPY002, S311
+    content = RecordDict({"drawn": MetricRecord({"numbers": drawn})})
+    return Message(content, reply_to=message)
 
 
 @app.train("compute")
