@@ -32,7 +32,8 @@ class Update:
     rank, num_ranks : int
         Its place among the speed ranks, 0 the fastest.
     lr_factor : float
-        The schedule's factor on the learning rate that it trained with, in (0, 1].
+        The learning rate that it trained with over that of the first task: the
+        schedule's factor, and what a train config by round makes of the rate.
     discount : float
         Factor on its weight, in (0, 1]: less than 1 if it came after its deadline.
     extra : mapping of str to dict of str to Tensor

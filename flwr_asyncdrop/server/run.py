@@ -274,7 +274,7 @@ class Run:
             self.fleet.capability(order.device),
             order.rank,
             order.num_ranks,
-            order.lr_factor,
+            order.lr_factor * self.dispatcher.rules.settings.rate_share(order.round),
             discount,
             {name: cut(arrays) for name, arrays in reply.extra.items()},
             order.device,

@@ -45,6 +45,20 @@ class TrainSettings:
                 config[key] = value * factor
         return config
 
+    def rate_share(self, server_round: int) -> float:
+        """Return the user's learning rate of a round over that of the first one.
+
+        1 if there is none, or if it was not positive.
+        """
+        if not callable(self.config):
+            return 1.0
+        first, now = (
+            self.config(number).get(SCHEDULED[0]) for number in (1, server_round)
+        )
+        if not isinstance(first, float | int) or not isinstance(now, float | int):
+            return 1.0
+        return float(now / first) if first > 0 and now > 0 else 1.0
+
     def finds_no_rate(self, config: Mapping[str, object]) -> bool:
         """Return whether a schedule was given that has no learning rate to scale."""
         rate = config.get(SCHEDULED[0])

@@ -1,6 +1,7 @@
 """A strategy of objects, with nothing of the package's own between them."""
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.masks import MaskPolicy, RandomMask
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.schedule import StepDecay
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, answer, mlp, plus_one, record
 
@@ -54,6 +56,38 @@ def test_an_aggregator_as_an_object():
     for result in (first, second):
         assert wire.from_record(result.arrays)["w"].tolist() == [3, 3]
     assert given.count == 0
+
+
+class Noting(Adding):
+    """Notes the factors of learning rates."""
+
+    factors: ClassVar[list[float]] = []
+
+    def merge(self, state, update):
+        self.factors.append(update.lr_factor)
+        return super().merge(state, update)
+
+
+@pytest.mark.parametrize(
+    ("config", "schedule", "expected"),
+    [
+        (lambda r: ConfigRecord({"lr": 0.8 / 2**r}), StepDecay(), [1, 0.5, 0.25]),
+        (
+            lambda r: ConfigRecord({"lr": 0.8 / 2**r}),
+            StepDecay((1,), gamma=0.5),
+            [1, 0.25, 0.125],
+        ),
+        (lambda r: ConfigRecord({"steps": r}), StepDecay(), [1, 1, 1]),
+        (ConfigRecord({"lr": 0.8}), StepDecay(), [1, 1, 1]),
+    ],
+)
+def test_a_rate_by_round_is_in_the_factor_of_an_update(config, schedule, expected):
+    Noting.factors.clear()
+    strategy = AsyncStrategy(
+        aggregator=Noting(), in_flight=1, fleet=fleet, schedule=schedule
+    )
+    start(strategy, rounds=3, train_config=config)
+    assert Noting.factors == pytest.approx(expected)
 
 
 def test_an_object_goes_before_the_algorithms_own():
