@@ -105,10 +105,10 @@ class Capacity:
         """Bandwidth from the device; infinity while it is unknown."""
         return self.bandwidth or self.up.bytes_per_second
 
-    def task_seconds(self, num_bytes: float) -> float:
+    def task_seconds(self, bytes_down: float, bytes_up: float) -> float:
         """Return the seconds of a task with the full model, with its transfers."""
-        down = num_bytes / self.bytes_per_second_down
-        up = num_bytes / self.bytes_per_second_up
+        down = bytes_down / self.bytes_per_second_down
+        up = bytes_up / self.bytes_per_second_up
         return self.train_seconds + down + up
 
     @property

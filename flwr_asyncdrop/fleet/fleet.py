@@ -45,7 +45,7 @@ class Fleet(RankedDevices):
         self,
         num_ranks: int,
         profiles: Sequence[DeviceProfile] | None = None,
-        model_bytes: int = 0,
+        model_bytes: tuple[int, int] = (0, 0),
     ) -> None:
         super().__init__(num_ranks, profiles, model_bytes)
         self.node_ids: list[int] = []

@@ -24,10 +24,14 @@ class RankedDevices:
     """
 
     def __init__(
-        self, num_ranks: int, profiles: Sequence[DeviceProfile] | None, model_bytes: int
+        self,
+        num_ranks: int,
+        profiles: Sequence[DeviceProfile] | None,
+        model_bytes: tuple[int, int],
     ) -> None:
         self.num_ranks = num_ranks
         self.profiles = profiles
+        # Of the full model as it travels, coded if there is a codec: down and up.
         self.model_bytes = model_bytes
         # Of a task with the full model, from dispatch to reply; infinity if unknown.
         self.seconds: list[float] = []
@@ -88,7 +92,7 @@ class RankedDevices:
         known = self.capacities.get(device)
         if known is None or known.train_seconds == math.inf:
             return self.seconds[device]
-        return known.task_seconds(self.model_bytes)
+        return known.task_seconds(*self.model_bytes)
 
     def _known_speeds(self) -> Speeds:
         if self._speeds is None:

@@ -14,7 +14,7 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.fingerprint import Fingerprint, fingerprint
 from flwr_asyncdrop.server.order import Part
-from flwr_asyncdrop.server.state import RunState, copy_of
+from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.wire.codec import Codec
 
@@ -167,6 +167,15 @@ class Coder:
                 link.transfer(sizes),
                 link.seconds,
             )
+
+
+def model_sizes(choice: CodecChoice | None, arrays: State) -> tuple[int, int]:
+    """Return the bytes of the full model as it usually travels, down and up."""
+    if choice is None:
+        size = sum(tensor.nbytes for tensor in arrays.values())
+        return size, size
+    dtypes = {name: tensor.dtype for name, tensor in arrays.items()}
+    return sizes_of(choice.typical, shapes_of(arrays), dtypes)
 
 
 def sizes_of(

@@ -19,6 +19,7 @@ from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeEr
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, checked_profiles
 from flwr_asyncdrop.server.assignment import only
+from flwr_asyncdrop.server.coder import model_sizes
 from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.order import Order
@@ -109,8 +110,7 @@ class Run:
         # A coded change means nothing without what it was made from.
         if aggregator.needs_base or (rules.codec and rules.codec.is_lossy):
             rules = replace(rules, keeps_base=True)
-        model_bytes = sum(tensor.nbytes for tensor in state.arrays.values())
-        fleet = Fleet(slots, profiles, model_bytes)
+        fleet = Fleet(slots, profiles, model_sizes(rules.codec, state.arrays))
         fleet.refresh(node_ids)
         state.num_devices = len(fleet)
         state.joules = 0.0 if fleet.counts_energy else None

@@ -79,7 +79,7 @@ class TestCapacity:
             DeviceReport(3.0), Trip(0.0, 9.0, TaskCost(0.5, 0, 0))
         )
         assert capacity.train_seconds == 6.0
-        assert capacity.task_seconds(MB) == 6.0
+        assert capacity.task_seconds(MB, MB) == 6.0
 
     def test_it_follows_a_device_that_throttles(self):
         capacity, trip = Capacity(), Trip(0.0, 9.0, TaskCost(1.0, 0, 0))
@@ -96,14 +96,14 @@ class TestCapacity:
         capacity.update_from_report(DeviceReport(10.0, 12.0 + 1.0, 22.0), task)
         assert capacity.bytes_per_second_down == 2 * MB
         assert capacity.bytes_per_second_up == 1 * MB
-        assert capacity.task_seconds(8 * MB) == 10.0 + 4.0 + 8.0
+        assert capacity.task_seconds(8 * MB, 8 * MB) == 10.0 + 4.0 + 8.0
 
     def test_what_is_declared_overrides(self):
         capacity = Capacity()
         report = DeviceReport(1.0, memory=50.0, capacity=2.0, bandwidth=float(MB))
         capacity.update_from_report(report, Trip(0.0, 9.0, TaskCost(1.0, 0, 0)))
         assert capacity.declared == 2.0
-        assert capacity.task_seconds(3 * MB) == 1.0 + 3.0 + 3.0
+        assert capacity.task_seconds(3 * MB, 3 * MB) == 1.0 + 3.0 + 3.0
         assert capacity.most_bytes == 10.0
 
     def test_nothing_is_known_of_a_device_that_says_nothing(self):
@@ -116,7 +116,7 @@ class TestCapacity:
 class TestRanks:
     @staticmethod
     def fleet(*reports, model_bytes=0):
-        fleet = Fleet(len(reports), model_bytes=model_bytes)
+        fleet = Fleet(len(reports), model_bytes=(model_bytes, model_bytes))
         fleet.refresh(range(len(reports)))
         for device, report in enumerate(reports):
             if report is not None:

@@ -201,7 +201,7 @@ def test_how_many_times_faster_than_the_median_by_hand():
 
 @pytest.mark.parametrize("claim", [{"train_seconds": 5e-324}, {"capacity": 1e15}])
 def test_who_claims_to_be_fast_is_as_fast_as_its_replies(claim):
-    fleet = Fleet(4, model_bytes=100)
+    fleet = Fleet(4, model_bytes=(100, 100))
     fleet.refresh([1, 2, 3, 4])
     trip = Trip(0.0, 2.0, TaskCost(1.0, 100, 100))
     for device in range(4):
@@ -215,7 +215,7 @@ def test_who_claims_to_be_fast_is_as_fast_as_its_replies(claim):
 
 @pytest.mark.parametrize("claim", [{"train_seconds": 5e-324}, {"capacity": 1e15}])
 def test_a_device_that_claims_to_be_fast_makes_nothing_of_no_other(claim):
-    fleet = Fleet(4, model_bytes=100)
+    fleet = Fleet(4, model_bytes=(100, 100))
     fleet.refresh([1, 2, 3, 4])
     trip = Trip(0.0, 2.0, TaskCost(1.0, 100, 100))
     for device in (1, 2, 3):

@@ -97,7 +97,7 @@ def built(kind, num_ranks):
             for n in range(20)
         ],
     }[kind]
-    return Fleet(num_ranks, profiles, model_bytes=1000)
+    return Fleet(num_ranks, profiles, model_bytes=(1000, 1000))
 
 
 class Played:

@@ -26,8 +26,11 @@ from flwr_asyncdrop import (
     wire,
 )
 from flwr_asyncdrop.exceptions import ConfigError, Interrupted, RunError
+from flwr_asyncdrop.fleet.capacity import Trip
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.wire import DeviceReport
 from flwr_asyncdrop.wire.codec import PRESETS, Codec, scheme
 
 pytestmark = pytest.mark.usefixtures("no_settling")
@@ -361,3 +364,20 @@ def test_what_does_not_train_beside_what_is_coded(name, mode):
     assert torch.equal(trained["0.weight"], start["0.weight"])
     moved = trained["3.weight"] - start["3.weight"]
     assert float(moved.max()) > 0.005
+
+
+def test_speed_ranks_count_the_transfers_as_they_are_coded():
+    """Of 40,000 bytes q4 leaves some 5,000: the quick computer is the faster device."""
+    arrays = {"w": torch.zeros(10_000)}
+    ranks = {}
+    for codec in (None, "q4"):
+        strategy = AsyncFedAvg(codec=codec, in_flight=2)
+        run = strategy._open([1, 2], wire.to_record(arrays), {}, 1.0, in_flight=2)
+        fleet, trip = run.fleet, Trip(0.0, 1.0, TaskCost(1.0, 0, 0))
+        reports = (1.0, 10_000.0), (4.0, 1e9)  # seconds, bytes a second
+        for device, (seconds, bandwidth) in enumerate(reports):
+            report = DeviceReport(seconds, bandwidth=bandwidth)
+            fleet.update_from_report(device, report, trip)
+        ranks[codec] = fleet.ranks.tolist()
+    # 1 s + 8 s against 4 s; and 1 s + 1 s
+    assert ranks == {None: [1, 0], "q4": [0, 1]}
