@@ -105,7 +105,7 @@ RUNS = {
     "layers": (HeteroAsyncDrop, {"drop_rate": 0.4}, "layers", ProductMixing()),
     "layers-buffered": (AsyncDrop, {"drop_rate": 0.4}, "layers", ProductBuffered(2)),
     "layers-ordered": (AsyncFjord, {"drop_rate": 0.4}, "layers", None),
-    "all": (FedBuff, {"buffer_size": 2}, "ranks", ProductBuffered(2)),
+    "all": (FedBuff, {}, "ranks", ProductBuffered(2)),
 }
 
 
