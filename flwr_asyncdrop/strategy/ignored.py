@@ -1,7 +1,7 @@
 """Hyperparameters that an own aggregator, mask or objective makes meaningless."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from flwr_asyncdrop.algorithms import Algorithm
@@ -22,8 +22,9 @@ def refuse_ignored(
     `algorithm`. What the algorithm reads to make a part that is replaced, and for no
     other, would make no difference.
     """
-    values = vars(algorithm)
-    changed = [f.name for f in fields(algorithm) if values[f.name] != f.default]
+    if all(part is None for part in own.values()):
+        return
+    changed = [f.name for f in fields(algorithm) if _is_changed(algorithm, f)]
     read = {
         "aggregator": _fields_read(algorithm, lambda made: made.aggregator(in_flight)),
         "masks": _fields_read(algorithm, lambda made: made.masks()),
@@ -39,6 +40,12 @@ def refuse_ignored(
             )
 
 
+def _is_changed(algorithm: Algorithm, entry: Field[Any]) -> bool:
+    made = entry.default_factory
+    default = entry.default if made is MISSING else made()
+    return bool(getattr(algorithm, entry.name) != default)
+
+
 def _fields_read(algorithm: Algorithm, part: Callable[[Algorithm], object]) -> set[str]:
     """Return the names that an algorithm reads of itself to make a part."""
     read = set[str]()
@@ -51,6 +58,8 @@ def _fields_read(algorithm: Algorithm, part: Callable[[Algorithm], object]) -> s
     watched = type(kind.__name__, (kind,), {"__getattribute__": getattribute})
     twin: Any = object.__new__(watched)
     vars(twin).update(vars(algorithm))
+    for entry in fields(algorithm):  # they may be slots
+        object.__setattr__(twin, entry.name, getattr(algorithm, entry.name))
     read.clear()
     part(twin)
     return read

@@ -1,6 +1,6 @@
 """A hyperparameter that makes no difference is refused, and any other is taken."""
 
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 
 import pytest
 import torch
@@ -80,3 +80,21 @@ def test_with_no_own_part_all_are_taken():
     for kind in (HeteroAsyncDrop, AsyncDropPlus):
         named = {f.name: f.default for f in fields(kind.algorithm_type)}
         kind(MODEL, INPUTS, **named)
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted(algorithms.Algorithm):
+    """One of a user, with slots and a default that is made."""
+
+    steps: tuple[float, ...] = field(default_factory=lambda: (0.5,))
+
+    def aggregator(self, in_flight):
+        return Mixing(self.steps[0])
+
+
+def test_an_algorithm_from_outside_may_have_slots_and_made_defaults():
+    AsyncStrategy(algorithm=Slotted())
+    AsyncStrategy(algorithm=Slotted(steps=(0.25,)))
+    AsyncStrategy(algorithm=Slotted(), aggregator=Mixing(0.5))
+    with pytest.raises(ConfigError, match="has no use for steps"):
+        AsyncStrategy(algorithm=Slotted(steps=(0.25,)), aggregator=Mixing(0.5))
