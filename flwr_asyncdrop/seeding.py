@@ -2,10 +2,13 @@
 
 Every draw of a run comes from ``(run seed, purpose, numbers)``: the same task gets the
 same numbers whichever process draws them and whatever was drawn before. No global
-generator is read or advanced.
+generator is read or advanced: `seed_global_generators` is for what users write.
 """
 
+import random
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -32,3 +35,25 @@ def torch_generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
     generator = torch.Generator()
     generator.manual_seed(derive_seed(seed, purpose, *numbers))
     return generator
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seed what others may draw from: Python's, NumPy's and PyTorch's generators."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # what ClientApps may draw from
+    random.seed(seed)
+
+
+@contextmanager
+def kept_global_generators() -> Iterator[None]:
+    """Let the global generators go on afterwards as if nothing had been drawn."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    # A GPU that nothing was drawn on is not to be woken.
+    awake = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gpus = range(torch.cuda.device_count() if awake else 0)
+    with torch.random.fork_rng(devices=gpus):
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)  # noqa: NPY002
+            random.setstate(of_python)

@@ -9,6 +9,7 @@ from itertools import count
 from threading import RLock
 from typing import ClassVar, Self
 
+import torch
 from flwr.app import Context, Error, Message, RecordDict, UserConfig, UserConfigValue
 from flwr.serverapp import Grid
 
@@ -21,6 +22,7 @@ from flwr_asyncdrop.flower_internals.identity import (
     stamp,
 )
 from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
 from flwr_asyncdrop.simulation.gpus import chosen_gpus
 from flwr_asyncdrop.simulation.runner import ClientCall, InlineRunner, Runner
@@ -53,9 +55,9 @@ class LocalGrid(Grid):
     600 s, is killed and replaced, with a warning; its task is run again once, so that
     the answers are the same. (Linux only: elsewhere nobody says how a process is.)
 
-    What a ClientApp draws in a worker from the global generators of Python, NumPy and
-    PyTorch depends on the message and on ``torch.initial_seed()`` here, and not on the
-    worker: call ``torch.manual_seed`` before to repeat it.
+    What a ClientApp draws from the global generators of Python, NumPy and PyTorch
+    depends on the message and on ``torch.initial_seed()`` here, and not on where it
+    runs: call ``torch.manual_seed`` before to repeat it.
 
     Calls may come from several threads; one waits for the other. Use it as a context
     manager, or call `close`; else the workers end when the grid is garbage-collected,
@@ -123,6 +125,7 @@ class LocalGrid(Grid):
             )
         gpus = chosen_gpus(gpus)
         assume_identity(_RUN_ID)
+        self._seed = torch.initial_seed() % 2**63
         self._run = Run.create_empty(_RUN_ID)
         self._contexts: dict[int, Context] = {}
         for partition in range(num_nodes):
@@ -278,7 +281,8 @@ class LocalGrid(Grid):
         while self._queue and self._runner.has_room:
             message = self._queue.pop()
             context = self._contexts[message.metadata.dst_node_id]
-            self._runner.submit(ClientCall(message, context))
+            seed = derive_seed(self._seed, f"call {message.metadata.message_id}")
+            self._runner.submit(ClientCall(message, context, seed))
 
     def _collect(self, timeout: float | None) -> None:
         self._check_open()

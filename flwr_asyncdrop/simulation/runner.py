@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.flower_internals.identity import ErrorCode
 from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.seeding import kept_global_generators, seed_global_generators
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 
 _log = logging.getLogger(__name__)
@@ -26,10 +27,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class ClientCall:
-    """A message for a node, and the node's context before it. It pickles."""
+    """A message for a node, and the node's context before it. It pickles.
+
+    `seed` is of the global generators of Python, NumPy and PyTorch as it runs, so that
+    its answer does not depend on where, or on what ran there before.
+    """
 
     message: Message
     context: Context
+    seed: int
 
     def run(self, app: ClientApp) -> Answer:
         """Call the ClientApp, which may change the message and the context.
@@ -37,6 +43,7 @@ class ClientCall:
         Whatever it raises becomes an Error reply. The grid then keeps the context as it
         was before, as Flower's simulation engine does.
         """
+        seed_global_generators(self.seed)
         try:
             reply = app(self.message, self.context)
         except (Exception, SystemExit) as error:
@@ -139,7 +146,8 @@ class InlineRunner(Runner):
         # S301: pickled above. The client must not share memory with the server.
         call: ClientCall = pickle.loads(self._pickled)  # noqa: S301  # bytes of this grid
         self._pickled = None
-        return [call.run(self._app)]
+        with kept_global_generators():  # they are the caller's, too
+            return [call.run(self._app)]
 
     def close(self) -> None:
         """Drop the call there is."""

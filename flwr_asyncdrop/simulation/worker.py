@@ -2,17 +2,14 @@
 
 import os
 import pickle
-import random
 import signal
 import socket
 import threading
 from collections.abc import Sequence
 from multiprocessing import connection, parent_process
 
-import numpy as np
 import torch
 
-from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.runner import ClientCall
@@ -26,12 +23,10 @@ def serve(
     client_app: bytes,
     threads: int,
     gpu: str,
-    seed: int,
 ) -> None:
     """Answer the calls in the slots that the channel's notices name.
 
-    `client_app` is a pickled source, and `gpu` the only one that is seen, if any. The
-    global generators are seeded anew for each call, from `seed` and its message. It
+    `client_app` is a pickled source, and `gpu` the only one that is seen, if any. It
     ends when the grid closes the channel, or when the grid's process ends.
     """
     forget()
@@ -51,24 +46,12 @@ def serve(
     while notice := Notice.receive(channel):
         slot = slots[notice.slot]
         call: ClientCall = slot.read(notice.size)
-        _seed_generators(seed, call)
         try:
             size = slot.write(call.run(app))
         except Exception as error:
             reason = f"The ClientApp's reply cannot be sent: {error}"
             size = slot.write(call.fail(reason))
         Notice(notice.slot, size).send(channel)
-
-
-def _seed_generators(seed: int, call: ClientCall) -> None:
-    """Seed the global generators for a call, whichever worker runs it, and how often.
-
-    Workers are forked from one process: without this all would draw the same numbers.
-    """
-    own = derive_seed(seed, f"call {call.message.metadata.message_id}")
-    torch.manual_seed(own)
-    np.random.seed(own % 2**32)  # noqa: NPY002  # what ClientApps may draw from
-    random.seed(own)
 
 
 def _exit_with_parent() -> None:

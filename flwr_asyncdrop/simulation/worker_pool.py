@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
-import torch
-
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, pickled
 from flwr_asyncdrop.simulation.fork_server import end_process, start_process
@@ -120,7 +118,6 @@ class WorkerPool(Runner):
             not isinstance(client_app, str) or client_app.partition(":")[0] == _MAIN
         )
         self._threads = threads
-        self._seed = torch.initial_seed() % 2**63
         self._limits = limits
         self._next_look = 0.0
         self._again: set[str] = set()
@@ -214,14 +211,7 @@ class WorkerPool(Runner):
         channel, far_end = socket.socketpair()
         process = self._context.Process(
             target=serve,
-            args=(
-                far_end,
-                self._slots,
-                self._client_app,
-                self._threads,
-                gpu,
-                self._seed,
-            ),
+            args=(far_end, self._slots, self._client_app, self._threads, gpu),
             name="LocalGrid worker",
         )
         with nullcontext() if self._needs_main else no_main_module():

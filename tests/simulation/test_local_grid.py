@@ -1,10 +1,12 @@
 """The contract of a Grid, held by LocalGrid in one process and in several."""
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flwr_asyncdrop.exceptions import ConfigError, Interrupted, RunError
+from flwr_asyncdrop.seeding import kept_global_generators
 from flwr_asyncdrop.simulation import LocalGrid
 from tests.nightly import examples
 from tests.simulation.thread_runner import ThreadRunner
@@ -336,3 +339,14 @@ def test_workers_give_what_the_naive_way_gives(
         answer(grid, Message(content, 1000, "train")).content for grid in pair
     )
     assert plain == fast == content
+
+
+def test_what_runs_here_leaves_the_global_generators_as_they_were() -> None:
+    def draw() -> tuple[float, float, float]:
+        return torch.rand(()).item(), np.random.rand(), random.random()  # noqa: NPY002, S311
+
+    with kept_global_generators():
+        expected = draw()
+    with LocalGrid(APP, num_nodes=1, workers=0) as grid:
+        assert answer(grid, task(1000, "train.draw")).has_content()
+    assert draw() == expected

@@ -318,9 +318,9 @@ def drawn(seed: int, workers: int) -> list[list[float]]:
     return [list(reply.content["drawn"]["numbers"]) for reply in replies]
 
 
-def test_each_task_draws_numbers_of_its_own_whichever_worker_runs_it() -> None:
-    one, two, other = drawn(5, 1), drawn(5, 2), drawn(6, 2)
+def test_each_task_draws_numbers_of_its_own_wherever_it_runs() -> None:
+    one, two, here, other = drawn(5, 1), drawn(5, 2), drawn(5, 0), drawn(6, 2)
     for numbers in zip(*two, strict=True):  # of one generator
         assert len(set(numbers)) == 8
-    assert one == two
+    assert one == two == here
     assert all(a != b for a, b in zip(two, other, strict=True))

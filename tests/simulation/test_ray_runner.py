@@ -105,6 +105,19 @@ def test_lost_calls_run_again_are_counted_and_blame_nobody(use, caplog):
     assert len(ray.handles) == 6
 
 
+def test_a_lost_call_draws_the_same_numbers_when_it_runs_again(use):
+    def drawn(grid):
+        message = Message(RecordDict({"task": ConfigRecord()}), 1000, "train.draw")
+        (reply,) = grid.send_and_receive([message])
+        return list(reply.content["drawn"]["numbers"])
+
+    left = iter([True, False])
+    use(FakeRay([Node("one")], lose=lambda _: next(left)))
+    with grid_on() as (grid, runner), LocalGrid(APP, num_nodes=1) as other:
+        assert drawn(grid) == drawn(other)
+        assert runner.losses == 1
+
+
 def test_a_node_that_leaves_and_one_that_joins(use):
     leaving, staying = Node("leaving"), Node("staying", room=1)
     ray = use(FakeRay([leaving, staying]))

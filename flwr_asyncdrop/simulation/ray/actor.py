@@ -53,11 +53,12 @@ class CallActor:
         except Exception as error:  # whatever a user's function raises
             return place, one_line(error)
 
-    def run(self, message: Parts, arrays: Parts, context: Parts) -> Parts:
+    def run(self, message: Parts, arrays: Parts, context: Parts, seed: int) -> Parts:
         """Run a call that comes in parts; return the answer in parts."""
         if self._app is None:
             raise RuntimeError("prepare comes first")
-        call = ClientCall(from_parts([*message, *arrays]), from_parts(context))
+        whole = from_parts([*message, *arrays])
+        call = ClientCall(whole, from_parts(context), seed)
         answer = call.run(self._app)
         try:
             return to_parts(answer)

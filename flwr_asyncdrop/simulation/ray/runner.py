@@ -235,7 +235,8 @@ class RayRunner(Runner):
         """Start a call; the arrays of its message travel apart from the rest."""
         stream, *arrays = to_parts(call.message)
         version = self._versions.put(arrays)
-        return actor.handle.run.remote([stream], version, to_parts(call.context))
+        context = to_parts(call.context)
+        return actor.handle.run.remote([stream], version, context, call.seed)
 
     def _receive(self, reference: Any) -> Iterator[Answer]:
         call, actor = self._running.pop(reference)
