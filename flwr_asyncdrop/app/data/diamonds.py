@@ -35,7 +35,7 @@ def read_diamonds(folder: Path) -> Arrays:
     """
     (name,) = FILES
     try:
-        lines = read_file(folder, name).decode().splitlines()
+        lines = read_file(folder, name).decode("utf-8-sig").splitlines()
         rows = [_row(fields) for fields in csv.DictReader(lines)]
         labels = np.array([label for _, label in rows], np.int64)
         values = np.array([features for features, _ in rows], np.float64)

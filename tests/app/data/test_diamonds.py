@@ -62,6 +62,14 @@ def test_further_columns_are_not_read(tmp_path):
     assert one.train_x.equal(other.train_x)
 
 
+def test_a_byte_order_mark_is_not_part_of_the_first_name(tmp_path):
+    for folder, mark in (("plain", ""), ("marked", "\ufeff")):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, stones(), mark + NAMES)
+    one, other = (load_dataset("diamonds", tmp_path / f) for f in ("plain", "marked"))
+    assert one.train_x.equal(other.train_x)
+
+
 def test_a_perceptron_reads_it_and_no_other_model(tmp_path):
     write(tmp_path, stones())
     settings = {"dataset": "diamonds", "data-dir": str(tmp_path)}
