@@ -62,7 +62,7 @@ def choose_target(
     if target is None:
         raise DataError(
             f"target={wish!r} is a share of the best {whose}'s final {metric.title}, "
-            f"and none has a positive one: name an {metric.title} instead"
+            "and there is no positive one with every seed: name a value instead"
         )
     return replace(target, metric=metric)
 
