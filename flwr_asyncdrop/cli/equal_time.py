@@ -71,14 +71,14 @@ class EqualTime:
         For one that did not reach it, by how much it failed to, a negative number.
         """
         series = read_runs(runs)
-        if not any(one.curves for one in series):
-            return [None] * len(runs)
-        target = self.target(series)
         curves = {
             (one.label, seed): curve
             for one in series
             for seed, curve in one.curves.items()
         }
+        if all(curve.diverged for curve in curves.values()):
+            return [None] * len(runs)
+        target = self.target(series)
         found = [curves.get(_key(run)) for run in runs]
         return [
             None

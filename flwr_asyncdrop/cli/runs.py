@@ -1,7 +1,7 @@
 """The runs of a comparison, and which of them are already there."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from flwr_asyncdrop.report.runlog import RunLog
 LOG = "run.log"
 MOST_RUNS = 10_000
 
-# A run has ended, so that what ends a run no longer may differ.
-_FREE_AT_THE_END = IRRELEVANT - {"max-seconds"}
+# A history says in its first line when its run ends, which resuming does not change.
+_FREE = IRRELEVANT - {"max-seconds"}
 
 
 @dataclass(frozen=True)
@@ -92,23 +92,23 @@ def is_complete(run: RunSpec) -> bool:
     """
     folder = RunFolder(run.folder)
     if folder.log is not None and folder.log.complete:
-        _check_same("complete", _recorded(folder.log), run, _FREE_AT_THE_END)
+        _check_same("complete", _recorded(folder.log), run)
         return folder.is_complete
     if run.config.checkpoint_every and (checkpoint := _checkpoint(run)) is not None:
         recorded = {"devices": checkpoint.devices, **checkpoint.settings}
-        _check_same("interrupted", recorded, run, IRRELEVANT)
+        _check_same("interrupted", recorded, run)
     return False
 
 
 def refuse_changes(folder: Path, log: RunLog, given: Mapping[str, Value]) -> None:
     """Raise a ConfigError for keys that a run which is over had with other values."""
-    if not given.keys() - _FREE_AT_THE_END:
+    if not given.keys() - _FREE:
         return
     recorded = _recorded(log)
     devices = int(recorded.pop("devices"))
     told = RunSpec("", folder, {**keys_in(recorded), **given}, devices)
     recorded["devices"] = devices
-    if differences := _differences(recorded, told, _FREE_AT_THE_END):
+    if differences := _differences(recorded, told):
         raise ConfigError(
             f"{folder} has a run that is over, with another configuration "
             f"({'; '.join(differences)}): leave that out, or begin a new run"
@@ -161,19 +161,15 @@ def _recorded(log: RunLog) -> dict[str, Any]:
     return {"devices": log.run.get("devices"), **log.run.get("config", {})}
 
 
-def _check_same(
-    state: str, recorded: Mapping[str, Any], run: RunSpec, free: Container[str]
-) -> None:
-    if differences := _differences(recorded, run, free):
+def _check_same(state: str, recorded: Mapping[str, Any], run: RunSpec) -> None:
+    if differences := _differences(recorded, run):
         raise ConfigError(
             f"{run.folder} has a run that is {state}, with another configuration "
             f"({'; '.join(differences)}): choose another --out, or delete that folder"
         )
 
 
-def _differences(
-    recorded: Mapping[str, Any], run: RunSpec, free: Container[str]
-) -> list[str]:
+def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
     """Return what differs, but for the keys that are free to."""
     before = effective({**earlier_values(run.config), **recorded}, run.config)
     now = effective({"devices": run.devices, **run.config.settings}, run.config)
@@ -186,7 +182,7 @@ def _differences(
     return edited + [
         f"{key} {before.get(key)!r}, now {value!r}"
         for key, value in now.items()
-        if key not in free and before.get(key) != value
+        if key not in _FREE and before.get(key) != value
     ]
 
 

@@ -161,12 +161,14 @@ def run(arguments: argparse.Namespace) -> int:
     for lane in lanes:
         for line in lane.said():
             say(line)
+    first = max(arguments.seeds) + 1 if {0, 1, 2} & {*arguments.seeds} else 0
     flags = {
         "task": arguments.task,
         "devices": arguments.devices,
         "algos": ",".join(dict.fromkeys(arguments.algos)),
         **terms.explicit,
         "tuned": path,
+        "seeds": f"{first}-{first + 2}",
         "out": f"{out}-compared",
     }
     command = f"asyncdrop compare {shlex.join(words_of(flags))}"

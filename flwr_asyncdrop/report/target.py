@@ -62,7 +62,7 @@ def choose_target(
     if target is None:
         raise DataError(
             f"target={wish!r} is a share of the best {whose}'s final {metric.title}, "
-            f"and none has a positive one: name an {metric.title} instead"
+            "and there is no positive one with every seed: name a value instead"
         )
     return replace(target, metric=metric)
 
@@ -90,9 +90,10 @@ def _of_best(compared: Sequence[Series], whose: str, share: float) -> Target | N
     if final <= 0:
         return None
     metric = _metric(compared)
-    value = final / share if metric.falls else share * final
-    rule = f"{share:g} of the best {whose}'s final {metric.title}, {label}'s"
-    return Target(metric, value, rule)
+    best = f"the best {whose}'s final {metric.title}"
+    if metric.falls:
+        return Target(metric, final / share, f"{best} over {share:g}, {label}'s")
+    return Target(metric, share * final, f"{share:g} of {best}, {label}'s")
 
 
 def _ranking(

@@ -79,6 +79,13 @@ def test_scores_by_hand(tmp_path, monkeypatch):
     assert EqualTime(60.0, 0.9).scores(runs) == [None] * 4
 
 
+def test_where_all_have_diverged_all_are_out(tmp_path, monkeypatch):
+    found = [series("fedavg", {0: [0.9, float("nan")]}, metric="loss")]
+    monkeypatch.setattr(equal_time, "read_runs", lambda runs: found)
+    runs = runs_of(tmp_path, "fedavg")
+    assert EqualTime(20.0, "0.95best").scores(runs) == [None]
+
+
 def test_updates_a_second_by_hand():
     fast, slow = DeviceProfile(2.0), DeviceProfile(8.0)
     # One of each rank is in flight.

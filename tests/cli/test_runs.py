@@ -176,7 +176,11 @@ def test_half_a_run_goes_on_from_its_checkpoint(run):
 
 @pytest.mark.parametrize(
     ("difference", "says"),
-    [({"lr": 0.5}, "(lr 0.5, now 0.1)"), ({"devices": 9}, "(devices 9, now 10)")],
+    [
+        ({"lr": 0.5}, "(lr 0.5, now 0.1)"),
+        ({"devices": 9}, "(devices 9, now 10)"),
+        ({"max-seconds": 12.0}, "(max-seconds 12.0, now 0.0)"),
+    ],
 )
 def test_half_a_run_of_another_configuration_is_an_error(run, difference, says):
     save(run, **difference)

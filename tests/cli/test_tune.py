@@ -305,6 +305,16 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
         assert config[key] == value
 
 
+def test_the_command_that_compares_has_seeds_that_have_not_chosen(tmp_path, capsys):
+    command = ["tune", *SMALL, "--search=lr=0.05", "--algos=fedbuff", "--rungs=1"]
+    assert main([*command, "--seeds=2-3", f"--out={tmp_path / 'tune'}"]) == 0
+    (line,) = re.findall("other seeds: asyncdrop (.*)", capsys.readouterr().out)
+    words = shlex.split(line)[1:]
+    pasted = Parser(prog="asyncdrop")
+    compare.add_arguments(pasted, words)
+    assert pasted.parse_args(words).seeds == [4, 5, 6]
+
+
 def test_ties_of_a_race_are_in_its_file(tmp_path):
     out = tmp_path / "tune"
     command = ["tune", *SMALL, "--search=lr=0.0001,0.03,0.05", "--algos=fedbuff"]

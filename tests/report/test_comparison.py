@@ -68,7 +68,7 @@ def test_there_is_no_share_of_what_is_not_positive():
     assert choose_target([bad]).rule == (
         "the only maximum of the baselines, async-fedavg's"
     )
-    with pytest.raises(DataError, match="none has a positive one: name an r2"):
+    with pytest.raises(DataError, match="with every seed: name a value"):
         choose_target([worse, bad], "0.95best")
 
 
@@ -158,7 +158,7 @@ def test_the_best_baseline_is_one_that_did_not_diverge():
     lost = series("fedbuff", {0: [2.0, nan]}, metric="perplexity")
     kept = series("async-fedavg", {0: [8.0, 6.0]}, metric="perplexity")
     assert choose_target([lost, kept], "0.5best").value == 12.0
-    with pytest.raises(DataError, match="none has a positive one"):
+    with pytest.raises(DataError, match="no positive one with every seed"):
         choose_target([lost], "0.5best")
     assert choose_target([lost]).value == 2.0
 

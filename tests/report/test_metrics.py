@@ -61,7 +61,7 @@ def test_the_rules_of_the_target_are_turned_round():
     assert choose_target(ALL).value == pytest.approx(60 / 0.95)
     near = choose_target(ALL, "0.8best")
     assert near.value == pytest.approx(60 / 0.8)
-    assert near.rule == "0.8 of the best baseline's final perplexity, fedbuff's"
+    assert near.rule == "the best baseline's final perplexity over 0.8, fedbuff's"
 
 
 @pytest.mark.parametrize("wish", ["low", "nan", "2best", "inf"])

@@ -54,6 +54,13 @@ def test_every_archive_is_on_a_page_and_in_a_verdict() -> None:
     assert names == tables | {*re.findall(r"<!-- factorial: ([\w-]+) -->", pages)}
 
 
+def test_the_command_that_reports_has_a_target_of_the_table() -> None:
+    page = (results.ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    name, target = re.findall(r"report runs/fair/([\w-]+) --target (\S+)", page)[0]
+    goals = [results.goal(results.read(name)[0], share) for share in (0.95, 0.99)]
+    assert target in [f"{goal.value:.4f}" for goal in goals]
+
+
 def test_a_table_has_the_algorithms_of_others_beside_ours() -> None:
     first, chosen = results.read("mlp-small")
     others, theirs = results.read(f"mlp-small{OTHERS}")
