@@ -144,6 +144,20 @@ class TestVirtualClock:
             resume = folder
         assert run(folder, algorithm, resume=folder) == whole
 
+    def test_stopped_while_it_evaluates_what_it_has_when_its_time_is_up(self, tmp_path):
+        def handle(message):
+            if message.metadata.message_type == "evaluate" and next(asked) == 0:
+                signal.raise_signal(signal.SIGINT)
+            return client(message)
+
+        changes, asked = {"max_seconds": 2.05}, count()
+        whole = run(tmp_path / "whole", "asyncdrop", **changes)
+        assert whole["history"][-1]["updates"] == 3  # of 4 in a round
+        folder = tmp_path / "stopped"
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, "asyncdrop", handler=handle, **changes)
+        assert run(folder, "asyncdrop", resume=folder, **changes) == whole
+
     def test_nodes_that_are_others_play_the_same_devices(self, tmp_path):
         whole = run(tmp_path / "run", "asyncdrop")
         resume = checkpoints(tmp_path / "run")[2]
