@@ -13,6 +13,13 @@ import os
 import re
 from pathlib import Path
 
+# What Flower writes where there is nothing, so that `flwr run .` simulates.
+_NOTHING_BEFORE = """[superlink]
+default = "local"
+
+[superlink.local]
+address = ":local:"
+"""
 _CERTIFICATES = Path(__file__).resolve().parents[1] / "certificates"
 
 
@@ -36,7 +43,7 @@ def write_connection(name: str, address: str, authority: str | None) -> Path:
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     path = home / "config.toml"
     home.mkdir(parents=True, exist_ok=True)
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    before = path.read_text(encoding="utf-8") if path.exists() else _NOTHING_BEFORE
     path.write_text(with_connection(before, name, address, authority), encoding="utf-8")
     return path
 
