@@ -382,6 +382,15 @@ def test_a_bit_that_flipped_before_the_checkpoint_is_refused(place, tmp_path):
     assert path.read_bytes() == data
 
 
+@pytest.mark.parametrize("text", ["", "of another run"])
+def test_a_writer_that_is_new_joins_no_run_that_has_begun(text, tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match="cannot begin in the middle of a run"):
+        writer_at(path).on_resume(state())
+    assert path.read_text() == text
+
+
 def test_a_bit_that_flipped_behind_the_checkpoint_is_written_again(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     saved = saved_run(path)
