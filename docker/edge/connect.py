@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 # What Flower writes where there is nothing, so that `flwr run .` simulates.
@@ -80,11 +81,14 @@ def main() -> None:
     authority = arguments.certificates / "ca.crt"
     if not arguments.insecure and not authority.exists():
         parser.error(f"{authority} is not there: run docker/make_certificates.sh first")
-    path = write_connection(
-        arguments.name,
-        arguments.address,
-        None if arguments.insecure else str(authority),
-    )
+    try:
+        path = write_connection(
+            arguments.name,
+            arguments.address,
+            None if arguments.insecure else str(authority),
+        )
+    except OSError as error:
+        sys.exit(f"connect: {error}")
     print(f"{path}: flwr run . {arguments.name} --stream")
 
 

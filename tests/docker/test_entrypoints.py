@@ -225,5 +225,22 @@ def test_the_connection_of_an_operator(tmp_path):
     assert written["superlink"]["local"] == {"address": ":local:"}
 
 
+@pytest.mark.parametrize("script", ["connect.py", "server.py", "register.py"])
+def test_a_home_that_takes_no_file_is_named_in_one_line(script, tmp_path, credentials):
+    (tmp_path / "flwr").touch()
+    (credentials / "device.pub").touch()
+    environment = {
+        "FLWR_HOME": str(tmp_path / "flwr"),
+        "SUPERLINK": "here:9093",
+        "ASYNCDROP_CREDENTIALS": str(credentials),
+        "ASYNCDROP_PUBLIC_KEYS": str(credentials),
+        "EDGE_CERTIFICATES": str(credentials),
+    }
+    done = run(script, environment)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"File exists: '{tmp_path / 'flwr'}'\n")
+    assert done.stderr.count("\n") == 1
+
+
 def test_nobody_serves_on_a_closed_port(entrypoint):
     assert not entrypoint("healthcheck").serves(1)
