@@ -1,6 +1,7 @@
 """Evaluating the global model without delaying the merging."""
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -193,6 +194,8 @@ class ClientEvaluator(Evaluator):
     ``aggregate_evaluate``; replies come in the order of the messages. `patience` is how
     many real seconds to wait for the last replies of the run. `again` makes, of a
     message and its reply, another one to be sent in its place; None if that is done.
+    When more than `most_rounds` are under way, the first ends with what has come: else
+    one silent device would hold up all of them, and each holds a model.
     """
 
     source = "clients"
@@ -204,8 +207,11 @@ class ClientEvaluator(Evaluator):
         aggregate: Callable[[int, Sequence[Message]], MetricRecord | None],
         patience: float,
         again: Callable[[Message, Message], Message | None] | None = None,
+        most_rounds: float = math.inf,
     ) -> None:
         self._mailbox = mailbox
+        self._most_rounds = most_rounds
+        self._said = False
         self._again = again
         self._configure = configure
         self._aggregate = aggregate
@@ -243,12 +249,26 @@ class ClientEvaluator(Evaluator):
                 self._keep(sent, message)
             if finish:
                 self._wait(sent)
-            elif sent.waiting:
+            elif sent.waiting and len(self._rounds) <= self._most_rounds:
                 return
+            elif sent.waiting:
+                self._say_missing(sent)
             self._rounds.popleft()
             replies = [sent.replies[place] for place in sorted(sent.replies)]
             metrics = self._aggregate(sent.evaluation.round, replies)
             yield sent.evaluation.ended(self.source, metrics)
+
+    def _say_missing(self, sent: _Sent) -> None:
+        if not self._said:
+            self._said = True
+            logger.warning(
+                "%d of %d clients have not evaluated round %d while %d later ones "
+                "began: its metrics are those of the others (said once)",
+                len(sent.waiting),
+                len(sent.waiting) + len(sent.replies),
+                sent.evaluation.round,
+                len(self._rounds) - 1,
+            )
 
     def close(self) -> None:
         """Forget the rounds whose replies never came."""
