@@ -6,13 +6,19 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import ConfigError, GridError, GridLostError
+from flwr_asyncdrop.exceptions import (
+    ConfigError,
+    GridError,
+    GridLostError,
+    Interrupted,
+)
 from flwr_asyncdrop.flower_internals.identity import unsent_copy
 from flwr_asyncdrop.parameters import plain
 from flwr_asyncdrop.readable import printable, shown
@@ -111,14 +117,20 @@ class ServerEvaluator(Evaluator):
     """Runs Flower's ``evaluate_fn`` in a thread of its own.
 
     At most two snapshots wait. Beyond that `begin` blocks, so that a slow
-    ``evaluate_fn`` costs time but not memory.
+    ``evaluate_fn`` costs time but not memory. `patiently` is entered around each wait
+    for it; it may raise Interrupted.
     """
 
     source = "server"
     first_round = 0
 
-    def __init__(self, evaluate_fn: EvaluateFn) -> None:
+    def __init__(
+        self,
+        evaluate_fn: EvaluateFn,
+        patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._evaluate_fn = evaluate_fn
+        self._patiently = patiently
         self._threads = torch.get_num_threads()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         self._begun: deque[tuple[PendingEvaluation, Future[Evaluation]]] = deque()
@@ -127,7 +139,12 @@ class ServerEvaluator(Evaluator):
         """Evaluate a model in the thread, after those that wait there."""
         unfinished = [future for _, future in self._begun if not future.done()]
         if len(unfinished) >= _MOST_PENDING:
-            wait(unfinished[:1])
+            try:
+                with self._patiently():
+                    wait(unfinished[:1])
+            except Interrupted:
+                self._resumed = [evaluation, *self._resumed]
+                raise
         future = self._executor.submit(self._evaluate, evaluation)
         self._begun.append((evaluation, future))
 
@@ -139,7 +156,8 @@ class ServerEvaluator(Evaluator):
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
         """Return what has ended; an error in ``evaluate_fn`` is raised here."""
         while self._begun and (finish or self._begun[0][1].done()):
-            evaluation = self._begun[0][1].result()
+            with self._patiently() if finish else nullcontext():
+                evaluation = self._begun[0][1].result()
             self._begun.popleft()
             yield evaluation
 

@@ -240,7 +240,7 @@ class SynchronousRounds(LegacyHooks, Strategy):
         """Return the evaluators of an asynchronous run; clients use these hooks."""
         evaluators: list[Evaluator] = []
         if evaluate_fn is not None:
-            evaluators.append(ServerEvaluator(evaluate_fn))
+            evaluators.append(ServerEvaluator(evaluate_fn, mailbox.patiently))
         hooks = ("configure_evaluate", "aggregate_evaluate")
         own = [is_overridden(self, hook, SynchronousRounds) for hook in hooks]
         if self.fraction_evaluate > 0 or any(own):
