@@ -59,11 +59,11 @@ main() {
 authority() {
     [ -s "$out/ca.crt" ] && return
     [ ! -s "$out/ca.key" ] || fail "$out has a ca.key without its ca.crt: delete both"
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
+    quietly openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
         -sha384 -days $days_ca -subj "/CN=flwr-asyncdrop edge fleet" \
         -addext "basicConstraints=critical,CA:TRUE,pathlen:0" \
         -addext "keyUsage=critical,keyCertSign,cRLSign" \
-        -keyout "$out/ca.key" -out "$out/ca.crt" 2>/dev/null
+        -keyout "$out/ca.key" -out "$out/ca.crt"
     chmod 644 "$out/ca.crt"
     say "ca.crt: a new authority, valid for $days_ca days"
 }
@@ -72,9 +72,9 @@ server() {
     crt=$out/server/server.crt
     if [ -s "$crt" ] && good_for_hosts "$crt"; then return; fi
     [ -s "$out/ca.key" ] || fail "a certificate for $hosts needs $out/ca.key"
-    openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
+    quietly openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
         -subj "/CN=superlink" -keyout "$out/server/server.key" \
-        -out "$out/server/server.csr" 2>/dev/null
+        -out "$out/server/server.csr"
     {
         echo "basicConstraints=critical,CA:FALSE"
         echo "keyUsage=critical,digitalSignature"
@@ -83,9 +83,9 @@ server() {
         echo "authorityKeyIdentifier=keyid"
         echo "subjectAltName=$(alternative_names)"
     } >"$out/server/server.cnf"
-    openssl x509 -req -in "$out/server/server.csr" -sha384 -days $days_server \
+    quietly openssl x509 -req -in "$out/server/server.csr" -sha384 -days $days_server \
         -CA "$out/ca.crt" -CAkey "$out/ca.key" -CAcreateserial \
-        -extfile "$out/server/server.cnf" -out "$crt" 2>/dev/null
+        -extfile "$out/server/server.cnf" -out "$crt"
     rm -f "$out/server/server.csr" "$out/server/server.cnf"
     cp "$out/ca.crt" "$out/server/ca.crt"
     chmod 644 "$crt"
@@ -135,10 +135,16 @@ device() {
 readable_for_containers() {
     if [ "$(id -u)" = 0 ]; then
         chown -R "$image_user:$image_user" "$out/server" "$out/devices" "$out/public"
-    elif [ ! -e "$here/.env" ]; then
-        printf 'EDGE_UID=%s\nEDGE_GID=%s\n' "$(id -u)" "$(id -g)" >"$here/.env"
+    elif ! grep -qs '^EDGE_UID=' "$here/.env"; then
+        # Perhaps you have written there yourself, without a line break at the end.
+        printf '\nEDGE_UID=%s\nEDGE_GID=%s\n' "$(id -u)" "$(id -g)" >>"$here/.env"
         say "$here/.env: containers run as you, who can read the keys"
     fi
+}
+
+# Shows what a program says only if it fails.
+quietly() {
+    said=$("$@" 2>&1) || fail "$1: $said"
 }
 
 say() { echo "$*"; }

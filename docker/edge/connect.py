@@ -11,8 +11,16 @@ import argparse
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
+# What Flower writes where there is nothing, so that `flwr run .` simulates.
+_NOTHING_BEFORE = """[superlink]
+default = "local"
+
+[superlink.local]
+address = ":local:"
+"""
 _CERTIFICATES = Path(__file__).resolve().parents[1] / "certificates"
 
 
@@ -36,7 +44,7 @@ def write_connection(name: str, address: str, authority: str | None) -> Path:
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     path = home / "config.toml"
     home.mkdir(parents=True, exist_ok=True)
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    before = path.read_text(encoding="utf-8") if path.exists() else _NOTHING_BEFORE
     path.write_text(with_connection(before, name, address, authority), encoding="utf-8")
     return path
 
@@ -73,11 +81,14 @@ def main() -> None:
     authority = arguments.certificates / "ca.crt"
     if not arguments.insecure and not authority.exists():
         parser.error(f"{authority} is not there: run docker/make_certificates.sh first")
-    path = write_connection(
-        arguments.name,
-        arguments.address,
-        None if arguments.insecure else str(authority),
-    )
+    try:
+        path = write_connection(
+            arguments.name,
+            arguments.address,
+            None if arguments.insecure else str(authority),
+        )
+    except OSError as error:
+        sys.exit(f"connect: {error}")
     print(f"{path}: flwr run . {arguments.name} --stream")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from settings import (
     GRPC,
     InvalidError,
+    become,
     credential,
     flag,
     health,
@@ -91,8 +92,7 @@ def main() -> None:
         found = command(os.environ)
     except InvalidError as error:
         sys.exit(f"device: {error}")
-    print("device:", *found, flush=True)
-    os.execvp(found[0], found)
+    become("device", found)
 
 
 if __name__ == "__main__":

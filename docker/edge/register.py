@@ -78,7 +78,7 @@ def main() -> None:
         wait_for_superlink()
         for key in keys:
             print(f"register: {key.stem} {register(key)}", flush=True)
-    except InvalidError as error:
+    except (InvalidError, OSError) as error:
         sys.exit(f"register: {error}")
 
 

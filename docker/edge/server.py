@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from connect import write_connection
-from settings import GRPC, InvalidError, credential, flag, health, port
+from settings import GRPC, InvalidError, become, credential, flag, health, port
 
 _FLEET, _CONTROL, _RUNTIME = 9092, 9093, 9091
 _LOOPBACK = "127.0.0.1"
@@ -110,10 +110,9 @@ def main() -> None:
         insecure = flag(os.environ, "ASYNCDROP_INSECURE")
         authority = None if insecure else credential(os.environ, "ca.crt")
         write_connection("edge", connection_address(os.environ), authority)
-    except InvalidError as error:
+    except (InvalidError, OSError) as error:
         sys.exit(f"server: {error}")
-    print("server:", *found, flush=True)
-    os.execvp(found[0], found)
+    become("server", found)
 
 
 if __name__ == "__main__":

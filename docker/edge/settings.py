@@ -2,13 +2,17 @@
 
 import math
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import NoReturn
 
 # Up to 1.34 each of Flower's APIs has a gRPC address of its own; later there is one
 # HTTP address.
 GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
+
+_LAST_PORT = 65535
 
 # The last is systemd's, for LoadCredential.
 _FOLDERS = ("ASYNCDROP_CREDENTIALS", "CREDENTIALS_DIRECTORY")
@@ -62,7 +66,12 @@ def positive(environment: Mapping[str, str], name: str) -> float | None:
 
 def port(environment: Mapping[str, str], name: str, default: int) -> int:
     """Return a variable as a port."""
-    return whole(environment, name, 1) or default
+    number = whole(environment, name, 1) or default
+    if number > _LAST_PORT:
+        raise InvalidError(
+            f"{name}={environment[name]!r} must be a port, {_LAST_PORT} at most"
+        )
+    return number
 
 
 def credential(environment: Mapping[str, str], name: str) -> str:
@@ -79,7 +88,14 @@ def credential(environment: Mapping[str, str], name: str) -> str:
 
 def health(environment: Mapping[str, str]) -> list[str]:
     """Return where Flower's own health service listens, if anywhere."""
-    number = whole(environment, "ASYNCDROP_HEALTH_PORT", 1)
-    if number is None:
-        return []
-    return ["--health-server-address", f"127.0.0.1:{number}"]
+    number = port(environment, "ASYNCDROP_HEALTH_PORT", 0)
+    return ["--health-server-address", f"127.0.0.1:{number}"] if number else []
+
+
+def become(who: str, command: Sequence[str]) -> NoReturn:
+    """Print a command and become it, or end with one line."""
+    print(f"{who}:", *command, flush=True)
+    try:
+        os.execvp(command[0], command)
+    except FileNotFoundError:
+        sys.exit(f"{who}: {command[0]} is not on the PATH: pip install flwr")

@@ -146,7 +146,8 @@ def _train(
     checkpointer = checkpointer_of(config, folder.path, resume_command)
     earlier = EarlierFiles(folder)
     watching = [*_monitors(config), *trackers_of(config, settings, folder.path)]
-    callbacks = [earlier, history, test, *callbacks, *watching]
+    # Those first that may refuse to begin: after them files are replaced.
+    callbacks = [*watching, earlier, history, test, *callbacks]
     strategy = build_strategy(config, callbacks, checkpointer)
     weights = weights_of(initial_model(config))
     check_types(weights)

@@ -90,6 +90,11 @@ def newest(folder: Path) -> Checkpoint:
     if is_checkpoint(folder):
         return Checkpoint.read(folder)
     candidates = all_checkpoints(folder / FOLDER)
+    if not candidates and all_checkpoints(folder):
+        raise CheckpointError(
+            f"{folder} is the folder of checkpoints: resume takes {folder.parent}, the "
+            "folder of the run, or that of one checkpoint"
+        )
     if not candidates:
         raise CheckpointError(
             f"{folder} has no checkpoint to resume from: the run ended, never began, "

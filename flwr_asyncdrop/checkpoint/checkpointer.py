@@ -89,7 +89,7 @@ class Checkpointer(Callback):
         whole_from(1).check("every", every)
         whole_from(1).check("keep", keep)
         self.folder = as_path("folder", folder)
-        self.resume = None if resume is None else as_path("resume", resume)
+        self.resume = None if resume is None else as_path("resume", resume).absolute()
         self.every = every
         self.keep = keep
         self.settings = dict(settings or {})

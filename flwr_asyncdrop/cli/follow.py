@@ -90,7 +90,7 @@ class Followed:
         self._forget()
 
     def _forget(self) -> None:
-        self.has_ended = False
+        self.has_ended = self.has_failed = False
         self._totals = LeftOut()
         self._time = 0.0
         self._bytes = 0
@@ -154,6 +154,7 @@ class Followed:
                 self._bytes = record["bytes_down"] + record["bytes_up"]
                 self._in_flight = ()
                 self.has_ended = True
+                self.has_failed = record.get("ended") == "error"
 
     def _evaluated(self, record: Record) -> None:
         """Keep the metric, the server's if it evaluates."""

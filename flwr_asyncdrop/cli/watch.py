@@ -76,7 +76,8 @@ def watch(
 ) -> bool:
     """Show a run until it has ended; look for news every so many `seconds`.
 
-    Return whether it has: the process of one that writes nothing may have been killed.
+    Return whether it has: an error may have ended it, and the process of one that
+    writes nothing may have been killed.
     """
     heard, waits, started = timer(), False, False
     while True:
@@ -93,6 +94,9 @@ def watch(
             started = True
             if is_news:
                 display.show(run, followed.progress)
+            if followed.has_failed:
+                display.show(run, Failed("an error ended it"))
+                return False
             if followed.has_ended:
                 display.show(run, Ended(followed.progress))
                 return True

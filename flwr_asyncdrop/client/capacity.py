@@ -1,6 +1,7 @@
 """A Flower mod that reports this device's speed, memory and bandwidth."""
 
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 
@@ -50,7 +51,7 @@ class CapacityMod:
         self, message: Message, context: Context, call_next: ClientAppCallable
     ) -> Message:
         """Answer a probe, or pass a task on and measure it."""
-        received, started = time.time(), time.perf_counter()
+        received, started = _seconds_since_boot(), time.perf_counter()
         if wire.is_probe(message):
             reply = Message(RecordDict(), reply_to=message)
             seconds = 0.0 if self._probe is None else self._probe(context)
@@ -67,7 +68,7 @@ class CapacityMod:
             wire.DeviceReport(
                 train_seconds=seconds,
                 received_at=received,
-                finished_at=time.time(),
+                finished_at=_seconds_since_boot(),
                 memory=megabytes * _MEGABYTE or training_memory(),
                 capacity=declared(node_config, "capacity"),
                 bandwidth=declared(node_config, "bandwidth-mbps") * BYTES_PER_MEGABIT,
@@ -87,3 +88,13 @@ def declared(node_config: Mapping[str, object], key: str) -> float:
             f"SuperNode with --node-config '{key}=1'"
         )
     return float(value)
+
+
+def _seconds_since_boot() -> float:
+    """Return a time that no process of this device sets, and that sleep is part of.
+
+    The time of day jumps, e.g. when a computer without a battery finds the network.
+    """
+    if sys.platform != "linux":
+        return time.monotonic()
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

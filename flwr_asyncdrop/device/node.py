@@ -1,6 +1,7 @@
 """Flower's SuperNode, at another pace and with a trainer for its tasks."""
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from flwr_asyncdrop.flower_internals.loops import pace_node
 from flwr_asyncdrop.flower_internals.pace import NodePace
 
 _PROGRAM = "flower-supernode"
+_SOCKET, _LONGEST_ADDRESS = "trainer.socket", 107  # bytes, on Linux
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,22 @@ def main(arguments: Sequence[str]) -> object:
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
         if settings.poll:
             set_pace(folder, settings.poll)
-        if settings.warm:
+        if settings.warm and has_address(folder):
             stack.enter_context(trainer(folder, settings.preload))
         sys.argv = [_PROGRAM, *arguments[1:]]
         return load_program(_PROGRAM)()
+
+
+def has_address(folder: Path) -> bool:
+    """Return whether a trainer in a folder can have a socket, and say if not."""
+    fits = len(os.fsencode(folder / _SOCKET)) <= _LONGEST_ADDRESS
+    if not fits:
+        logging.getLogger("flwr").warning(
+            "the path %s is too long for a socket, so tasks start the plain way: let "
+            "TMPDIR name a folder with a shorter one",
+            folder,
+        )
+    return fits
 
 
 def trainer(folder: Path, preload: Sequence[str]) -> Supervisor:
@@ -56,7 +70,7 @@ def trainer(folder: Path, preload: Sequence[str]) -> Supervisor:
 
     `folder` must come first on the PATH of whoever starts tasks.
     """
-    path = folder / "trainer.socket"
+    path = folder / _SOCKET
     name = "flwr-clientapp"
     hand_over = [sys.executable, "-I", "-S", shim.__file__]
     write_program(folder / name, [*hand_over, str(path), str(program_path(name))])

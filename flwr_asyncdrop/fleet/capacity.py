@@ -95,6 +95,10 @@ class Capacity:
             self.down.observe(cost.bytes_down, report.received_at - trip.left_at)
             self.up.observe(cost.bytes_up, trip.arrived_at - report.finished_at)
 
+    def forget_links(self) -> None:
+        """Measure them anew, as the clocks differ by another amount from now on."""
+        self.down, self.up = Leg(), Leg()
+
     @property
     def bytes_per_second_down(self) -> float:
         """Bandwidth to the device; infinity while it is unknown."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import Range, one_of, whole_from
 
 LatePolicy = Literal["merge", "discount", "drop"]
 """What happens to a reply that comes after its deadline."""
@@ -13,6 +13,10 @@ LatePolicy = Literal["merge", "discount", "drop"]
 LATE_POLICIES = MappingProxyType({"merge": 1.0, "discount": 0.5, "drop": 0.0})
 """Factor on the weight of a late update, by policy; 0 is not merged at all."""
 
+_DEADLINES = Range(
+    lambda factor: factor == 0 or 1 <= factor < math.inf,
+    "at least 1 (times the expected duration of a task), or 0 for none",
+)
 _MOST_DOUBLINGS = 6
 
 
@@ -41,18 +45,9 @@ class FaultPolicy:
     quarantine_after: int = 3
 
     def __post_init__(self) -> None:
-        if not (self.deadline == 0 or 1 <= self.deadline < math.inf):
-            raise ConfigError(
-                f"deadline={self.deadline!r} must be at least 1 (times the expected "
-                "duration of a task), or 0 for none"
-            )
-        if self.late not in LATE_POLICIES:
-            known = ", ".join(LATE_POLICIES)
-            raise ConfigError(f"late={self.late!r} must be one of {known}")
-        if self.quarantine_after < 0:
-            raise ConfigError(
-                f"quarantine_after={self.quarantine_after!r} must be at least 0"
-            )
+        _DEADLINES.check("deadline", self.deadline)
+        one_of(*LATE_POLICIES).check("late", self.late)
+        whole_from(0).check("quarantine_after", self.quarantine_after)
 
     @property
     def late_weight(self) -> float:

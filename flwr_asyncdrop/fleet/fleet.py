@@ -88,13 +88,16 @@ class Fleet(RankedDevices):
         return plain
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take over what was learned.
+        """Take over what was learned, but for the links of real devices.
 
-        A simulated fleet keeps its devices: if other nodes are connected now, as in a
-        new run of Flower's simulation engine, they play them.
+        The run's clock has stood still meanwhile, and theirs have not. A simulated
+        fleet keeps its devices: if other nodes are connected now, as in a new run of
+        Flower's simulation engine, they play them.
         """
         for name, kind in _SAVED.items():
             setattr(self, name, from_plain(kind, state[name]))
+        for known in self.capacities.values():
+            known.forget_links()
         if self.profiles is not None and not self._connected.issuperset(self.node_ids):
             self.node_ids = sorted(self._connected)[: len(self)]
         self._device_of = {node: at for at, node in enumerate(self.node_ids)}

@@ -125,15 +125,15 @@ class DeviceProfile:
 def checked_profiles(returned: object, size: int) -> tuple[DeviceProfile, ...]:
     """Return the profiles that a function of `size` devices has returned.
 
-    ConfigError if it is something else, or none at all.
+    ConfigError if it is something else, or if they are fewer.
     """
     profiles = tuple(returned) if isinstance(returned, Iterable) else (returned,)
     wrong = [each for each in profiles if not isinstance(each, DeviceProfile)]
-    if wrong or not profiles:
-        what = f"{printable(shown(wrong[0]))}, and " if wrong else ""
+    if wrong or len(profiles) < size:
+        what = printable(shown(wrong[0])) if wrong else f"{len(profiles)} profiles"
         raise ConfigError(
-            f"fleet({size}) returned {what}no DeviceProfile: return one for each of "
-            f"the {size} devices, e.g. DeviceProfile(1.0)"
+            f"fleet({size}) returned {what}: return a DeviceProfile for each of the "
+            f"{size} devices, e.g. DeviceProfile(1.0)"
         )
     return profiles
 

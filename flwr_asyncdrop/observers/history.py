@@ -46,7 +46,7 @@ from typing import Any
 from uuid import uuid4
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, DataError
+from flwr_asyncdrop.exceptions import CheckpointError, DataError
 from flwr_asyncdrop.observers.history_file import HistoryFile
 from flwr_asyncdrop.observers.history_lines import (
     Record,
@@ -56,7 +56,9 @@ from flwr_asyncdrop.observers.history_lines import (
     update_line,
 )
 from flwr_asyncdrop.observers.left_out import LeftOut
+from flwr_asyncdrop.observers.outcomes import Ending
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
+from flwr_asyncdrop.parameters import whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
@@ -101,7 +103,7 @@ class HistoryWriter(Callback):
     Raises
     ------
     ConfigError
-        If `every` is not at least 1.
+        If `every` is no whole number from 1 on.
 
     Attributes
     ----------
@@ -119,8 +121,6 @@ class HistoryWriter(Callback):
         overwrite: bool = False,
         every: int = 1,
     ) -> None:
-        if every < 1:
-            raise ConfigError(f"every={every!r} must be at least 1")
         self.path = as_path("path", path)
         self.files = (self.path,)
         self.ended_early = False
@@ -135,12 +135,14 @@ class HistoryWriter(Callback):
         # and only such a line, has no "wall".
         self._lines: list[Record] = []
         self._units = UnitCounts()
-        self._every = every
+        self._every = whole_from(1).check("every", every)
         self._left_out = LeftOut()
+        self._ending: Ending
 
     def on_start(self, state: RunState) -> None:
         """Open the file and write the first line."""
         self._file.begin(overwrite=self._overwrite)
+        self._ending = Ending()
         self._start = self._timer()
         self._add(
             {
@@ -189,6 +191,7 @@ class HistoryWriter(Callback):
     def on_resume(self, state: RunState) -> None:
         """Open the file at the place that was saved."""
         self._file.resume()
+        self._ending = Ending()
 
     def on_interrupt(self, state: RunState) -> None:
         """Close the file without an end."""
@@ -247,7 +250,7 @@ class HistoryWriter(Callback):
         self._add_left_out()
         if (units := self._units.record()) is not None:
             self._add({"event": "units", **units})
-        self._add(end_line(state))
+        self._add(end_line(state, self._ending.outcome(state)))
         if not self._lines:
             self.close()
             return

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.storage.appended import AppendedFile, Prefix
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing, make_folder
@@ -31,6 +31,7 @@ class HistoryFile:
         self._lock = FolderLock(path.parent, lock_of(path))
         self._file: AppendedFile | None = None
         self._prefix = Prefix()
+        self._is_verified = False
 
     @property
     def is_open(self) -> bool:
@@ -60,9 +61,18 @@ class HistoryFile:
     def verify(self, num_bytes: int, sha256: str) -> None:
         """Raise a CheckpointError if it does not begin with what was written."""
         self._prefix = Prefix.verified(self.path, num_bytes, sha256)
+        self._is_verified = True
 
     def resume(self) -> None:
-        """Open it behind what was verified; the rest is cut off."""
+        """Open it behind what was verified; the rest is cut off.
+
+        CheckpointError if nothing was.
+        """
+        if not self._is_verified:
+            raise CheckpointError(
+                f"the checkpoint has no history, and {self.path} cannot begin in the "
+                "middle of a run: leave it out, or start the run again without resume"
+            )
         self._lock.__enter__()
         self._open(self._prefix)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flwr_asyncdrop.observers.outcomes import Outcome
 from flwr_asyncdrop.server.callbacks import Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -57,15 +58,16 @@ def due_line(state: RunState, source: str, number: int) -> Record:
     }
 
 
-def end_line(state: RunState) -> Record:
+def end_line(state: RunState, outcome: Outcome) -> Record:
     """Return the last line."""
+    ended = "error" if outcome == "failed" else state.ended
     return {
         "event": "end",
         "updates": state.updates,
         **_totals(state),
         "failures": state.failures,
         **({"duplicates": state.duplicates} if state.duplicates else {}),
-        **({"ended": state.ended} if state.ended else {}),
+        **({"ended": ended} if ended else {}),
     }
 
 

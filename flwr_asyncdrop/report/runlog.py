@@ -214,7 +214,7 @@ class RunLog:
             return True
         rounds, in_flight = self.fact("num_rounds"), self.fact("in_flight")
         if rounds is None or in_flight is None:
-            return True
+            return "ended" not in self.end
         return bool(self.end["updates"] >= rounds * min(in_flight, self.devices))
 
     @property

@@ -12,6 +12,7 @@ _MOST_LINES = 4
 _ENDINGS = {
     "timeout": ": no device trained any more",
     "failures": ": in the end every task failed",
+    "error": ": an error ended it",
 }
 
 

@@ -1,17 +1,24 @@
 """Evaluating the global model without delaying the merging."""
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import ConfigError, GridError, GridLostError
+from flwr_asyncdrop.exceptions import (
+    ConfigError,
+    GridError,
+    GridLostError,
+    Interrupted,
+)
 from flwr_asyncdrop.flower_internals.identity import unsent_copy
 from flwr_asyncdrop.parameters import plain
 from flwr_asyncdrop.readable import printable, shown
@@ -110,14 +117,20 @@ class ServerEvaluator(Evaluator):
     """Runs Flower's ``evaluate_fn`` in a thread of its own.
 
     At most two snapshots wait. Beyond that `begin` blocks, so that a slow
-    ``evaluate_fn`` costs time but not memory.
+    ``evaluate_fn`` costs time but not memory. `patiently` is entered around each wait
+    for it; it may raise Interrupted.
     """
 
     source = "server"
     first_round = 0
 
-    def __init__(self, evaluate_fn: EvaluateFn) -> None:
+    def __init__(
+        self,
+        evaluate_fn: EvaluateFn,
+        patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._evaluate_fn = evaluate_fn
+        self._patiently = patiently
         self._threads = torch.get_num_threads()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         self._begun: deque[tuple[PendingEvaluation, Future[Evaluation]]] = deque()
@@ -126,7 +139,12 @@ class ServerEvaluator(Evaluator):
         """Evaluate a model in the thread, after those that wait there."""
         unfinished = [future for _, future in self._begun if not future.done()]
         if len(unfinished) >= _MOST_PENDING:
-            wait(unfinished[:1])
+            try:
+                with self._patiently():
+                    wait(unfinished[:1])
+            except Interrupted:
+                self._resumed = [evaluation, *self._resumed]
+                raise
         future = self._executor.submit(self._evaluate, evaluation)
         self._begun.append((evaluation, future))
 
@@ -138,7 +156,8 @@ class ServerEvaluator(Evaluator):
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
         """Return what has ended; an error in ``evaluate_fn`` is raised here."""
         while self._begun and (finish or self._begun[0][1].done()):
-            evaluation = self._begun[0][1].result()
+            with self._patiently() if finish else nullcontext():
+                evaluation = self._begun[0][1].result()
             self._begun.popleft()
             yield evaluation
 
@@ -193,6 +212,8 @@ class ClientEvaluator(Evaluator):
     ``aggregate_evaluate``; replies come in the order of the messages. `patience` is how
     many real seconds to wait for the last replies of the run. `again` makes, of a
     message and its reply, another one to be sent in its place; None if that is done.
+    When more than `most_rounds` are under way, the first ends with what has come: else
+    one silent device would hold up all of them, and each holds a model.
     """
 
     source = "clients"
@@ -204,8 +225,11 @@ class ClientEvaluator(Evaluator):
         aggregate: Callable[[int, Sequence[Message]], MetricRecord | None],
         patience: float,
         again: Callable[[Message, Message], Message | None] | None = None,
+        most_rounds: float = math.inf,
     ) -> None:
         self._mailbox = mailbox
+        self._most_rounds = most_rounds
+        self._said = False
         self._again = again
         self._configure = configure
         self._aggregate = aggregate
@@ -243,12 +267,26 @@ class ClientEvaluator(Evaluator):
                 self._keep(sent, message)
             if finish:
                 self._wait(sent)
-            elif sent.waiting:
+            elif sent.waiting and len(self._rounds) <= self._most_rounds:
                 return
+            elif sent.waiting:
+                self._say_missing(sent)
             self._rounds.popleft()
             replies = [sent.replies[place] for place in sorted(sent.replies)]
             metrics = self._aggregate(sent.evaluation.round, replies)
             yield sent.evaluation.ended(self.source, metrics)
+
+    def _say_missing(self, sent: _Sent) -> None:
+        if not self._said:
+            self._said = True
+            logger.warning(
+                "%d of %d clients have not evaluated round %d while %d later ones "
+                "began: its metrics are those of the others (said once)",
+                len(sent.waiting),
+                len(sent.waiting) + len(sent.replies),
+                sent.evaluation.round,
+                len(self._rounds) - 1,
+            )
 
     def close(self) -> None:
         """Forget the rounds whose replies never came."""

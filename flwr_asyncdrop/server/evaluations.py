@@ -35,6 +35,7 @@ class Evaluations:
 
     def submit(self, state: RunState, number: int) -> None:
         """Begin to evaluate the model as it is after round `number`; 0 at the start."""
+        state.evaluated = state.updates
         stop: BaseException | None = None
         for source, evaluator in self._evaluators.items():
             if number < evaluator.first_round:
@@ -49,11 +50,9 @@ class Evaluations:
             raise stop
 
     def submit_rest(self, state: RunState) -> None:
-        """Evaluate the last model, unless the end of its round already did."""
-        number = self._stopping.round_of(state.updates - 1)
-        ended = state.updates % self._stopping.updates_per_round == 0
-        if state.updates and not (ended and self._stopping.evaluates(number)):
-            self.submit(state, number)
+        """Begin to evaluate the last model, unless that has begun before."""
+        if state.updates > state.evaluated:
+            self.submit(state, self._stopping.round_of(state.updates - 1))
 
     def collect(self, state: RunState, *, finish: bool) -> None:
         """Pass on what has ended; with `finish`, wait for all of it.

@@ -20,6 +20,7 @@ class RunState:
     version: int = 0  # times that the global model has changed
     updates: int = 0  # replies merged
     dispatched: int = 0
+    evaluated: int = 0  # updates of the model whose evaluation began last
     fastest_updates: int = 0  # from rank 0, which alone advances the learning rate
     time: float = 0.0  # seconds on the loop's clock
     bytes_down: int = 0  # of arrays
@@ -84,9 +85,9 @@ class RunState:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over a saved state."""
-        # Versions before this one had nothing frozen, and counted no energy.
-        state = {"frozen": to_plain(Frozen()), "joules": None, **state}
-        self.__dict__.update(from_plain(RunState, state).__dict__)
+        # Versions before this one did not have these.
+        new = {"frozen": to_plain(Frozen()), "joules": None, "evaluated": 0}
+        self.__dict__.update(from_plain(RunState, {**new, **state}).__dict__)
 
 
 def shapes_of(arrays: State) -> dict[str, tuple[int, ...]]:

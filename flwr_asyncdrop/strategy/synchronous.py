@@ -1,6 +1,7 @@
 """Flower's synchronous hooks: one honest round of the same algorithm."""
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -42,6 +43,7 @@ from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_o
 logger = logging.getLogger("flwr.asyncdrop")
 
 _DETAILED = 3
+_MOST_EVALUATED = 16  # rounds that real clients evaluate at once
 
 
 class SynchronousRounds(LegacyHooks, Strategy):
@@ -238,7 +240,7 @@ class SynchronousRounds(LegacyHooks, Strategy):
         """Return the evaluators of an asynchronous run; clients use these hooks."""
         evaluators: list[Evaluator] = []
         if evaluate_fn is not None:
-            evaluators.append(ServerEvaluator(evaluate_fn))
+            evaluators.append(ServerEvaluator(evaluate_fn, mailbox.patiently))
         hooks = ("configure_evaluate", "aggregate_evaluate")
         own = [is_overridden(self, hook, SynchronousRounds) for hook in hooks]
         if self.fraction_evaluate > 0 or any(own):
@@ -257,6 +259,8 @@ class SynchronousRounds(LegacyHooks, Strategy):
                     partial(rounds.evaluation_again, run)
                     if run.state.frozen.tensors
                     else None,
+                    # Of simulated devices the outcome must not depend on real time.
+                    math.inf if run.simulated else _MOST_EVALUATED,
                 )
             )
         return evaluators

@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 
-from flwr_asyncdrop.checkpoint import files
+from flwr_asyncdrop.checkpoint import Checkpointer, files
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest, run_folder
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, write
 from flwr_asyncdrop.exceptions import CheckpointError
@@ -251,6 +251,19 @@ def test_one_checkpoint_by_name_is_taken_or_refused_but_not_replaced(tmp_path):
     flip(second / "state.safetensors", -1)
     with pytest.raises(CheckpointError, match=f"{second}"):
         newest(second)
+
+
+def test_the_folder_of_checkpoints_is_no_run(tmp_path):
+    folder = save(tmp_path).parent
+    with pytest.raises(CheckpointError, match=f"resume takes {tmp_path}, the folder"):
+        newest(folder)
+
+
+def test_a_checkpoint_is_known_from_within_its_folder(tmp_path, monkeypatch):
+    path = save(tmp_path)
+    monkeypatch.chdir(path.parent)
+    checkpointer = Checkpointer(tmp_path, resume=path.name)
+    assert checkpointer.load(BODY["settings"]).path == path
 
 
 def test_the_folder_of_a_run_is_known_from_its_checkpoints(tmp_path):

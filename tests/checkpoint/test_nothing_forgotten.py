@@ -50,6 +50,7 @@ STATE = RunState(
     version=6,
     updates=12,
     dispatched=16,
+    evaluated=8,
     fastest_updates=4,
     time=17.5,
     bytes_down=1000,

@@ -1,7 +1,9 @@
 """A run that goes on from any checkpoint is the run that was never interrupted."""
 
 import logging
+import os
 import signal
+import threading
 from functools import partial
 from itertools import count
 from types import MappingProxyType
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from flwr_asyncdrop.algorithms.registry import ALGORITHMS
-from flwr_asyncdrop.checkpoint import newest
+from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, RunError
 from flwr_asyncdrop.server.callbacks import Callback
@@ -19,7 +21,7 @@ from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
 from tests.checkpoint.small_runs import FLEET, NETS, client, copy_of, lines, run
 from tests.grids import HandlerGrid
-from tests.runs import failing, record
+from tests.runs import failing, plus_one, record
 from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
@@ -143,6 +145,20 @@ class TestVirtualClock:
             assert lines(folder)[-1]["event"] != "end"
             resume = folder
         assert run(folder, algorithm, resume=folder) == whole
+
+    def test_stopped_while_it_evaluates_what_it_has_when_its_time_is_up(self, tmp_path):
+        def handle(message):
+            if message.metadata.message_type == "evaluate" and next(asked) == 0:
+                signal.raise_signal(signal.SIGINT)
+            return client(message)
+
+        changes, asked = {"max_seconds": 2.05}, count()
+        whole = run(tmp_path / "whole", "asyncdrop", **changes)
+        assert whole["history"][-1]["updates"] == 3  # of 4 in a round
+        folder = tmp_path / "stopped"
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, "asyncdrop", handler=handle, **changes)
+        assert run(folder, "asyncdrop", resume=folder, **changes) == whole
 
     def test_nodes_that_are_others_play_the_same_devices(self, tmp_path):
         whole = run(tmp_path / "run", "asyncdrop")
@@ -348,6 +364,35 @@ def test_a_signal_says_how_to_go_on_and_stops_at_once(tmp_path, log):
         run(tmp_path, "asyncdrop", handler=stopping_at(1))
     assert "interrupted; to resume: do the same with Checkpointer" in log.text
     assert newest(tmp_path).updates == 0
+
+
+@pytest.mark.parametrize("rounds", [1, 9])
+def test_a_signal_does_not_wait_for_an_evaluation(rounds, tmp_path):
+    """The loop waits for one at the end, and before where two are waiting."""
+    saved, outcomes = threading.Event(), []
+
+    class Saved(Callback):
+        def on_interrupt(self, state):
+            saved.set()
+
+    def evaluate(number, record):
+        if not outcomes:
+            threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+            outcomes.append(saved.wait(10))
+
+    strategy = STRATEGIES["async-fedavg"](
+        in_flight=2,
+        fleet=FLEET,
+        fraction_evaluate=0.0,
+        checkpointer=Checkpointer(tmp_path),
+        callbacks=[Saved()],
+    )
+    arguments = record({"w": torch.zeros(2)}), rounds
+    with pytest.raises(KeyboardInterrupt):
+        strategy.start(HandlerGrid(plus_one), *arguments, evaluate_fn=evaluate)
+    assert outcomes == [True]
+    pending = newest(tmp_path).parts["evaluations"]["server"]["pending"]
+    assert [each["round"] for each in pending] == [0, 1, 2][: rounds + 1]
 
 
 def test_without_checkpoints_a_signal_is_left_alone():

@@ -295,6 +295,14 @@ def test_a_run_whose_process_was_killed_is_not_waited_for(writing):
     assert failed == "FAILED   asyncdrop seed 7 [1/1]: its process was killed"
 
 
+def test_a_run_that_an_error_has_ended_has_failed(writing, capsys):
+    writing([*RECORDS[:2], {**END, "ended": "error"}])
+    assert main(["watch", str(writing.folder)]) == 1
+    said = capsys.readouterr().out
+    assert "FAILED   asyncdrop seed 7 [1/1]: an error ended it" in said
+    assert "complete" not in said
+
+
 def test_of_many_runs_the_one_that_wrote_last_is_watched(tmp_path):
     for number, name in enumerate(("a", "b/seed-0", "c")):
         (tmp_path / name).mkdir(parents=True)

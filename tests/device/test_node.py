@@ -67,6 +67,22 @@ def test_what_is_switched_off_stays_flowers(run, settings, programs):
     assert run(settings)["programs"] == programs
 
 
+def test_where_a_socket_can_have_no_address_it_says_so_once(environment, tmp_path):
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    done = subprocess.run(
+        node_command(ALL, []),
+        env={**environment, "TMPDIR": str(folder)},
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "flwr-clientapp" not in json.loads(done.stdout)["programs"]
+    assert "is too long for a socket, so tasks start the plain way" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_killed_supernode_takes_its_trainer_along(environment):
     with subprocess.Popen(
         node_command(ALL, ["--stay"]),

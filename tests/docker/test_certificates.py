@@ -172,6 +172,34 @@ def test_a_name_that_is_no_file_name_is_refused(make, tmp_path, name):
     assert contents(tmp_path) == {}
 
 
+def program(folder, name, text):
+    """Write a program that comes first on the PATH, and return that."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_it_says_why_openssl_has_failed(make, tmp_path, monkeypatch):
+    path = program(tmp_path / "bin", "openssl", "echo 'No space left' >&2; exit 1")
+    monkeypatch.setenv("PATH", path)
+    done = make("a")
+    assert done.returncode == 1
+    assert done.stderr == "make_certificates.sh: openssl: No space left\n"
+
+
+def test_who_may_read_the_keys_stands_in_the_env_file_once(tmp_path):
+    docker, bin_folder = tmp_path / "docker", tmp_path / "bin"
+    docker.mkdir()
+    script = shutil.copy(SCRIPT, docker)
+    (docker / ".env").write_text("EDGE_BIND=0.0.0.0")
+    environment = {**os.environ, "PATH": program(bin_folder, "id", "echo 1000")}
+    for _ in range(2):
+        subprocess.run([script, "a"], env=environment, check=True, capture_output=True)
+        lines = (docker / ".env").read_text().split()
+        assert lines == ["EDGE_BIND=0.0.0.0", "EDGE_UID=1000", "EDGE_GID=1000"]
+
+
 def test_without_the_authoritys_key_nothing_is_signed(make, tmp_path):
     make("a")
     (tmp_path / "ca.key").unlink()

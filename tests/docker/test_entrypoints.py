@@ -108,6 +108,8 @@ def test_a_warm_device_is_the_same_with_another_program(device):
         ("ASYNCDROP_MEMORY_MB", "1.5"),
         ("ASYNCDROP_MEMORY_MB", "0"),
         ("ASYNCDROP_PORT", "-1"),
+        ("ASYNCDROP_PORT", "65536"),
+        ("ASYNCDROP_HEALTH_PORT", "65536"),
         ("ASYNCDROP_INSECURE", "yes"),
         ("ASYNCDROP_WARM", "true"),
         ("ASYNCDROP_DEVICE_ID", "it's"),
@@ -134,6 +136,15 @@ def test_a_device_says_which_credential_it_lacks(tmp_path):
 def test_a_device_needs_to_know_its_server():
     done = run("device.py", {})
     assert done.stderr.startswith("device: SUPERLINK is not set")
+
+
+def test_a_device_without_flower_on_its_path_says_so(tmp_path):
+    environment = {"SUPERLINK": "here:9092", "ASYNCDROP_INSECURE": "1"}
+    done = run("device.py", {**environment, "PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr == (
+        "device: flower-supernode is not on the PATH: pip install flwr\n"
+    )
 
 
 def test_a_server_asks_devices_for_their_keys(server, credentials):
@@ -209,6 +220,26 @@ def test_the_connection_of_an_operator(tmp_path):
     run("connect.py", home, "--certificates", str(certificates))
     written = tomllib.loads((tmp_path / "flwr" / "config.toml").read_text())
     assert written["superlink"]["edge"]["address"] == "127.0.0.1:9093"
+    # What Flower itself writes where there is nothing: `flwr run .` simulates.
+    assert written["superlink"]["default"] == "local"
+    assert written["superlink"]["local"] == {"address": ":local:"}
+
+
+@pytest.mark.parametrize("script", ["connect.py", "server.py", "register.py"])
+def test_a_home_that_takes_no_file_is_named_in_one_line(script, tmp_path, credentials):
+    (tmp_path / "flwr").touch()
+    (credentials / "device.pub").touch()
+    environment = {
+        "FLWR_HOME": str(tmp_path / "flwr"),
+        "SUPERLINK": "here:9093",
+        "ASYNCDROP_CREDENTIALS": str(credentials),
+        "ASYNCDROP_PUBLIC_KEYS": str(credentials),
+        "EDGE_CERTIFICATES": str(credentials),
+    }
+    done = run(script, environment)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"File exists: '{tmp_path / 'flwr'}'\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_nobody_serves_on_a_closed_port(entrypoint):

@@ -158,6 +158,25 @@ class TestRanks:
         assert fleet.slowness.tolist() == [7.0, 3.5, 1.75, 5.0]
         assert fleet.ranks.tolist() == [3, 1, 0, 2]
 
+    def test_links_are_measured_again_when_a_run_resumes_an_hour_later(self):
+        """The run's clock stands still until then, and that of the device does not."""
+        fleet, sizes = Fleet(1, model_bytes=(MB, MB)), TaskCost(1.0, 4 * MB, 4 * MB)
+        fleet.refresh([7])
+        for offset in (0.0, 3600.0):
+            resumed = Fleet(1, model_bytes=(MB, MB))
+            resumed.refresh([7])
+            if offset:
+                resumed.load_state_dict(fleet.state_dict())
+            fleet = resumed
+            probe = DeviceReport(10.0, offset + 1.0, offset + 1.0)
+            fleet.update_from_report(0, probe, Trip(0.0, 2.0, TaskCost(1.0, 0, 0)))
+            for _ in range(8):
+                task = DeviceReport(10.0, offset + 3.0, offset + 13.0)
+                fleet.update_from_report(0, task, Trip(0.0, 18.0, sizes))
+            link = fleet.link(0, 1.0)
+            assert link.bytes_per_second_down == 2 * MB
+            assert link.bytes_per_second_up == 1 * MB
+
     def test_simulated_devices_keep_their_profiles(self):
         fleet = Fleet(2, [DeviceProfile(1.0), DeviceProfile(2.0)])
         fleet.refresh([1, 2])

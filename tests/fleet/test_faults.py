@@ -44,7 +44,10 @@ def test_what_a_late_update_counts():
         ({"deadline": 0.5}, r"deadline=0\.5 must be at least 1 .*or 0 for none"),
         ({"deadline": math.nan}, "deadline=nan must be at least 1"),
         ({"late": "forget"}, "late='forget' must be one of merge, discount, drop"),
+        ({"deadline": "3"}, "deadline='3' must be at least 1"),
+        ({"late": ["merge"]}, r"late=\['merge'\] must be one of"),
         ({"quarantine_after": -1}, "quarantine_after=-1 must be at least 0"),
+        ({"quarantine_after": 2.5}, r"quarantine_after=2\.5 must be .*whole number"),
     ],
 )
 def test_a_value_out_of_range_is_named(values, message):

@@ -15,6 +15,7 @@ from flwr_asyncdrop.exceptions import (
 )
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
+from flwr_asyncdrop.report import summarise
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import UnitGroup
@@ -123,6 +124,19 @@ def test_what_went_wrong_is_only_there_if_it_did(tmp_path):
     _, update, end = read_history(path)
     assert update["late"] is True
     assert (end["duplicates"], end["ended"]) == (2, "timeout")
+
+
+def test_a_run_that_raises_does_not_end_like_one_that_is_over(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+    writer = writer_at(path)
+    writer.on_start(run)
+    try:
+        raise ValueError
+    except ValueError:
+        writer.on_end(run)
+    _, end = read_history(path)
+    assert end["ended"] == "error"
+    assert not summarise(read_history(path)).complete
 
 
 def test_joules_are_there_if_the_fleet_counts_them(tmp_path):
@@ -366,6 +380,15 @@ def test_a_bit_that_flipped_before_the_checkpoint_is_refused(place, tmp_path):
     with pytest.raises(CheckpointError, match="was changed, or is of another run"):
         writer_at(path).load_state_dict(saved)
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("text", ["", "of another run"])
+def test_a_writer_that_is_new_joins_no_run_that_has_begun(text, tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match="cannot begin in the middle of a run"):
+        writer_at(path).on_resume(state())
+    assert path.read_text() == text
 
 
 def test_a_bit_that_flipped_behind_the_checkpoint_is_written_again(tmp_path):

@@ -105,7 +105,7 @@ def test_a_state_of_a_version_that_left_nothing_out(tmp_path):
         HistoryWriter(tmp_path / "history.jsonl", every=2).load_state_dict(saved)
 
 
-@pytest.mark.parametrize("every", [0, -1])
+@pytest.mark.parametrize("every", [0, -1, 2.5])
 def test_there_is_no_every_zeroth(every, tmp_path):
     with pytest.raises(ConfigError, match=f"every={every} must be at least 1"):
         HistoryWriter(tmp_path / "history.jsonl", every=every)

@@ -196,7 +196,11 @@ def test_run_that_was_cut_off_is_summed_from_its_lines():
 
 @pytest.mark.parametrize(
     ("ended", "why"),
-    [("timeout", "no device trained any more"), ("failures", "in the end every")],
+    [
+        ("timeout", "no device trained any more"),
+        ("failures", "in the end every"),
+        ("error", "an error ended it"),
+    ],
 )
 def test_a_run_that_ended_early_says_why(ended, why):
     run = {**RUN, "num_rounds": 2}

@@ -1,3 +1,4 @@
+import logging
 import threading
 import time
 from itertools import count
@@ -192,7 +193,7 @@ def measure(message):
     return Message(content, reply_to=message)
 
 
-def clients(grid, nodes=(1, 2, 3), patience=10.0):
+def clients(grid, nodes=(1, 2, 3), patience=10.0, **options):
     """Return an evaluator that asks `nodes`, and what its aggregate function gets."""
     box = Mailbox(grid, timer=grid.timer, sleep=grid.sleep)
     aggregated = []
@@ -206,7 +207,7 @@ def clients(grid, nodes=(1, 2, 3), patience=10.0):
         aggregated.append((number, found))
         return MetricRecord({"count": len(found)}) if found else None
 
-    return ClientEvaluator(box, configure, aggregate, patience), aggregated
+    return ClientEvaluator(box, configure, aggregate, patience, **options), aggregated
 
 
 class TestClientEvaluator:
@@ -252,6 +253,20 @@ class TestClientEvaluator:
         assert aggregated[0] == (1, [1, 3])
         assert aggregated[-1] == (50, [1, 3])
         assert 10 <= grid.now < 11
+
+    def test_a_silent_client_does_not_hold_up_all_rounds(self, caplog, monkeypatch):
+        monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+        grid = HandlerGrid(
+            lambda m: None if m.metadata.dst_node_id == 2 else measure(m)
+        )
+        evaluator, aggregated = clients(grid, most_rounds=2)
+        for number in range(1, 6):
+            evaluator.submit(state(), number)
+            assert len(list(evaluator.collect(finish=False))) == (number > 2)
+            assert len(evaluator.pending) == min(number, 2)
+        assert aggregated == [(number, [1, 3]) for number in (1, 2, 3)]
+        assert caplog.text.count("1 of 3 clients have not evaluated round 1") == 1
+        assert "round 2" not in caplog.text
 
     def test_a_message_that_is_not_taken_is_not_waited_for(self):
         grid = HandlerGrid(measure)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 
 import pytest
 
@@ -27,6 +28,19 @@ def test_a_file_that_cannot_be_replaced_is_what_it_was(step, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == [path]
     write_whole(path, b"new")
     assert path.read_bytes() == b"new"
+
+
+def test_a_folder_that_cannot_be_synced_keeps_its_files(tmp_path, monkeypatch):
+    """As in a shared folder of a virtual machine, and in /proc."""
+    fsync = os.fsync
+
+    def of_files_alone(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files_alone)
+    assert write_whole(tmp_path / "file", b"new").read_bytes() == b"new"
 
 
 def test_an_error_of_the_disk_becomes_a_line_with_the_path(tmp_path):

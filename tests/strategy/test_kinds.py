@@ -63,8 +63,8 @@ def test_an_argument_of_another_kind_is_refused(name, value, says):
 @pytest.mark.parametrize(
     ("name", "returned", "says"),
     [
-        ("fleet", None, r"fleet\(3\) returned None, and no DeviceProfile"),
-        ("fleet", [1.0, 2.0], r"fleet\(3\) returned 1.0, and no DeviceProfile"),
+        ("fleet", None, r"fleet\(3\) returned None: return a Device"),
+        ("fleet", [1.0, 2.0], r"fleet\(3\) returned 1.0: return a Device"),
         ("schedule", 0.5, r"schedule\(\.\.\.\) returned 0.5: .* for a Schedule"),
         ("schedule", None, r"schedule\(\.\.\.\) returned None"),
     ],

@@ -351,9 +351,12 @@ class TestBadInput:
         with pytest.raises(ConfigError, match="did you mean 'in_flight'"):
             AsyncFedProx(in_fligth=3)
 
-    def test_a_fleet_of_nobody(self):
-        strategy = AsyncStrategy(aggregator=Mixing(), fleet=lambda count: [])
-        with pytest.raises(ConfigError, match=r"fleet\(3\) returned no DeviceProfile"):
+    @pytest.mark.parametrize("size", [0, 2])
+    def test_a_fleet_of_fewer_than_the_nodes(self, size):
+        strategy = AsyncStrategy(
+            aggregator=Mixing(), fleet=lambda count: [DeviceProfile(1.0)] * size
+        )
+        with pytest.raises(ConfigError, match=rf"fleet\(3\) returned {size} profiles"):
             start(strategy)
 
     def test_masks_need_a_model(self):

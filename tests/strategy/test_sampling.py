@@ -6,6 +6,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_asyncdrop import AsyncFedAvg, SyncFedAvg
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.fleet.profiles import speed_levels
 from tests.grids import HandlerGrid
 from tests.runs import plus_one, record
 from tests.strategy.test_strategy import ZEROS, log, measuring  # noqa: F401
@@ -50,6 +51,22 @@ def test_a_round_trains_and_evaluates_as_much_as_fedavgs(kind, arguments, nodes)
     trained, evaluated = sent(kind(**arguments), nodes, rounds=3)
     expected = of_flower(nodes, **arguments)
     assert (trained, evaluated) == tuple(3 * count for count in expected)
+
+
+@pytest.mark.parametrize("fleet", [None, speed_levels])
+def test_only_on_the_wall_clock_rounds_are_evaluated_without_a_silent_client(
+    fleet,
+    log,  # noqa: F811
+):
+    def handle(message):
+        kind, node = message.metadata.message_type, message.metadata.dst_node_id
+        return None if (kind, node) == ("evaluate", 2) else measuring(plus_one)(message)
+
+    strategy = AsyncFedAvg(in_flight=1, fleet=fleet)
+    grid = HandlerGrid(handle, node_ids=[1, 2])
+    strategy.start(grid, record(ZEROS), num_rounds=20, timeout=0.5)
+    left_out = "1 of 2 clients have not evaluated round 1 while 16 later ones began"
+    assert (left_out in log.text) == (fleet is None)
 
 
 def test_in_flight_takes_the_place_of_the_fraction():

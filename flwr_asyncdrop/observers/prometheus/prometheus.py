@@ -11,6 +11,7 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
 from flwr_asyncdrop.observers.speed_groups import speed_group
 from flwr_asyncdrop.parameters import in_interval, whole_from
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -106,10 +107,11 @@ class PrometheusMetrics(Callback):
         )
         try:
             server, thread = start_http_server(self.port, self._address, registry)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or one_line(error)
             raise ConfigError(
                 f"metrics-port={self.port} on {self._address!r} cannot be opened "
-                f"({error.strerror}): choose another metrics-port or metrics-address, "
+                f"({reason}): choose another metrics-port or metrics-address, "
                 "or leave them out"
             ) from error
         self._server, self._thread = server, thread

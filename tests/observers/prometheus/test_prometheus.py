@@ -360,6 +360,11 @@ class TestThePort:
         with Started(address="0.0.0.0") as run:  # noqa: S104  # what is tested
             assert listens_on(run.metrics.port) == "0.0.0.0"  # noqa: S104
 
+    def test_an_address_that_is_none_is_refused_in_one_line(self):
+        run = Run(HandlerGrid(plus_one), callbacks=(PrometheusMetrics(0, "a..b"),))
+        with pytest.raises(ConfigError, match=r"on 'a\.\.b' cannot be opened \("):
+            run.go()
+
     def test_one_that_is_taken_is_refused_with_the_mend(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))

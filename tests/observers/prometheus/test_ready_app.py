@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from flwr_asyncdrop.exceptions import Interrupted
+from flwr_asyncdrop.exceptions import ConfigError, Interrupted
 from flwr_asyncdrop.server.callbacks import Callback
 from tests.observers.prometheus.scrapes import Scrape
 from tests.observers.ready_app import run
@@ -61,6 +61,14 @@ def test_a_run_that_is_watched_is_the_same_run(unseen, tmp_path, port):
     (info,) = (s for s in last.samples if s.name == "asyncdrop_run_info")
     assert info.labels["algorithm"] == "hetero-asyncdrop"
     assert (info.labels["model"], info.labels["num_rounds"]) == ("mlp", "3")
+
+
+def test_a_run_whose_port_is_taken_has_not_begun(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="cannot be opened"):
+            run({"out-dir": str(tmp_path), "metrics-port": port})
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("watched", ["before", "after"])
