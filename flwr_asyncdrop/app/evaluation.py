@@ -1,5 +1,7 @@
 """Evaluating a model, on a client or on the server's test set."""
 
+import copy
+
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
@@ -9,9 +11,18 @@ from torch import nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset, Split
-from flwr_asyncdrop.app.experiment import level_mixes, load_data, trained_model
+from flwr_asyncdrop.app.experiment import (
+    initial_model,
+    level_mixes,
+    load_data,
+    trained_model,
+)
 from flwr_asyncdrop.app.learning import Classification, Totals
 from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.app.training import isolated_randomness
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 
@@ -43,6 +54,23 @@ def evaluate(
             for name, total in data.task.totals(network(inputs), targets).items():
                 totals[name] = total.cpu() + totals.get(name, 0)
     return totals
+
+
+def check_own(config: RunConfig) -> None:
+    """Test an own model or data set on two samples; ConfigError if that fails."""
+    if not (is_reference(config.dataset) or is_reference(config.model)):
+        return
+    data, model = load_data(config), copy.deepcopy(initial_model(config))
+    few = np.arange(min(2, len(data.test_y)))
+    try:
+        with isolated_randomness(config.seed):
+            evaluate(model, data, config.precision, samples=few)
+    except Exception as error:  # whatever a user's code raises
+        raise ConfigError(
+            f"model={config.model!r} cannot be tested on dataset={config.dataset!r} "
+            f"({type(error).__name__}: {first_line(error)}): the model must take the "
+            "inputs, and the data set's task its outputs and the targets"
+        ) from error
 
 
 class CentralTest(Callback):
