@@ -78,7 +78,8 @@ class CentralTest(Callback):
 
     Where labels are tied to the speed of devices, it adds ``level-accuracy``: for each
     speed level, the fastest first, the accuracy on the mix of labels of that level. It
-    must be among the run's callbacks, to get the size of the fleet.
+    must be among the run's callbacks, to get the size of the fleet. Labels of which
+    there is no test sample are left out of a mix; of one without others it is NaN.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -99,6 +100,12 @@ class CentralTest(Callback):
         by_level = self._num_devices > 0 and self._config.partition == "speed-level"
         if by_level and isinstance(task, Classification):
             mixes = level_mixes(self._config, self._num_devices)
-            levels = mixes @ task.class_accuracy(totals).numpy()
+            tested = (totals["count"] > 0).numpy()
+            levels = np.divide(
+                mixes @ task.class_accuracy(totals).numpy(),
+                1 - mixes[:, ~tested].sum(axis=1),
+                out=np.full(len(mixes), np.nan),
+                where=mixes[:, tested].any(axis=1),
+            )
             metrics[LEVEL_ACCURACY] = levels.tolist()
         return metrics
