@@ -21,10 +21,15 @@ def load_reference(key: str, reference: str) -> Any:
             found = getattr(found, name)
     except (Exception, SystemExit) as error:  # whatever its code does
         reason = " ".join(str(error).split())
+        absent = isinstance(error, (ImportError, AttributeError, ValueError))
+        advice = (
+            "write package.module:attribute, of a package that is installed here"
+            if absent
+            else "try it in Python by itself"
+        )
         raise ConfigError(
             f"{key}={reference!r} cannot be imported ({type(error).__name__}: "
-            f"{reason}): write package.module:attribute, of a package that is "
-            "installed here"
+            f"{reason}): {advice}"
         ) from error
     return found
 

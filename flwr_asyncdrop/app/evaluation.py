@@ -1,5 +1,7 @@
 """Evaluating a model, on a client or on the server's test set."""
 
+import copy
+
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, MetricRecord
@@ -9,9 +11,18 @@ from torch import nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset, Split
-from flwr_asyncdrop.app.experiment import level_mixes, load_data, trained_model
+from flwr_asyncdrop.app.experiment import (
+    initial_model,
+    level_mixes,
+    load_data,
+    trained_model,
+)
 from flwr_asyncdrop.app.learning import Classification, Totals
 from flwr_asyncdrop.app.precision import in_precision
+from flwr_asyncdrop.app.training import isolated_randomness
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 
@@ -45,12 +56,30 @@ def evaluate(
     return totals
 
 
+def check_own(config: RunConfig) -> None:
+    """Test an own model or data set on two samples; ConfigError if that fails."""
+    if not (is_reference(config.dataset) or is_reference(config.model)):
+        return
+    data, model = load_data(config), copy.deepcopy(initial_model(config))
+    few = np.arange(min(2, len(data.test_y)))
+    try:
+        with isolated_randomness(config.seed):
+            evaluate(model, data, config.precision, samples=few)
+    except Exception as error:  # whatever a user's code raises
+        raise ConfigError(
+            f"model={config.model!r} cannot be tested on dataset={config.dataset!r} "
+            f"({type(error).__name__}: {first_line(error)}): the model must take the "
+            "inputs, and the data set's task its outputs and the targets"
+        ) from error
+
+
 class CentralTest(Callback):
     """Flower's ``evaluate_fn``: the metrics of the global model.
 
     Where labels are tied to the speed of devices, it adds ``level-accuracy``: for each
     speed level, the fastest first, the accuracy on the mix of labels of that level. It
-    must be among the run's callbacks, to get the size of the fleet.
+    must be among the run's callbacks, to get the size of the fleet. Labels of which
+    there is no test sample are left out of a mix; of one without others it is NaN.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -71,6 +100,12 @@ class CentralTest(Callback):
         by_level = self._num_devices > 0 and self._config.partition == "speed-level"
         if by_level and isinstance(task, Classification):
             mixes = level_mixes(self._config, self._num_devices)
-            levels = mixes @ task.class_accuracy(totals).numpy()
+            tested = (totals["count"] > 0).numpy()
+            levels = np.divide(
+                mixes @ task.class_accuracy(totals).numpy(),
+                1 - mixes[:, ~tested].sum(axis=1),
+                out=np.full(len(mixes), np.nan),
+                where=mixes[:, tested].any(axis=1),
+            )
             metrics[LEVEL_ACCURACY] = levels.tolist()
         return metrics

@@ -24,7 +24,7 @@ from flwr_asyncdrop.app.config import (
     earlier_values,
 )
 from flwr_asyncdrop.app.end import FilesAtTheEnd
-from flwr_asyncdrop.app.evaluation import CentralTest
+from flwr_asyncdrop.app.evaluation import CentralTest, check_own
 from flwr_asyncdrop.app.experiment import (
     initial_model,
     load_data,
@@ -64,6 +64,7 @@ def build_strategy(
     """Build the strategy that a run-config describes."""
     fleet = build_fleet(config)
     data, model = load_data(config), initial_model(config)
+    check_own(config)
     return AsyncStrategy(
         model,
         data.example_inputs(),

@@ -13,7 +13,14 @@ from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.backend import Backend, add_backend, add_workers, backend_of
 from flwr_asyncdrop.cli.console import make_console
 from flwr_asyncdrop.cli.display import LineDisplay, make_display, warnings_to
-from flwr_asyncdrop.cli.events import Ended, Preparing, RunProgress, Started, Waiting
+from flwr_asyncdrop.cli.events import (
+    Ended,
+    Failed,
+    Preparing,
+    RunProgress,
+    Started,
+    Waiting,
+)
 from flwr_asyncdrop.cli.flags import (
     TASK_DEFAULTS,
     add_flags,
@@ -27,11 +34,12 @@ from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, refuse_changes
 from flwr_asyncdrop.cli.variants import preset_settings
-from flwr_asyncdrop.cli.worker import execute
+from flwr_asyncdrop.cli.worker import execute, summary_of
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
-from flwr_asyncdrop.observers.history import read_history
-from flwr_asyncdrop.report import summarise
+from flwr_asyncdrop.report import Summary
 from flwr_asyncdrop.storage.lock import FolderLock
+
+_FAILED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -57,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings, backend = given(arguments), backend_of(arguments)
     if "resume" in settings:
         _refuse_needless(arguments)
-        _resume(settings, backend, _display(arguments))
-        return 0
+        return _resume(settings, backend, _display(arguments))
     _fill_in_defaults(arguments)
     settings = preset_settings(PRESETS[arguments.task], settings)
     config = RunConfig.parse(settings)
@@ -67,8 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     with FolderLock(spec.folder):
         if not config.overwrite:
             RunFolder(spec.folder).refuse_what_is_there(_command(spec.folder, backend))
-        simulate(spec, backend, _display(arguments))
-    return 0
+        return simulate(spec, backend, _display(arguments))
 
 
 def _refuse_needless(arguments: argparse.Namespace) -> None:
@@ -92,7 +98,7 @@ def _display(arguments: argparse.Namespace) -> LineDisplay:
 
 def _resume(
     settings: Mapping[str, Value], backend: Backend, display: LineDisplay
-) -> None:
+) -> int:
     try:
         path = folder(str(settings["resume"]))
     except argparse.ArgumentTypeError as error:
@@ -110,13 +116,13 @@ def _resume(
         if path == out and files.is_trained and files.log is not None:
             refuse_changes(out, files.log, settings)
             _finish(out, _command(out, backend), display)
-            return
+            return 0
         checkpoint = newest(path)
         # The folder may have been moved since.
         where = {"resume": str(checkpoint.path), "out-dir": str(out)}
         told = {**keys_in(checkpoint.settings), "overwrite": False, **settings, **where}
         spec = _spec(RunConfig.parse(told), told, out, checkpoint.devices)
-        simulate(spec, backend, display)
+        return simulate(spec, backend, display)
 
 
 def _is_folder(out: Path, wish: Value | None) -> bool:
@@ -134,7 +140,7 @@ def _finish(out: Path, command: str, display: LineDisplay) -> None:
     with display, warnings_to(display.say):
         with FilesAtTheEnd(out, display.say, command) as files:
             files.finish(over=True)
-        _show_result(out, display)
+        _show_result(summary_of(out), out, display)
 
 
 def _spec(
@@ -144,8 +150,11 @@ def _spec(
     return RunSpec(name, out, {**settings, "out-dir": str(out)}, devices)
 
 
-def simulate(run: RunSpec, backend: Backend, display: LineDisplay) -> None:
-    """Do a run; show how far it is, what it came to, and where its files are."""
+def simulate(run: RunSpec, backend: Backend, display: LineDisplay) -> int:
+    """Do a run; show how far it is, what it came to, and where its files are.
+
+    Return the exit status.
+    """
     last = RunProgress()
     with display, warnings_to(display.say):
         display.show(run, Started())
@@ -156,15 +165,17 @@ def simulate(run: RunSpec, backend: Backend, display: LineDisplay) -> None:
             display.show(run, event)
 
         execute(run, backend, say, _command(run.folder, backend))
-        display.show(run, Ended(last))
-        _show_result(run.folder, display)
+        summary = summary_of(run.folder)
+        failed = Failed(summary.cut_off) if summary.cut_off else None
+        display.show(run, failed or Ended(last))
+        _show_result(summary, run.folder, display)
+    return _FAILED if failed else 0
 
 
-def _show_result(out: Path, display: LineDisplay) -> None:
-    files = RunFolder(out)
-    for line in summarise(read_history(files.history)).text().splitlines():
+def _show_result(summary: Summary, out: Path, display: LineDisplay) -> None:
+    for line in summary.text().splitlines():
         display.say(line)
-    for path in files.files.values():
+    for path in RunFolder(out).files.values():
         display.say(str(path))
 
 

@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from flwr_asyncdrop.app.end import FilesAtTheEnd
+from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.events import (
@@ -31,7 +32,9 @@ from flwr_asyncdrop.cli.runs import (
     progress_of,
     resumed,
 )
-from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError
+from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError, RunError
+from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.report import Summary, summarise
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.safe_path import forget
 from flwr_asyncdrop.storage.lock import FolderLock
@@ -62,6 +65,11 @@ def execute(
             resume_command,
             lambda reason: say(Waiting(reason)),
         )
+
+
+def summary_of(folder: Path) -> Summary:
+    """Return what the run in a folder came to."""
+    return summarise(read_history(RunFolder(folder).history))
 
 
 def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> None:
@@ -101,6 +109,8 @@ def _do(
     """Do of a run what is missing, as it is now that nobody else can change it."""
     if not is_complete(run) and not is_trained(run):
         execute(resumed(run), backend, say, _COMMAND)
+        if reason := summary_of(run.folder).cut_off:
+            raise RunError(reason)
         return
     with FilesAtTheEnd(
         run.folder, lambda reason: say(Waiting(reason)), _COMMAND

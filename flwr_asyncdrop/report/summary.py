@@ -25,6 +25,7 @@ class Summary:
     device. `failures` counts the lost tasks by kind, `duplicates` the replies that came
     twice and were merged once, `late` the updates that came after their deadlines.
     `every`: the history keeps one update in so many; all figures are of all updates.
+    `cut_off` says why a run is not complete, "" if it is.
     """
 
     def __init__(self, log: RunLog) -> None:
@@ -58,6 +59,8 @@ class Summary:
         self.duplicates: int = end.get("duplicates", 0)
         self.complete = log.complete
         self.ended: str = end.get("ended", "")
+        why = _ENDINGS.get(self.ended, "")
+        self.cut_off = "" if log.complete else f"the run did not do all its rounds{why}"
 
     def text(self) -> str:
         """Return an aligned plain-text table, at most 21 lines of 80 columns."""
@@ -102,9 +105,8 @@ class Summary:
         yield "tasks lost", lost or "none"
         if self.duplicates:
             yield "duplicates", f"{self.duplicates:,} replies came twice, merged once"
-        if not self.complete:
-            why = _ENDINGS.get(self.ended, "")
-            yield "cut off", f"the run did not do all its rounds{why}"
+        if self.cut_off:
+            yield "cut off", self.cut_off
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> Summary:

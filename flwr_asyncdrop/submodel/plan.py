@@ -200,7 +200,12 @@ class Plan:
         return [count / max(total, 1) for count in counts]
 
 
-def _check_units(group: UnitGroup, units: Tensor) -> None:
+def _check_units(group: UnitGroup, units: object) -> None:
+    if not isinstance(units, Tensor):
+        raise ShapeError(
+            f"the kept units of {group.name} are a {type(units).__name__}: give an "
+            "ascending int64 tensor"
+        )
     if not is_ascending(units) or not len(units):
         raise ShapeError(
             f"the kept units of {group.name} must be a non-empty ascending int64 "

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
@@ -18,8 +17,8 @@ from flwr_asyncdrop.submodel.dispatch import DispatchMode
 from flwr_asyncdrop.submodel.experts import tensor_operations
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.training import as_given
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import (
     Inputs,
@@ -119,12 +118,11 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     A multiplication and an addition count as two; only matrix products, convolutions
     and attention count, as in `torch.utils.flop_counter`. A training step costs about
     three times as much. Of several example inputs the first count, on the device of
-    the model.
+    the model and in its precision.
     """
     check_module(model)
     counter = FlopCounter()
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    example = mapped(examples_of(example_inputs)[0], lambda tensor: tensor.to(device))
+    example = as_given(examples_of(example_inputs)[0], model)
     with eval_mode(model), tensor_operations(model), plain_kernels(), counter:
         example.run(model)
     return counter.total

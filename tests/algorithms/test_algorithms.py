@@ -259,6 +259,12 @@ class TestFromOutside:
             algorithm(name)
         assert "\n" not in str(caught.value)
 
+    def test_code_that_fails_is_not_said_to_be_absent(self, tmp_path, monkeypatch):
+        (tmp_path / "fails_here.py").write_text("def own(rate=1, steps): ...")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(ConfigError, match=r"line 1\)\): try it in Python"):
+            algorithm("fails_here:own")
+
 
 def test_every_algorithm_has_a_strategy_of_its_name():
     assert STRATEGIES.keys() == ALGORITHMS.keys()

@@ -1,6 +1,6 @@
 """Data sets, models and an algorithm as a user's own package has them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,25 @@ def plane(path):
     y = x @ torch.tensor([1.0, -2.0, 0.5, 3.0]) + 1
     y += 0.01 * torch.randn(300, generator=generator)
     return Dataset(x[:240], y[:240], x[240:], y[240:], Regression())
+
+
+def doubles(path):
+    """Return the plane in NumPy's precision, which the models do not have."""
+    data = plane(path)
+    return replace(data, train_x=data.train_x.double(), test_x=data.test_x.double())
+
+
+def pairs(path):
+    """Return two numbers a sample for a task that has one."""
+    data = plane(path)
+    train_y, test_y = (torch.stack([y, y], 1) for y in (data.train_y, data.test_y))
+    return replace(data, train_y=train_y, test_y=test_y)
+
+
+def wider(path):
+    """Return test inputs with a column more than the training inputs."""
+    data = plane(path)
+    return replace(data, test_x=data.test_x.repeat(1, 2)[:, :5])
 
 
 def perceptron(dataset, width):

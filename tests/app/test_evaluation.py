@@ -118,6 +118,14 @@ def test_levels_that_have_a_label_see_the_model_that_knows_only_it(devices):
     assert metrics["accuracy"] == pytest.approx(0.1, abs=0.01)
 
 
+def test_labels_that_are_not_tested_do_not_count_as_wrong():
+    config = RunConfig(model="mlp", levels=4, threads=1, test_samples=1)
+    label = int(load_data(config).test_y)
+    levels = metrics_of(config, one_class_model(config, label))[LEVEL_ACCURACY]
+    assert len(levels) == 4
+    assert {level for level in levels if not np.isnan(level)} == {1.0}
+
+
 def test_without_a_tie_of_labels_and_speed_there_is_one_accuracy():
     config = RunConfig(model="mlp", partition="iid", threads=1)
     arrays = initial_model(config).state_dict()

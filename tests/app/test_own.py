@@ -6,11 +6,11 @@ from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 
 from flwr_asyncdrop import LocalGrid, wire
-from flwr_asyncdrop.app import Dataset, Regression, server
+from flwr_asyncdrop.app import Classification, Dataset, Regression, server
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import load_dataset
 from flwr_asyncdrop.app.experiment import initial_model, load_data
-from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.app.server import build_strategy, run_experiment
 from flwr_asyncdrop.client_app import app
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.observers.history import read_history
@@ -174,6 +174,38 @@ def test_a_devices_extra_record_and_its_state_survive_its_tasks():
 def test_a_dataset_that_does_not_fit_together_is_refused(sizes):
     with pytest.raises(DataError, match="as many of both"):
         Dataset(*(torch.zeros(size) for size in sizes), Regression())
+
+
+LABELS = torch.tensor([0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (LABELS.int(), r"type torch.int32 and shape \(3,\): give int64"),
+        (LABELS.float(), "type torch.float32"),
+        (LABELS[:, None], r"shape \(3, 1\): give int64 of shape \(3,\)"),
+        (LABELS.numpy(), "train_y is a ndarray: give a tensor"),
+    ],
+)
+def test_labels_are_a_number_a_sample(labels, says):
+    with pytest.raises(DataError, match=says):
+        Dataset(torch.ones(3, 1), labels, torch.ones(3, 1), LABELS, Classification(2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"dataset": "tests.app.own:doubles"}, "same dtype, but got Double and Float"),
+        ({"dataset": "tests.app.own:pairs"}, "is invalid for input of size 2"),
+        ({"dataset": "tests.app.own:wider"}, "shapes cannot be multiplied"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused_before_devices_train(settings, says):
+    config = RunConfig.parse({**REGRESSION, "partition": "iid", **settings})
+    with pytest.raises(ConfigError, match=f"cannot be tested on.*{says}") as caught:
+        build_strategy(config)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["with_extra_state", "with_complex64"])

@@ -262,6 +262,36 @@ def test_an_algorithm_of_the_current_folder_runs_by_name(tmp_path, monkeypatch, 
     assert "--window INT units that it moves on by (default: 1)" in text
 
 
+BREAKS = """
+from dataclasses import dataclass
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.algorithms import Algorithm
+
+class Breaking(Mixing):
+    def merge(self, state, update):
+        for tensor in state.values():
+            tensor.fill_(float("nan"))
+        return True
+
+@dataclass(frozen=True)
+class Breaks(Algorithm):
+    def aggregator(self, in_flight):
+        return Breaking(0.5)
+"""
+
+
+@pytest.mark.parametrize("command", ["simulate --algo", "compare --seeds=0 --algos"])
+def test_a_run_that_ends_early_has_failed(command, tmp_path, monkeypatch, capsys):
+    (tmp_path / "breaks.py").write_text(BREAKS)
+    monkeypatch.chdir(tmp_path)
+    flags = [*SMALL, *FLEET, f"--out={tmp_path / 'out'}"]
+    assert main([*command.split(), "breaks:Breaks", *flags]) == 1
+    shown = capsys.readouterr().out
+    assert "the run did not do all its rounds: in the end every task failed" in shown
+    assert "FAILED   Breaks seed 0 [1/1]" in shown
+    assert "complete Breaks" not in shown
+
+
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
     """An MLP has no residual blocks to leave out."""
     algos = "--algos=layerwise-asyncdrop,async-fedavg"

@@ -73,6 +73,11 @@ def test_indices_equal_a_search_position_by_position(seed):
         ((torch.empty(0).long(), torch.tensor([0])), "of a must be a non-empty asc"),
         ((torch.tensor([0.0]), torch.tensor([0])), "not torch.float32"),
         ((torch.tensor(0), torch.tensor([0])), r"of shape \(\)"),
+        (
+            ([0, 1], torch.tensor([0])),
+            "of a are a list: give an ascending int64 tensor",
+        ),
+        ((torch.tensor([0]).numpy(), torch.tensor([0])), "of a are a ndarray: give"),
     ],
 )
 def test_keep_that_does_not_fit(keep, message):

@@ -123,6 +123,13 @@ def test_mlp_and_its_narrower_copy():
     assert small == full // 2
 
 
+def test_inputs_of_another_precision_count_as_well():
+    """NumPy's are double, and plans take them."""
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    assert step_flops(model, torch.ones(2, 5).double()) == 2 * 2 * (5 * 8 + 8 * 3)
+
+
 def test_convolution():
     model = nn.Conv2d(3, 4, 3, padding=1)
 

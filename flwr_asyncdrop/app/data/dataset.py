@@ -10,11 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_asyncdrop.app.learning import Classification, LearningTask
+from flwr_asyncdrop.app.learning import LearningTask
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.objectives.losses import takes_logits
 
 Split = Literal["train", "test"]
+
+_LABELS = (torch.int64, torch.uint8)  # what cross entropy takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +47,8 @@ class Dataset:
     Raises
     ------
     DataError
-        If there are no samples, not as many targets as inputs, labels of no class, or
-        groups that do not fit.
+        If there are no samples, not as many targets as inputs, labels that are not one
+        number a sample or of no class, groups that do not fit, or no tensors.
     """
 
     train_x: Tensor
@@ -59,6 +61,12 @@ class Dataset:
     groups: Tensor | None = None
 
     def __post_init__(self) -> None:
+        for name in ("train_x", "train_y", "test_x", "test_y"):
+            if not isinstance(value := getattr(self, name), Tensor):
+                raise DataError(
+                    f"{name} is a {type(value).__name__}: give a tensor, e.g. "
+                    "torch.as_tensor(...)"
+                )
         for split, inputs, targets in (
             ("training", self.train_x, self.train_y),
             ("test", self.test_x, self.test_y),
@@ -68,15 +76,24 @@ class Dataset:
                     f"{len(inputs)} {split} inputs and {len(targets)} targets: there "
                     "must be some, and as many of both"
                 )
-            if isinstance(self.task, Classification):
-                low, high = int(targets.min()), int(targets.max())
-                if low < 0 or high >= self.num_classes:
-                    raise DataError(
-                        f"{split} labels go from {low} to {high}, and there are "
-                        f"{self.num_classes} classes: number them from 0"
-                    )
+            if self.num_classes:
+                self._check_labels(split, targets)
         if self.groups is not None:
             self._check_groups(self.groups)
+
+    def _check_labels(self, split: str, labels: Tensor) -> None:
+        if labels.dtype not in _LABELS or labels.dim() != 1:
+            raise DataError(
+                f"{split} labels have type {labels.dtype} and shape "
+                f"{tuple(labels.shape)}: give int64 of shape ({len(labels)},), one a "
+                "sample"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= self.num_classes:
+            raise DataError(
+                f"{split} labels go from {low} to {high}, and there are "
+                f"{self.num_classes} classes: number them from 0"
+            )
 
     def _check_groups(self, groups: Tensor) -> None:
         if self.num_classes:
