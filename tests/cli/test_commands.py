@@ -212,7 +212,7 @@ def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tm
     command = [*compare, "--algos=asyncdrop", "--seeds=0", f"--out={tmp_path}"]
     run = tmp_path / "asyncdrop" / "seed-0"
     with subprocess.Popen(command, cwd=ROOT, process_group=0) as process:
-        while not (run / "checkpoints").exists():
+        while not (run / "checkpoints" / "000002").exists():  # the first has no update
             assert process.poll() is None
             time.sleep(0.01)
         children = psutil.Process(process.pid).children(recursive=True)
@@ -222,6 +222,8 @@ def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tm
     before = (run / "history.jsonl").read_text()
     assert '"end"' not in before
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    if code < 0:  # what came after the newest checkpoint was done again
+        before = "".join(before.splitlines(keepends=True)[:2])
     assert (run / "history.jsonl").read_text().startswith(before)
 
 
