@@ -40,6 +40,7 @@ class ClientCall:
     def run(self, app: ClientApp) -> Answer:
         """Call the ClientApp, which may change the message and the context.
 
+        The global generators of this process are seeded for it, and not set back.
         Whatever it raises becomes an Error reply. The grid then keeps the context as it
         was before, as Flower's simulation engine does.
         """
