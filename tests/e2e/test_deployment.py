@@ -9,6 +9,9 @@ import pytest
 from benchmarks.chaos.deployment import Deployment
 from flwr_asyncdrop.observers.history import read_history
 from tests.nightly import once_in_the_gate
+from tests.processes import superlink_starts
+
+pytestmark = superlink_starts
 
 ROOT = Path(__file__).parents[2]
 NODES = 3

@@ -8,6 +8,9 @@ import pytest
 from benchmarks.chaos.deployment import Deployment
 from flwr_asyncdrop.observers.history import read_history
 from tests.nightly import by_night
+from tests.processes import superlink_starts
+
+pytestmark = superlink_starts
 
 ROOT = Path(__file__).parents[2]
 NODES = 2

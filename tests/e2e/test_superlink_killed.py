@@ -6,6 +6,9 @@ from benchmarks.chaos.faults import Fault
 from benchmarks.chaos.fleet import FleetRun, run_fleet
 from benchmarks.chaos.server import Settings
 from tests.nightly import once_in_the_gate
+from tests.processes import superlink_starts
+
+pytestmark = superlink_starts
 
 RUN = FleetRun(
     "killed-in-push",

@@ -11,6 +11,9 @@ from safetensors.numpy import load_file
 from benchmarks.chaos.deployment import Deployment
 from benchmarks.edge.server import read_answers
 from tests.nightly import by_night
+from tests.processes import superlink_starts
+
+pytestmark = superlink_starts
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "benchmarks" / "edge" / "app"

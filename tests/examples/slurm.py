@@ -85,7 +85,9 @@ class Slurm:
         stubs |= {"asyncdrop": _ASYNCDROP, **commands}
         for name, code in stubs.items():
             command = folder / "bin" / name
-            command.write_text(f"#!{sys.executable}\n{code}")
+            # As pip writes it, for a Python whose path may have a space.
+            start = f"""#!/bin/sh\n'''exec' "{sys.executable}" "$0" "$@"\n' '''\n"""
+            command.write_text(start + code)
             command.chmod(0o755)
         python = folder / "bin" / "python"  # a link would not find its packages
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')

@@ -22,9 +22,10 @@ from flwr_asyncdrop.observers.history import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
 from tests.nightly import nightly
+from tests.processes import ray_starts
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, ray_starts]
 
 NODES = 8
 MARK = "ASYNCDROP_TEST_NODE"
