@@ -33,7 +33,7 @@ from flwr_asyncdrop.cli.runs import (
     resumed,
 )
 from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError, RunError
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report import Summary, summarise
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.safe_path import forget

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA, without_wall
+from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA
+from flwr_asyncdrop.observers.history_reading import without_wall
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, lower_is_better
 from flwr_asyncdrop.report.tasks import (

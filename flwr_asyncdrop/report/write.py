@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.report.comparison import compare

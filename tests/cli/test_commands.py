@@ -17,7 +17,7 @@ import pytest
 
 from flwr_asyncdrop.cli.events import Reporter
 from flwr_asyncdrop.cli.main import main
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
 from tests.nightly import by_night, nightly
 

@@ -6,7 +6,7 @@ from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from tests.examples.outside import outside, sends, walk  # noqa: F401  # a fixture
 from tests.nightly import nightly

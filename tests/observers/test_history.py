@@ -10,11 +10,11 @@ from flwr.app import MetricRecord, RecordDict
 from flwr_asyncdrop.exceptions import (
     CheckpointError,
     ConfigError,
-    DataError,
     FolderError,
 )
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.report import summarise
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
@@ -444,29 +444,3 @@ def test_the_state_of_a_longer_history_is_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(CheckpointError, match="has 2 bytes, and the checkpoint knows"):
         writer_at(path).load_state_dict(saved)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"event": "run"}\n{"event": "upd\n', "line 2 of .* is not JSON"),
-        ("[1, 2]\n", "line 1 of .* is not a history record"),
-        (json.dumps({"time": 1}) + "\n", "line 1 of .* is not a history record"),
-    ],
-)
-def test_a_damaged_file_is_refused_by_line(tmp_path, text, says):
-    path = tmp_path / "history.jsonl"
-    path.write_text(text)
-    with pytest.raises(DataError, match=says):
-        list(read_history(path))
-
-
-def test_half_a_last_line_of_a_killed_run_is_left_out(tmp_path):
-    path = tmp_path / "history.jsonl"
-    path.write_text('{"event": "run"}\n{"event": "upd')
-    assert events(path) == ["run"]
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(DataError, match="cannot read the history"):
-        list(read_history(tmp_path / "none.jsonl"))
