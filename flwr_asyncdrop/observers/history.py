@@ -131,14 +131,16 @@ class HistoryWriter(Callback):
         # Not written yet: from the first evaluation on that has not ended. Its line,
         # and only such a line, has no "wall".
         self._lines: list[Record] = []
-        self._units = UnitCounts()
         self._every = whole_from(1).check("every", every)
-        self._left_out = LeftOut()
+        self._units, self._left_out = UnitCounts(), LeftOut()
         self._ending: Ending
 
     def on_start(self, state: RunState) -> None:
         """Open the file and write the first line."""
         self._file.begin(overwrite=self._overwrite)
+        # There may have been a run before.
+        self.ended_early, self._warned, self._lines = False, False, []
+        self._units, self._left_out = UnitCounts(), LeftOut()
         self._ending = Ending()
         self._start = self._timer()
         self._add(

@@ -218,6 +218,30 @@ def test_the_units_that_were_trained_stand_before_the_end(tmp_path):
     }
 
 
+def test_a_second_run_of_the_same_writer_has_nothing_of_the_first(tmp_path):
+    path = tmp_path / "history.jsonl"
+    kept = {UnitGroup("hidden", 3, "internal"): torch.tensor([0, 2])}
+    reply = Reply({}, 7, RecordDict({"metrics": MetricRecord()}), num_bytes=120)
+
+    def run_with(writer):
+        run = state()
+        writer.on_start(run)
+        for run.updates in range(1, 4):
+            writer.on_update(run, Merged(order(kept), reply, staleness=0, round=1))
+        writer.on_evaluation_due(run, "server", 1)
+        writer.on_failure(run, order(), "late", "it came late")
+        run.ended = "failures"
+        writer.on_end(run)
+        return [without_wall(line) for line in read_history(path)]
+
+    writer = HistoryWriter(path, every=5, overwrite=True)
+    first = run_with(writer)
+    assert run_with(writer) == first
+    writer.on_start(state())
+    assert not writer.ended_early
+    writer.close()
+
+
 def test_an_evaluation_that_measured_nothing_has_no_line(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)

@@ -108,8 +108,9 @@ class Tracker(Callback):
         self._evaluated = set(state["evaluated"])
 
     def on_start(self, state: RunState) -> None:
-        """Begin the run."""
-        self._ending = Ending()
+        """Begin the run; there may have been one before."""
+        self._broken, self._ending = False, Ending()
+        self._round, self._evaluated = RoundMeans(), set()
         self._began = time.time() - state.time
         settings = {**self._settings, "seed": state.seed, **_versions()}
         self._guard(self._begin, settings)
@@ -119,7 +120,7 @@ class Tracker(Callback):
         if not self._place:
             self.on_start(state)
             return
-        self._ending = Ending()
+        self._broken, self._ending = False, Ending()
         self._guard(self._resume, state.updates)
 
     def on_update(self, state: RunState, merged: Merged) -> None:

@@ -68,7 +68,7 @@ class WandbTracker(Tracker):
 
     def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
         """Begin a run with an id of its own."""
-        place = {"id": uuid4().hex[:12]}
+        place, self._last = {"id": uuid4().hex[:12]}, {}
         self._open(place["id"], began, dict(settings))
         return place
 

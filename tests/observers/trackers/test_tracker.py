@@ -71,6 +71,26 @@ def message():
     return Message(RecordDict(), dst_node_id=1, message_type="train")
 
 
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_second_run_of_the_same_tracker_has_its_points(message, resumes):
+    notes = Notes()
+    notes.on_start(state_of())
+    notes.on_update(state_of(), merged(message, 1, loss=3.0))
+    saved = notes.state_dict()
+    notes.on_interrupt(state_of(updates=1))
+    if resumes:
+        notes.load_state_dict(saved)
+        notes.on_resume(state_of(updates=1))
+    else:
+        notes.on_start(state_of())
+    notes.on_update(state_of(), merged(message, 1, loss=5.0))
+    notes.on_round(state_of(updates=2), 1)
+    (((values, *_)),) = notes.of("write")
+    assert values["train/loss"] == (4.0 if resumes else 5.0)
+    notes.on_end(state_of(updates=2))
+    assert [outcome for _, outcome in notes.of("finish")] == ["interrupted", "finished"]
+
+
 def test_the_points_of_a_round_by_hand(message):
     notes = Notes()
     notes.on_start(state_of())
