@@ -248,9 +248,14 @@ class AsyncLoop:
         self._run.add_energy(order.device, order.cost_with(bytes_up=0), sign=-1)
 
     def _wait_for_a_device(self) -> None:
-        patience = self._stopping.patience
-        logger.warning("no device can train: waiting %g s for one", patience)
-        if not self._nodes.watch(self._somebody_can_train, patience):
+        state, stopping = self.state, self._stopping
+        patience = seconds = stopping.patience
+        if not self._run.simulated:  # else virtual time stands still meanwhile
+            seconds = min(patience, stopping.max_seconds - self._clock.now)
+        logger.warning("no device can train: waiting %g s for one", seconds)
+        found = self._nodes.watch(self._somebody_can_train, seconds)
+        state.time = self._clock.now
+        if not found and state.time < stopping.max_seconds:
             self._failures.give_up(
                 "timeout",
                 f"no device was there to train for {patience:g} s: start SuperNodes, "
