@@ -215,7 +215,6 @@ class Run:
             return False
         return self.fleet.times_faster(device) <= self.aggregator.wait_limit
 
-    @one_thread()
     def stop_waiting(self) -> bool:
         """Take a step without those that will not come, if all others wait for them.
 
@@ -231,7 +230,13 @@ class Run:
         failing = not state.failures.keys() <= _LOST
         if not (some or (failing and self.fleet.quarantined(state.time))):
             return False
-        if changed := self._says(self.aggregator.flush(state.arrays), "flush"):
+        return self.flush()
+
+    @one_thread()
+    def flush(self) -> bool:
+        """Take a step with the updates that are there; return whether there was one."""
+        changed = self._says(self.aggregator.flush(self.state.arrays), "flush")
+        if changed:
             self._changed()
         return changed
 
