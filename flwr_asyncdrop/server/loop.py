@@ -127,7 +127,7 @@ class AsyncLoop:
             state.lost_in_a_row.clear()
         for callback in self._callbacks:
             callback.on_resume(state)
-        self._evaluations.resume()
+        self._evaluations.resume(state)
         for order in self._run.send_again(self._mailbox):
             self._failures.count(
                 order, "interrupted", "the server stopped before it replied"
