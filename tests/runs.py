@@ -162,6 +162,7 @@ class Run:
     evaluate_every: int = 1
     max_seconds: float = math.inf
     callbacks: tuple = ()
+    saved: dict | None = None
 
     def __post_init__(self):
         time = {"timer": self.grid.timer, "sleep": self.grid.sleep}
@@ -188,6 +189,7 @@ class Run:
             build_fleet=(lambda count: profiles[:count]) if profiles else None,
             build_aggregator=self.build_aggregator or (lambda _: Mixing(self.alpha)),
             outlier_factor=self.outlier_factor,
+            saved=self.saved,
         )
         return self.run
 

@@ -73,14 +73,16 @@ def open_run(
     fleet.refresh(node_ids)
     state.num_devices = len(fleet)
     state.joules = 0.0 if fleet.counts_energy else None
-    if possible < in_flight:
+    # A real run that resumes may have more nodes, or fewer, than it began with.
+    there = len(node_ids) if profiles is None else size
+    if there < in_flight:
         logger.warning(
             "%d nodes for %d tasks in flight: only %d will train at any moment. "
             "Simulate more with --federation-config 'num-supernodes=104', start "
             "more SuperNodes, or lower in-flight.",
-            len(node_ids),
+            there,
             in_flight,
-            possible,
+            there,
         )
     dispatcher = Dispatcher(fleet, rules, aggregator.extra)
     return Run(

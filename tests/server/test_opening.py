@@ -47,3 +47,13 @@ def test_a_wait_for_more_updates_than_devices_in_flight_is_refused():
 def test_a_queue_is_for_real_devices_that_do_not_wait(changes):
     with pytest.raises(ConfigError, match="queue_ahead=1: only real devices"):
         session(queue_ahead=1, **changes)
+
+
+def test_a_run_that_resumes_with_more_nodes_is_not_said_to_lack_them(caplog):
+    saved = session(nodes=2, in_flight=8).state_dict()
+    assert "2 nodes for 8 tasks in flight: only 2 will train" in caplog.text
+    caplog.clear()
+    assert session(nodes=8, in_flight=8, saved=saved).slots == 8
+    assert not caplog.text
+    session(nodes=5, in_flight=8, saved=saved)
+    assert "5 nodes for 8 tasks in flight: only 5 will train" in caplog.text
