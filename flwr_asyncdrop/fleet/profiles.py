@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.availability import Availability
@@ -211,26 +211,30 @@ def speed_levels(
     bytes_per_second = _BANDWIDTHS.check("bytes_per_second", bytes_per_second)
     availability = in_interval("(0, 1]").check("availability", availability)
 
-    def presence(device: int) -> Availability | None:
-        if availability == 1:
-            return None
-        phase = numpy_generator(seed, "phase", device).random()
-        period = _TASKS_PER_PERIOD * seconds_per_task
-        return Availability.from_share(availability, period, phase)
-
     levels = min(num_levels, num_devices)
     step = (slowest_over_fastest - 1) / max(levels - 1, 1)
-    slowdowns = [1 + step * (i * levels // num_devices) for i in range(num_devices)]
-    return [
+    by_level = [
         DeviceProfile(
             seconds_per_task * slowdown,
             bytes_per_second / slowdown,
             bytes_per_second / slowdown,
             jitter=jitter,
             dropout=dropout,
-            availability=presence(device),
             watts=watts,
             joules_per_byte=joules_per_byte,
         )
-        for device, slowdown in enumerate(slowdowns)
+        for slowdown in (1 + step * level for level in range(levels))
+    ]
+    always = [by_level[i * levels // num_devices] for i in range(num_devices)]
+    if availability == 1:
+        return always
+
+    def presence(device: int) -> Availability:
+        phase = numpy_generator(seed, "phase", device).random()
+        period = _TASKS_PER_PERIOD * seconds_per_task
+        return Availability.from_share(availability, period, phase)
+
+    return [
+        replace(profile, availability=presence(device))
+        for device, profile in enumerate(always)
     ]
