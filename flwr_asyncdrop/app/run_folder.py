@@ -126,7 +126,7 @@ class EarlierFiles(Callback):
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
 
-    def on_start(self, state: RunState) -> None:
+    def on_begin(self, state: RunState) -> None:
         """Delete the mark first: it says that the others are there."""
         folder = self._folder
         for path in (folder.path / DONE, folder.model, folder.picture):

@@ -140,11 +140,11 @@ class HistoryWriter(Callback):
         self._ending: Ending
 
     def on_start(self, state: RunState) -> None:
-        """Open the file and write the first line."""
+        """Open the file, and keep the first line until the run begins."""
         self._file.begin(overwrite=self._overwrite)
         self._ending = Ending()
         self._start = self._timer()
-        self._add(
+        first = self._stamped(
             {
                 "event": "run",
                 "schema": SCHEMA if self._every == 1 else THINNED_SCHEMA,
@@ -156,6 +156,7 @@ class HistoryWriter(Callback):
             },
             {"run": uuid4().hex, **self._machine},
         )
+        self._lines, self._units, self._left_out = [first], UnitCounts(), LeftOut()
 
     def state_dict(self) -> StateDict:
         """Return the length and digest of the file, and the lines that wait."""
@@ -189,9 +190,14 @@ class HistoryWriter(Callback):
             self._left_out = LeftOut.from_state(state["left_out"])
 
     def on_resume(self, state: RunState) -> None:
-        """Open the file at the place that was saved."""
+        """Open the file, which must begin as it was saved."""
         self._file.resume()
         self._ending = Ending()
+
+    def on_begin(self, state: RunState) -> None:
+        """Write the first line of a file that was replaced, or cut it off."""
+        self._file.cut()
+        self._write()
 
     def on_interrupt(self, state: RunState) -> None:
         """Close the file without an end."""
