@@ -21,6 +21,8 @@
                         then, lost ones too), ``metrics``
 ``units``               how often each rank trained each unit, see
                         `UnitCounts.record`; absent if no submodel was trained
+``config``              only where a run resumed with another one: ``config``, what
+                        of it is another from here on
 ``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
                         ``joules``, ``failures``; ``duplicates``, replies that came
                         twice, if any did; ``ended``, why, if it ended early
@@ -50,6 +52,7 @@ from flwr_asyncdrop.exceptions import CheckpointError, DataError
 from flwr_asyncdrop.observers.history_file import HistoryFile
 from flwr_asyncdrop.observers.history_lines import (
     Record,
+    config_line,
     due_line,
     end_line,
     failure_line,
@@ -138,6 +141,7 @@ class HistoryWriter(Callback):
         self._every = whole_from(1).check("every", every)
         self._left_out = LeftOut()
         self._ending: Ending
+        self._config_before: Mapping[str, object] | None = None
 
     def on_start(self, state: RunState) -> None:
         """Open the file, and keep the first line until the run begins."""
@@ -167,6 +171,7 @@ class HistoryWriter(Callback):
             "lines": list(self._lines),
             "units": self._units.state_dict(),
             "every": self._every,
+            "config": self._run.get("config"),
             "left_out": self._left_out.state_dict(),
         }
 
@@ -188,11 +193,14 @@ class HistoryWriter(Callback):
         self._units.load_state_dict(state["units"])
         if "left_out" in state:
             self._left_out = LeftOut.from_state(state["left_out"])
+        self._config_before = state.get("config")
 
     def on_resume(self, state: RunState) -> None:
         """Open the file, which must begin as it was saved."""
         self._file.resume()
         self._ending = Ending()
+        if line := config_line(self._config_before, self._run.get("config")):
+            self._lines.append(self._stamped(line))
 
     def on_begin(self, state: RunState) -> None:
         """Write the first line of a file that was replaced, or cut it off."""

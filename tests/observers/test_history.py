@@ -470,3 +470,23 @@ def test_half_a_last_line_of_a_killed_run_is_left_out(tmp_path):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match="cannot read the history"):
         list(read_history(tmp_path / "none.jsonl"))
+
+
+def test_what_a_run_resumes_with_stands_in_its_history(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
+
+    def writer_with(seconds):
+        return HistoryWriter(path, {"config": {"lr": 0.5, "max-seconds": seconds}})
+
+    first = writer_with(5.0)
+    begin(first, run)
+    saved = saved_and_read(first.state_dict())
+    first.on_interrupt(run)
+    for seconds, changed in ((5.0, []), (9.0, [{"max-seconds": 9.0}])):
+        again = writer_with(seconds)
+        again.load_state_dict(saved)
+        resume(again, run)
+        saved = saved_and_read(again.state_dict())
+        again.on_interrupt(run)
+        said = [line["config"] for line in read_history(path) if "config" in line]
+        assert said[1:] == changed
