@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, handled when the run can stop."""
+"""Ctrl-C, SIGTERM and SIGHUP, handled when the run can stop."""
 
 import signal
 import threading
@@ -10,17 +10,25 @@ from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import Interrupted
 
+# What a terminal sends to all processes of a command: Ctrl-C, and that it was closed.
+_OF_A_TERMINAL = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)
+)
+ENDINGS = (*_OF_A_TERMINAL, signal.SIGTERM)
+"""The signals that ask a process to end."""
+
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Signals:
-    """Holds SIGINT and SIGTERM until the run can stop; a context manager.
+    """Holds SIGINT, SIGTERM and SIGHUP until the run can stop; a context manager.
 
     The first signal is noted; `check` and `at_once` raise it. When the context is left,
     the process handles it as it always does. A second signal is not held.
 
     Only a process's main thread can handle signals: elsewhere, as in Flower's
-    simulation engine, this does nothing. Signals that the process ignores stay ignored.
+    simulation engine, this does nothing. Signals that the process ignores stay ignored,
+    as SIGHUP under ``nohup``.
     """
 
     def __init__(self) -> None:
@@ -54,7 +62,7 @@ class Signals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in ENDINGS:
                 before = signal.getsignal(signum)
                 # None: set by something that is not Python, which cannot set it back.
                 if before not in (signal.SIG_IGN, None):
@@ -77,3 +85,9 @@ class Signals:
         for signum, before in self._before.items():
             signal.signal(signum, before)
         self._before.clear()
+
+
+def leave_to_the_parent() -> None:
+    """Ignore what a terminal sends: another process of the command decides."""
+    for signum in _OF_A_TERMINAL:
+        signal.signal(signum, signal.SIG_IGN)

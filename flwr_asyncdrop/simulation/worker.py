@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import socket
 import threading
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from multiprocessing import connection, parent_process
 
 import torch
 
+from flwr_asyncdrop.server.signals import leave_to_the_parent
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.runner import ClientCall
@@ -31,8 +31,7 @@ def serve(
     """
     forget()
     see_only(gpu)
-    # Ctrl-C goes to the whole process group; the grid's process decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_the_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
