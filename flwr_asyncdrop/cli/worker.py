@@ -34,9 +34,9 @@ from flwr_asyncdrop.cli.runs import (
 from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError, RunError
 from flwr_asyncdrop.observers.history import read_history
 from flwr_asyncdrop.report import Summary, summarise
-from flwr_asyncdrop.server.signals import leave_to_the_parent
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.safe_path import forget
+from flwr_asyncdrop.simulation.terminal import leave_to_the_parent
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 

@@ -10,11 +10,8 @@ from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import Interrupted
 
-# What a terminal sends to all processes of a command: Ctrl-C, and that it was closed.
-_OF_A_TERMINAL = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)
-)
-ENDINGS = (*_OF_A_TERMINAL, signal.SIGTERM)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows lacks the last
+ENDINGS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 """The signals that ask a process to end."""
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
@@ -85,9 +82,3 @@ class Signals:
         for signum, before in self._before.items():
             signal.signal(signum, before)
         self._before.clear()
-
-
-def leave_to_the_parent() -> None:
-    """Ignore what a terminal sends: another process of the command decides."""
-    for signum in _OF_A_TERMINAL:
-        signal.signal(signum, signal.SIG_IGN)

@@ -9,11 +9,11 @@ from multiprocessing import connection, parent_process
 
 import torch
 
-from flwr_asyncdrop.server.signals import leave_to_the_parent
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.runner import ClientCall
 from flwr_asyncdrop.simulation.safe_path import forget
+from flwr_asyncdrop.simulation.terminal import leave_to_the_parent
 from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, send_failure
 
 
