@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -22,6 +22,7 @@ from flwr_asyncdrop.exceptions import (
     MissingExtraError,
     UnsupportedModelError,
 )
+from flwr_asyncdrop.paths import tidied
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.signals import ENDINGS
 
@@ -85,7 +86,9 @@ def _run(name: str, *words: str) -> int:
     if rest and not getattr(command, "PASSES_ON", False):
         parser.refuse(rest)
     parsed.rest = rest
-    return int(command.run(parsed))
+    # A command that is refused leaves no empty folder.
+    with tidied(out) if (out := getattr(parsed, "out", None)) else nullcontext():
+        return int(command.run(parsed))
 
 
 def _command(name: str) -> ModuleType:

@@ -228,7 +228,7 @@ def test_the_connection_of_an_operator(tmp_path):
 
 
 def test_a_disk_that_is_full_costs_no_configuration(entrypoint, tmp_path, monkeypatch):
-    """A link to a file that is kept elsewhere stays one, and the file's mode its own."""
+    """A link to a file elsewhere stays one, and the file keeps its mode."""
     connect = entrypoint("connect")
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
     kept, config = tmp_path / "kept.toml", tmp_path / "flwr" / "config.toml"
