@@ -23,7 +23,7 @@ from flwr_asyncdrop.checkpoint.files import (
     write,
 )
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
-from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
@@ -96,7 +96,7 @@ class Checkpointer(Callback):
         self.incidental = incidental
         self.defaults = dict(defaults or {})
         self.command = command
-        self.overwrite = overwrite
+        self.overwrite = A_SWITCH.check("overwrite", overwrite)
         self._all_settings = self.settings
         self._lock = FolderLock(self.folder)
         self._run = ""

@@ -61,7 +61,7 @@ from flwr_asyncdrop.observers.history_lines import (
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.observers.outcomes import Ending
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
-from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
@@ -131,7 +131,7 @@ class HistoryWriter(Callback):
         self._machine = machine or {}
         self._timer = timer
         self._start = timer()
-        self._overwrite = overwrite
+        self._overwrite = A_SWITCH.check("overwrite", overwrite)
         self._file = HistoryFile(self.path)
         self._warned = False
         # Not written yet: from the first evaluation on that has not ended. Its line,

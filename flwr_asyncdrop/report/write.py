@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.report.comparison import compare
@@ -114,6 +115,7 @@ def write_report(
     FolderError
         If nothing can be written to `out`.
     """
+    A_SWITCH.check("paper", paper)
     _require_matplotlib()
     for module in ("jinja2", "rich"):
         require(module, "report")

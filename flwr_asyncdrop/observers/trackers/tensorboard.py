@@ -13,6 +13,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.outcomes import Outcome
 from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
+from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.state_dict import StateDict
 
@@ -57,7 +58,7 @@ class TensorBoardTracker(Tracker):
         require("tensorboard", "tensorboard")
         super().__init__(settings)
         self.folder = as_path("folder", folder)
-        self._overwrite = overwrite
+        self._overwrite = A_SWITCH.check("overwrite", overwrite)
         self._file = Path()
 
     def check(self) -> None:
