@@ -179,6 +179,8 @@ class RunLog:
                     steps.add(record, record["updates"])
                 case "evaluation":
                     evaluations.append(without_wall(record))
+                case "config":
+                    only["run"] = with_config(only["run"], record)
                 case event:
                     if event == "run":
                         check_schema(record)
@@ -287,6 +289,11 @@ class RunLog:
                 metric = Metric.of(name, [point.value for point in points])
                 return Curve(metric, source, points, diverged)
         return None
+
+
+def with_config(first: Record, changed: Record) -> Record:
+    """Return a first line with what a ``config`` line says is another from there on."""
+    return {**first, "config": {**first["config"], **changed["config"]}}
 
 
 def check_schema(run: Record) -> None:

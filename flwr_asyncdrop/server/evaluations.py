@@ -1,7 +1,7 @@
 """All evaluations of a run: when they are due, and where their results go."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from flwr_asyncdrop.exceptions import ConfigError, GridLostError, Interrupted
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation
@@ -62,8 +62,10 @@ class Evaluations:
         """
         lost: GridLostError | None = None
         for evaluator in self._evaluators.values():
+            rounds = {pending.round for pending in evaluator.pending}
             try:
                 for evaluation in evaluator.collect(finish=finish):
+                    _check(evaluator, rounds, evaluation)
                     for callback in self._callbacks:
                         callback.on_evaluation(state, evaluation)
             except GridLostError as error:
@@ -98,3 +100,19 @@ class Evaluations:
         """Give up what has not ended."""
         for evaluator in self._evaluators.values():
             evaluator.close()
+
+
+def _check(evaluator: Evaluator, rounds: Collection[int], found: Evaluation) -> None:
+    """Raise ConfigError for an evaluation that its evaluator was not asked for."""
+    kind, source = type(evaluator).__name__, evaluator.source
+    if found.source != source:
+        raise ConfigError(
+            f"{kind} has the source {source!r}, and returned an evaluation of "
+            f"{found.source!r}: return what `ended(self.source, metrics)` of the "
+            "pending evaluation returns"
+        )
+    if found.round not in rounds:
+        raise ConfigError(
+            f"{kind} returned an evaluation of round {found.round}, which is none of "
+            f"those that it was asked for and has pending ({sorted(rounds)})"
+        )

@@ -114,19 +114,19 @@ class AsyncLoop:
     def begin(self) -> None:
         """Begin, or resume with the tasks that were out."""
         self._probe.ask(self._clock.now)
-        for callback in self._callbacks:
-            callback.on_fleet(self._run.fleet)
-        if not self._resumed:
-            for callback in self._callbacks:
-                callback.on_start(self.state)
-            self._evaluations.submit(self.state, 0)
-            return
         state = self.state
         if state.ended:
             state.ended = ""
             state.lost_in_a_row.clear()
         for callback in self._callbacks:
-            callback.on_resume(state)
+            callback.on_fleet(self._run.fleet)
+        for callback in self._callbacks:
+            (callback.on_resume if self._resumed else callback.on_start)(state)
+        for callback in self._callbacks:
+            callback.on_begin(state)
+        if not self._resumed:
+            self._evaluations.submit(state, 0)
+            return
         self._evaluations.resume(state)
         for order in self._run.send_again(self._mailbox):
             self._failures.count(

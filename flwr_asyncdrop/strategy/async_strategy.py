@@ -142,8 +142,8 @@ class AsyncStrategy(Arguments):
     callbacks : sequence of Callback
         Called at every event of the run.
     checkpointer : Checkpointer, optional
-        When and where a run is saved, and what it resumes. With it, Ctrl-C and
-        SIGTERM save the run before they end it.
+        When and where a run is saved, and what it resumes. With it, Ctrl-C,
+        SIGTERM and SIGHUP save the run before they end it.
     log_rounds : bool
         Whether the log has the metrics of each round, and all of them at the end.
     **hyperparameters

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
-from flwr_asyncdrop.readable import shown
+from flwr_asyncdrop.readable import shown, type_of
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import Shaped
 
@@ -159,7 +159,7 @@ def _axis(group: str, tensor: str, axis: Any) -> tuple[int, Tensor | None]:
 def _check_mapping(name: str, given: object) -> None:
     if not isinstance(given, Mapping):
         raise ConfigError(
-            f"{name} of declare_plan is a {type(given).__name__}, and must be a dict, "
+            f"{name} of declare_plan is {type_of(given)}, and must be a dict, "
             "e.g. declare_plan(model.state_dict(), {'hidden': {'0.weight': 0}})"
         )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.submodel.advice import advice_for
 from flwr_asyncdrop.submodel.types import Indices, Keep, Shapes, UnitKind, is_ascending
 
@@ -203,7 +204,7 @@ class Plan:
 def _check_units(group: UnitGroup, units: object) -> None:
     if not isinstance(units, Tensor):
         raise ShapeError(
-            f"the kept units of {group.name} are a {type(units).__name__}: give an "
+            f"the kept units of {group.name} are {type_of(units)}: give an "
             "ascending int64 tensor"
         )
     if not is_ascending(units) or not len(units):

@@ -1,5 +1,7 @@
 """What evaluators have pending is saved by source, and begun again."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from flwr.app import MetricRecord
@@ -148,3 +150,22 @@ def test_a_pending_evaluation_says_what_came_of_it():
     outcome = pending.ended("server", None)
     assert (outcome.source, outcome.round, outcome.update) == ("server", 3, 6)
     assert (outcome.time, outcome.metrics) == (1.5, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "number", "says"),
+    [
+        ("mine", 1, "has the source 'patient', and returned an evaluation of 'mine'"),
+        ("patient", 7, "of round 7, which is none of those that it was asked for"),
+    ],
+)
+def test_an_evaluation_that_nobody_asked_for_is_refused(source, number, says):
+    class Other(Patient):
+        def collect(self, *, finish):
+            for evaluation in super().collect(finish=finish):
+                yield replace(evaluation, source=source, round=number)
+
+    evaluations = Evaluations([Other()], [], StoppingRule(1, 1, 1, 1.0))
+    evaluations.submit(state(1.0), 1)
+    with pytest.raises(ConfigError, match=says):
+        evaluations.collect(state(1.0), finish=True)

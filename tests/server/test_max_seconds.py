@@ -12,7 +12,7 @@ from tests.runs import Run, plus_one
 class Noting:
     """An evaluator that notes what it is asked for."""
 
-    source, first_round = "server", 1
+    source, first_round, pending = "server", 1, ()
 
     def __init__(self):
         self.asked = []
