@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
+from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.lora.memory import memory_of
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
 from flwr_asyncdrop.submodel.lora.tensors import is_peft, travelling
@@ -42,6 +43,7 @@ class LoraPlan(Plan):
     pairs: Pairs | None = None
 
 
+@cpu_by_default()
 def lora_plan(
     model: nn.Module | Mapping[str, Shaped],
     example_inputs: Inputs | None = None,
