@@ -8,10 +8,9 @@ other submodel, or with the full model.
 import copy
 import logging
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -208,11 +207,8 @@ def _is_same(value: Any, old: Any) -> bool:
 def check_separate(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise ShapeError if tensors that are to be narrowed share memory with others."""
     tensors = tensors_of(model)
-    distinct = {id(tensor): name for name, tensor in tensors.items()}
-    spans = sorted((*_span(tensors[name]), name) for name in distinct.values())
-    for (_, end, name), (start, _, other) in pairwise(spans):
-        resized = any(tuple(tensors[n].shape) != shapes[n] for n in (name, other))
-        if start < end and resized:
+    for name, other in overlapping(tensors):
+        if any(tuple(tensors[n].shape) != shapes[n] for n in (name, other)):
             raise ShapeError(
                 f"{name} and {other} share memory, and cannot be narrowed in place: "
                 "tie the parameter itself, or load with "
@@ -220,9 +216,21 @@ def check_separate(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> N
             )
 
 
+def overlapping(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    """Yield the names of different tensors that share memory, each in some pair."""
+    distinct = {id(tensor): name for name, tensor in tensors.items()}
+    farthest, last = 0, ""
+    spans = sorted((*_span(tensors[name]), name) for name in distinct.values())
+    for start, end, name in spans:
+        if start < farthest:
+            yield last, name
+        if end > farthest:
+            farthest, last = end, name
+
+
 def _span(tensor: Tensor) -> tuple[int, int]:
     """Return where the memory of a tensor begins and ends."""
-    if tensor.numel() == 0 or tensor.is_sparse:
+    if tensor.numel() == 0 or tensor.is_sparse or tensor.is_meta:
         return 0, 0
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in sizes)
