@@ -64,7 +64,12 @@ class Probe:
 
 def is_large(model: nn.Module) -> bool:
     """Tell whether runs of `model` are too costly for many of them."""
-    return sum(tensor.numel() for tensor in model.parameters()) > _MANY
+    return num_weights(model) > _MANY
+
+
+def num_weights(model: nn.Module) -> int:
+    """Return how many elements the parameters of `model` have."""
+    return sum(tensor.numel() for tensor in model.parameters())
 
 
 def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[Any]:

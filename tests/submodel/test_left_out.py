@@ -14,6 +14,7 @@ from flwr_asyncdrop.submodel import (
     extract,
     load_submodel,
     plan_submodels,
+    probe,
     verify_plan,
 )
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
@@ -452,6 +453,16 @@ class StraightThrough(Chain):
 
 @pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
 def test_other_gradients(model):
+    plan = plan_submodels(seeded(model), vectors())
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+@pytest.mark.parametrize("limit", ["_MANY", "_LARGE"])
+@pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
+def test_other_gradients_in_a_large_model(monkeypatch, model, limit):
+    monkeypatch.setattr(probe, "_MANY", 10)  # weights; of the other limit, bytes
+    monkeypatch.setattr(probe, limit, 10)
     plan = plan_submodels(seeded(model), vectors())
     assert [group.name for group in plan.groups] == ["second"]
     assert "has other gradients than the full one" in plan.left_out["first"]
