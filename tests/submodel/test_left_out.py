@@ -458,6 +458,33 @@ def test_other_gradients(model):
     assert "has other gradients than the full one" in plan.left_out["first"]
 
 
+class SeededInside(Chain):
+    """Draws a number a unit from a seed: always the same ones, whatever the width."""
+
+    def between(self, x):
+        generator = torch.Generator().manual_seed(0)
+        torch.rand((), generator=generator)
+        return x * torch.rand(x.shape[-1], generator=generator, dtype=x.dtype)
+
+
+class Drawing(Chain):
+    """Draws a number a unit from a generator that it keeps: other ones each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def between(self, x):
+        return x * torch.rand(x.shape[-1], generator=self.generator, dtype=x.dtype)
+
+
+def test_numbers_from_a_seed_of_the_models_own():
+    plan = plan_submodels(seeded(SeededInside), vectors())
+    assert "combined with positions always kept" in plan.left_out["first"]
+    plan = plan_submodels(seeded(Drawing), vectors())
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+
 @pytest.mark.parametrize("limit", ["_MANY", "_LARGE"])
 @pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
 def test_other_gradients_in_a_large_model(monkeypatch, model, limit):
