@@ -25,7 +25,7 @@ class FixedDraws(DispatchMode):
     """Random numbers that are all equal, whatever their shape; dropout drops nothing.
 
     So a narrower model computes what the full one does in training mode as well. What
-    comes from a generator that was seeded in the pass stays: it is always the same.
+    comes from a generator that the pass has seeded stays: it is always the same.
 
     Parameters
     ----------
@@ -55,13 +55,14 @@ class FixedDraws(DispatchMode):
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run it, and put what it draws, or the outcome of a test, in its place."""
-        repeats = self._repeats(kwargs.get("generator"))
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        repeats = is_random and self._repeats(kwargs.get("generator"))
         result = func(*args, **kwargs)
         if isinstance(result, bool):
             number = len(self.truths)
             result = self._outcomes.get(number, result)
             self.truths.append(result)
-        elif torch.Tag.nondeterministic_seeded in func.tags and not repeats:
+        elif is_random and not repeats:
             draw = _DRAWS.get(func.overloadpacket.__name__)
             if draw is not None:
                 self.uses_level |= draw in (_uniform, _normal, _exponential)
@@ -72,8 +73,7 @@ class FixedDraws(DispatchMode):
 
     def _repeats(self, generator: torch.Generator | None) -> bool:
         """Whether the pass itself has seeded the generator."""
-        if generator is None:
-            return False
+        generator = generator or torch.default_generator
         if not any(generator is seeded for seeded in self._seeded):
             fresh = torch.Generator(generator.device)
             fresh.manual_seed(generator.initial_seed())
@@ -143,6 +143,7 @@ def same_random_state() -> Iterator[None]:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     own.manual_seed(0)
+    torch.rand(1, generator=own)  # so that it is not as if the model had just seeded it
     try:
         yield
     finally:

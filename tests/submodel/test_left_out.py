@@ -467,6 +467,14 @@ class SeededInside(Chain):
         return x * torch.rand(x.shape[-1], generator=generator, dtype=x.dtype)
 
 
+class SeededForAll(Chain):
+    """Draws a number a unit from torch's own generator, which it seeds before."""
+
+    def between(self, x):
+        torch.manual_seed(3)
+        return x * torch.rand(x.shape[-1], dtype=x.dtype)
+
+
 class Drawing(Chain):
     """Draws a number a unit from a generator that it keeps: other ones each time."""
 
@@ -478,9 +486,13 @@ class Drawing(Chain):
         return x * torch.rand(x.shape[-1], generator=self.generator, dtype=x.dtype)
 
 
-def test_numbers_from_a_seed_of_the_models_own():
-    plan = plan_submodels(seeded(SeededInside), vectors())
+@pytest.mark.parametrize("model", [SeededInside, SeededForAll])
+def test_numbers_from_a_seed_of_the_models_own(model):
+    plan = plan_submodels(seeded(model), vectors())
     assert "combined with positions always kept" in plan.left_out["first"]
+
+
+def test_numbers_from_a_generator_of_the_models_own():
     plan = plan_submodels(seeded(Drawing), vectors())
     assert [group.name for group in plan.groups] == ["first", "second"]
 
