@@ -77,7 +77,9 @@ class FixedDraws(DispatchMode):
         if not any(generator is seeded for seeded in self._seeded):
             fresh = torch.Generator(generator.device)
             fresh.manual_seed(generator.initial_seed())
-            if not torch.equal(generator.get_state(), fresh.get_state()):
+            # By NumPy: torch.equal would be a truth value that the model reads.
+            states = generator.get_state().numpy(), fresh.get_state().numpy()
+            if not np.array_equal(*states):
                 return False
             self._seeded.append(generator)
         return True

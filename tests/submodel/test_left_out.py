@@ -492,6 +492,17 @@ def test_numbers_from_a_seed_of_the_models_own(model):
     assert "combined with positions always kept" in plan.left_out["first"]
 
 
+class DropoutAndBranch(Chain):
+    def between(self, x):
+        x = nn.functional.dropout(x, 0.5, self.training)
+        return x * 2 if x.sum() > 0 else x
+
+
+def test_a_branch_after_random_numbers():
+    plan = plan_submodels(seeded(DropoutAndBranch), vectors())
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+
 def test_numbers_from_a_generator_of_the_models_own():
     plan = plan_submodels(seeded(Drawing), vectors())
     assert [group.name for group in plan.groups] == ["first", "second"]
