@@ -518,6 +518,24 @@ def test_other_gradients_in_a_large_model(monkeypatch, model, limit):
     assert "has other gradients than the full one" in plan.left_out["first"]
 
 
+class HooksAlways(Chain):
+    def between(self, x):
+        if self.training:
+            x.register_hook(lambda gradient: gradient / (gradient.norm() + 1))
+        return x
+
+
+class SlopeInside(Chain):
+    def between(self, x):
+        return torch.autograd.grad(x.square().sum(), x, create_graph=True)[0]
+
+
+@pytest.mark.parametrize("model", [HooksAlways, SlopeInside])
+def test_a_model_that_runs_only_where_gradients_are_computed(model):
+    with pytest.raises(UnsupportedModelError, match=r"torch\.is_grad_enabled\(\)"):
+        plan_submodels(seeded(model), vectors())
+
+
 def test_a_declared_plan_with_other_gradients():
     hidden = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
     shapes = {name: t.shape for name, t in Chain().state_dict().items()}
