@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.readable import shown, type_of
+from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import Shaped
 
@@ -23,6 +24,7 @@ Axes = Axis | list[Axis]
 """The same units along one dim of a tensor, or along several."""
 
 
+@cpu_by_default()
 def declare_plan(
     shapes: Mapping[str, Sequence[int] | Shaped],
     groups: Mapping[str, Mapping[str, Axes]],

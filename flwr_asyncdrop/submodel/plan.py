@@ -132,6 +132,11 @@ class Plan:
 
     def _kept_units(self, keep: Keep) -> Tensor:
         """Return one flag a unit id, and a last one, True, for id -1."""
+        if not isinstance(keep, tuple | list):
+            raise ShapeError(
+                f"keep is a {type(keep).__name__}: pass a tuple with one tensor of "
+                f"kept units for each of the {len(self.groups)} groups"
+            )
         if len(keep) != len(self.groups):
             raise ShapeError(
                 f"keep has {len(keep)} entries but the plan has {len(self.groups)} "
@@ -206,6 +211,11 @@ def _check_units(group: UnitGroup, units: object) -> None:
         raise ShapeError(
             f"the kept units of {group.name} are {type_of(units)}: give an "
             "ascending int64 tensor"
+        )
+    if units.device.type != "cpu":
+        raise ShapeError(
+            f"the kept units of {group.name} are on {units.device}: give them on the "
+            "CPU"
         )
     if not is_ascending(units) or not len(units):
         raise ShapeError(
