@@ -225,7 +225,7 @@ def test_a_second_run_of_the_same_writer_has_nothing_of_the_first(tmp_path):
 
     def run_with(writer):
         run = state()
-        writer.on_start(run)
+        begin(writer, run)
         for run.updates in range(1, 4):
             writer.on_update(run, Merged(order(kept), reply, staleness=0, round=1))
         writer.on_evaluation_due(run, "server", 1)
@@ -237,7 +237,7 @@ def test_a_second_run_of_the_same_writer_has_nothing_of_the_first(tmp_path):
     writer = HistoryWriter(path, every=5, overwrite=True)
     first = run_with(writer)
     assert run_with(writer) == first
-    writer.on_start(state())
+    begin(writer, state())
     assert not writer.ended_early
     writer.close()
 
