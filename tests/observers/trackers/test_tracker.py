@@ -75,15 +75,15 @@ def message():
 @pytest.mark.parametrize("resumes", [False, True])
 def test_a_second_run_of_the_same_tracker_has_its_points(message, resumes):
     notes = Notes()
-    notes.on_start(state_of())
+    begin(notes, state_of())
     notes.on_update(state_of(), merged(message, 1, loss=3.0))
     saved = notes.state_dict()
     notes.on_interrupt(state_of(updates=1))
     if resumes:
         notes.load_state_dict(saved)
-        notes.on_resume(state_of(updates=1))
+        resume(notes, state_of(updates=1))
     else:
-        notes.on_start(state_of())
+        begin(notes, state_of())
     notes.on_update(state_of(), merged(message, 1, loss=5.0))
     notes.on_round(state_of(updates=2), 1)
     (((values, *_)),) = notes.of("write")
