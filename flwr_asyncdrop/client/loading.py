@@ -7,11 +7,12 @@ from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.parameters import A_SWITCH
-from flwr_asyncdrop.submodel import load_in_place
+from flwr_asyncdrop.submodel import cpu_by_default, load_in_place
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@cpu_by_default()
 def load_submodel(model: Model, arrays: ArrayRecord, *, scale: bool = True) -> Model:
     """Make `model` as narrow as what the server sent, with its weights.
 

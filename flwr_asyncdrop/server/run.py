@@ -22,7 +22,13 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.state_dict import StateDict
-from flwr_asyncdrop.submodel import State, check_fits, extract, one_thread
+from flwr_asyncdrop.submodel import (
+    State,
+    check_fits,
+    cpu_by_default,
+    extract,
+    one_thread,
+)
 
 # Kinds of failures without a reply that was looked at.
 _LOST = frozenset(
@@ -150,6 +156,7 @@ class Run:
             self.state.joules += sign * self.fleet.energy(device, cost)
 
     @one_thread()
+    @cpu_by_default()
     def read(self, order: Order, message: Message) -> wire.Reply:
         """Read the reply to an order; ReplyError if it does not fit.
 
@@ -168,6 +175,7 @@ class Run:
         return wire.read_reply(message, expected)
 
     @one_thread()
+    @cpu_by_default()
     def merge(
         self, order: Order, reply: wire.Reply, staleness: int, discount: float = 1.0
     ) -> None:
@@ -233,6 +241,7 @@ class Run:
         return self.flush()
 
     @one_thread()
+    @cpu_by_default()
     def flush(self) -> bool:
         """Take a step with the updates that are there; return whether there was one."""
         changed = self._says(self.aggregator.flush(self.state.arrays), "flush")

@@ -1,4 +1,4 @@
-"""Plan on the CPU, whatever device tensors are made on by default."""
+"""Compute on the CPU, whatever device tensors are made on by default."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
