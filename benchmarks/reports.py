@@ -91,6 +91,7 @@ def write_long_history(
     state = RunState.start_from({"w": torch.zeros(_BYTES // 4)}, seed=0)
     state.num_devices = devices
     writer.on_start(state)
+    writer.on_begin(state)
     parts = [_part(rank / ranks) for rank in range(ranks)]
     # When each rank's task ends, when it began, and from which version.
     out = [(float(generator.uniform(0, 2)), rank, 0.0, 0) for rank in range(ranks)]

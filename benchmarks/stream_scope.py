@@ -22,7 +22,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from flwr_asyncdrop import HeteroAsyncDrop, LocalGrid, speed_levels
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history
 
 NODES = 10
 LR = 2e-3

@@ -9,7 +9,7 @@
 # replace something, delete it first. The server's certificate is made again when it
 # lacks a host that you name, or has less than 30 days to go: name all of them then.
 #
-# The folder is docker/certificates, or $EDGE_CERTIFICATES:
+# The folder is docker/certificates, or $EDGE_CERTIFICATES, an absolute path:
 #
 #   ca.crt ca.key      the authority; ca.key signs servers: keep it off the server
 #   server/            what the server's container sees
@@ -45,6 +45,10 @@ main() {
             ;;
         esac
     done
+    case $out in
+    /*) ;;
+    *) fail "EDGE_CERTIFICATES='$out' must be an absolute path: Compose would look for it in $here" ;;
+    esac
     for program in openssl ssh-keygen; do
         command -v $program >/dev/null || fail "$program is needed: install it"
     done
@@ -73,7 +77,7 @@ server() {
     if [ -s "$crt" ] && good_for_hosts "$crt"; then return; fi
     [ -s "$out/ca.key" ] || fail "a certificate for $hosts needs $out/ca.key"
     quietly openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
-        -subj "/CN=superlink" -keyout "$out/server/server.key" \
+        -subj "/CN=superlink" -keyout "$out/server/new.key" \
         -out "$out/server/server.csr"
     {
         echo "basicConstraints=critical,CA:FALSE"
@@ -85,7 +89,10 @@ server() {
     } >"$out/server/server.cnf"
     quietly openssl x509 -req -in "$out/server/server.csr" -sha384 -days $days_server \
         -CA "$out/ca.crt" -CAkey "$out/ca.key" -CAcreateserial \
-        -extfile "$out/server/server.cnf" -out "$crt"
+        -extfile "$out/server/server.cnf" -out "$out/server/new.crt"
+    # Both are there: a key without its certificate would serve nobody.
+    mv "$out/server/new.key" "$out/server/server.key"
+    mv "$out/server/new.crt" "$crt"
     rm -f "$out/server/server.csr" "$out/server/server.cnf"
     cp "$out/ca.crt" "$out/server/ca.crt"
     chmod 644 "$crt"
@@ -122,8 +129,11 @@ device() {
     if [ ! -s "$folder/key" ]; then
         mkdir -p "$folder"
         # The curve that Flower's authentication of SuperNodes takes.
-        ssh-keygen -q -t ecdsa -b 384 -N "" -C "$1" -f "$folder/key"
-        mv "$folder/key.pub" "$out/public/$1.pub"
+        rm -f "$folder/new" "$folder/new.pub"
+        ssh-keygen -q -t ecdsa -b 384 -N "" -C "$1" -f "$folder/new"
+        # The key comes last: with it there, nothing is made again.
+        mv "$folder/new.pub" "$out/public/$1.pub"
+        mv "$folder/new" "$folder/key"
         say "devices/$1/: a new key pair"
     fi
     cp "$out/ca.crt" "$folder/ca.crt"

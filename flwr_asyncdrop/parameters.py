@@ -62,7 +62,8 @@ class Details:
 
 
 ANY = Range(lambda _: True, "any value")
-_SWITCH = Range(lambda value: value is True or value is False, "True or False")
+A_SWITCH = Range(lambda value: value is True or value is False, "True or False")
+"""A truth value: the text "false" would count as true."""
 
 A_PATH = Range(
     lambda path: not problem_of_path(path),
@@ -181,5 +182,5 @@ def check_parameters(instance: object) -> None:
         if value is not None or entry.default is not None:
             checked = known.range.check(name, value)
             if isinstance(entry.default, bool):
-                checked = _SWITCH.check(name, checked)
+                checked = A_SWITCH.check(name, checked)
             object.__setattr__(instance, name, checked)

@@ -3,6 +3,8 @@
 import os
 import tempfile
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flwr_asyncdrop.exceptions import ConfigError
@@ -45,6 +47,22 @@ def as_path(name: str, value: object) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{name}={text!r} {_NO_HOME}") from error
+
+
+@contextmanager
+def tidied(path: Path) -> Iterator[None]:
+    """Take a folder away, and those above it, that an error in the block left empty.
+
+    Those that were there before stay.
+    """
+    missing = [each for each in (path, *path.parents) if not os.path.lexists(each)]
+    try:
+        yield
+    except BaseException:
+        for each in missing:
+            with suppress(OSError, ValueError):  # it has files, or is none
+                each.rmdir()
+        raise
 
 
 def make_output_folder(path: Path, key: str = "out-dir") -> Path:

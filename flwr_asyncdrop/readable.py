@@ -20,6 +20,16 @@ _SHORT_LOWER_IS_BETTER = frozenset(
 )
 
 
+def with_article(noun: str) -> str:
+    """Return a noun, or the name of a type, behind ``a`` or ``an``."""
+    return f"{'an' if noun[:1].lower() in {*'aeio'} else 'a'} {noun}"
+
+
+def type_of(value: object) -> str:
+    """Return the name of the type of a value, with its article."""
+    return with_article(type(value).__name__)
+
+
 def headline(metrics: Mapping[str, object]) -> tuple[str, float] | None:
     """Return the name and value of the metric to show if there is room for one.
 

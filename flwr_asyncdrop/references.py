@@ -39,7 +39,7 @@ def call_reference(key: str, reference: str, *arguments: object) -> Any:
     function = load_reference(key, reference)
     if not callable(function):
         raise ConfigError(
-            f"{key}={reference!r} is a {type(function).__name__}: name a function"
+            f"{key}={reference!r} is of type {type(function).__name__}: name a function"
         )
     try:
         return function(*arguments)

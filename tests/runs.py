@@ -21,8 +21,8 @@ from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.opening import open_run
 from flwr_asyncdrop.server.probe import CapabilityProbe
-from flwr_asyncdrop.server.run import Run as ServerRun
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
@@ -162,6 +162,7 @@ class Run:
     evaluate_every: int = 1
     max_seconds: float = math.inf
     callbacks: tuple = ()
+    saved: dict | None = None
 
     def __post_init__(self):
         time = {"timer": self.grid.timer, "sleep": self.grid.sleep}
@@ -178,7 +179,7 @@ class Run:
     def open(self):
         profiles = self.profiles
         settings = TrainSettings(self.config, self.schedule, KEYS, ttl=self.patience)
-        self.run = ServerRun.open(
+        self.run = open_run(
             RunState.start_from(self.arrays, self.seed),
             self.nodes.ids(),
             DispatchRules(
@@ -188,6 +189,7 @@ class Run:
             build_fleet=(lambda count: profiles[:count]) if profiles else None,
             build_aggregator=self.build_aggregator or (lambda _: Mixing(self.alpha)),
             outlier_factor=self.outlier_factor,
+            saved=self.saved,
         )
         return self.run
 

@@ -9,7 +9,8 @@ from flwr_asyncdrop import AsyncFedAvg
 from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet import read_trace
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.paths import as_path
 from flwr_asyncdrop.report.write import draw_run, write_report
 from tests.grids import HandlerGrid

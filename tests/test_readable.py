@@ -14,6 +14,7 @@ from flwr_asyncdrop.readable import (
     shown,
     sparkline,
     three_digits,
+    with_article,
 )
 
 
@@ -167,3 +168,10 @@ def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, line):
 )
 def test_a_time_has_two_units_at_most(seconds, text):
     assert readable_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["an accuracy", "a loss", "an int", "a str", "an OrderedDict", "a NoneType"]
+)
+def test_a_noun_has_its_article(text):
+    assert with_article(text.partition(" ")[2]) == text

@@ -62,7 +62,7 @@ ROOMS: Mapping[str, set[str]] = {
         "wire",
     },
     "client": {*GROUND, "fleet", "objectives", "submodel", "wire"},
-    "simulation": {*GROUND, "flower_internals"},
+    "simulation": {*GROUND, "flower_internals", "wire"},
     "observers": {*GROUND, "fleet", "server", "storage", "submodel", "wire"},
     "checkpoint": {*GROUND, "fleet", "server", "storage", "submodel", "wire"},
     "strategy": {

@@ -19,7 +19,7 @@ from benchmarks.chaos.faults import SPOILERS, TALLY, Fault
 from benchmarks.chaos.ledger import Ledger
 from benchmarks.figures import Figure
 from flwr_asyncdrop.fleet.faults import FaultPolicy
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 
 __all__ = ["Audit", "figures", "summed", "table"]
 

@@ -25,7 +25,7 @@ import torch
 from benchmarks.figures import Figure, say, show
 from benchmarks.shares.figure import draw
 from benchmarks.shares.prediction import SHARES, predict, seconds_per_step
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.runlog import RunLog
 from scripts.edge.__main__ import make_certificates
 from scripts.edge.containers import ContainerFleet, containers_run

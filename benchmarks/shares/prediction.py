@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 
 __all__ = ["SHARES", "predict", "seconds_per_step"]
 

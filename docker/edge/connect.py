@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -45,8 +46,24 @@ def write_connection(name: str, address: str, authority: str | None) -> Path:
     path = home / "config.toml"
     home.mkdir(parents=True, exist_ok=True)
     before = path.read_text(encoding="utf-8") if path.exists() else _NOTHING_BEFORE
-    path.write_text(with_connection(before, name, address, authority), encoding="utf-8")
+    replace(path, with_connection(before, name, address, authority))
     return path
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file in one step: a full disk leaves what was there before.
+
+    A link stays one, and a file keeps its mode.
+    """
+    target = path.resolve()
+    draft = target.with_name(f".{target.name}.tmp")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, draft)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def with_connection(before: str, name: str, address: str, authority: str | None) -> str:
@@ -71,14 +88,21 @@ def main() -> None:
     parser.add_argument(
         "--certificates",
         type=Path,
-        default=Path(os.environ.get("EDGE_CERTIFICATES") or _CERTIFICATES),
-        help="folder that make_certificates.sh made (%(default)s)",
+        help="folder that make_certificates.sh made ($EDGE_CERTIFICATES, or "
+        "docker/certificates)",
     )
     parser.add_argument(
         "--insecure", action="store_true", help="no TLS: for compose.insecure.yml"
     )
     arguments = parser.parse_args()
-    authority = arguments.certificates / "ca.crt"
+    from_environment = Path(os.environ.get("EDGE_CERTIFICATES") or _CERTIFICATES)
+    certificates = arguments.certificates or from_environment
+    if arguments.certificates is None and not from_environment.is_absolute():
+        parser.error(
+            f"EDGE_CERTIFICATES={str(from_environment)!r} must be an absolute path: "
+            f"Compose would look for it in {_CERTIFICATES.parent}"
+        )
+    authority = certificates / "ca.crt"
     if not arguments.insecure and not authority.exists():
         parser.error(f"{authority} is not there: run docker/make_certificates.sh first")
     try:

@@ -118,7 +118,8 @@ class Aggregator(Stateless, ABC):
         -------
         bool
             Whether `state` has changed: an aggregator may collect several updates
-            before it does.
+            before it does. If not, no tensor in it may differ, running statistics
+            and counters among them: devices are sent what they were sent before.
 
         Raises
         ------

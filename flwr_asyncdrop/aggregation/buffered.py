@@ -8,7 +8,7 @@ from flwr_asyncdrop.aggregation.collected import collected
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
-from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import State, check_fits
 
@@ -49,6 +49,7 @@ class Buffered(Aggregator):
         waits: bool = False,
     ) -> None:
         whole_from(1).check("buffer_size", size)
+        A_SWITCH.check("waits", waits)
         self.size = self.updates_per_version = size
         self.waits_for = size if waits else 1
         self._weighting = weighting

@@ -69,7 +69,7 @@ def mean_change(
             mean[name] = _weighted_sum(tensor, parts, shares)
             if normaliser == "counts":
                 mean[name].div_(_counts(tensor, parts).clamp_(min=1))
-        elif tensor.is_floating_point() or tensor.is_complex():
+        elif is_number(tensor):
             counts = _counts(tensor, parts)
             total = _weighted_sum(tensor, parts, [1.0] * len(parts))
             mean[name] = torch.where(counts > 0, total / counts.clamp(min=1), tensor)
@@ -137,6 +137,10 @@ def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:
 
 def is_weight(name: str, tensor: Tensor) -> bool:
     """Return whether a tensor moves by changes, not by new values."""
-    is_number = tensor.is_floating_point() or tensor.is_complex()
     # A variance that follows sums of differences could become negative.
-    return is_number and name.rpartition(".")[2] not in STATISTICS
+    return is_number(tensor) and name.rpartition(".")[2] not in STATISTICS
+
+
+def is_number(tensor: Tensor) -> bool:
+    """Return whether a tensor has real or complex numbers, not whole ones."""
+    return tensor.is_floating_point() or tensor.is_complex()

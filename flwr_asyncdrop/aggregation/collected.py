@@ -13,6 +13,7 @@ from flwr_asyncdrop.aggregation.changes import (
     Mean,
     Normaliser,
     change_of,
+    is_number,
     is_weight,
     real,
 )
@@ -188,7 +189,7 @@ class Summed(Collected):
     ) -> None:
         tensor, dims = state[name], indices.get(name, _WHOLE)
         delta = delta.to(tensor.device)
-        if not _is_number(tensor):
+        if not is_number(tensor):
             # Counters have no units of their own; a plan never narrows them.
             if not dims:
                 self._keep_largest(name, delta)
@@ -218,7 +219,7 @@ class Summed(Collected):
         if name not in self._sums:  # a counter that nobody has sent whole
             return tensor.clone()
         one = self._sums[name]
-        if not _is_number(tensor):
+        if not is_number(tensor):
             return torch.maximum(tensor, one.total)
         if not is_weight(name, tensor):
             number = one.number()
@@ -226,7 +227,3 @@ class Summed(Collected):
         if self._normaliser == "counts":
             one.total.div_(one.number().clamp_(min=1))
         return one.total
-
-
-def _is_number(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

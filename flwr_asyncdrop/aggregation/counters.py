@@ -2,6 +2,7 @@
 
 import torch
 
+from flwr_asyncdrop.aggregation.changes import is_number
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.submodel import State
 
@@ -30,5 +31,4 @@ def check_counters(state: State, arrays: State) -> None:
 
 
 def _counts(tensor: torch.Tensor) -> bool:
-    is_number = tensor.is_floating_point() or tensor.is_complex()
-    return not is_number and tensor.dtype != torch.bool and tensor.numel() > 0
+    return not is_number(tensor) and tensor.dtype != torch.bool and tensor.numel() > 0

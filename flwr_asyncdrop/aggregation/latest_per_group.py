@@ -8,7 +8,7 @@ from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 
@@ -72,6 +72,7 @@ class LatestPerGroup(Aggregator):
         waits: bool = False,
     ) -> None:
         whole_from(1).check("buffer_size", size)
+        A_SWITCH.check("waits", waits)
         whole_from(1).check("num_groups", num_groups)
         self.size = self.updates_per_version = size
         self.waits_for = size if waits else 1

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
-from flwr_asyncdrop.aggregation.changes import is_weight
+from flwr_asyncdrop.aggregation.changes import is_number, is_weight
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.parameters import Range
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -60,13 +60,13 @@ def change_sizes(update: Update, sent: State) -> Sizes:
     """
     totals: _Totals = {}
     for name, tensor in update.arrays.items():
-        if _is_number(tensor):
+        if is_number(tensor):
             length = _distance(tensor, sent[name])
             _add(totals, group_of(name, tensor), length, tensor)
             if is_weight(name, tensor):
                 _add(totals, ALL, length, tensor)
     for record, arrays in update.extra.items():
-        for tensor in filter(_is_number, arrays.values()):
+        for tensor in filter(is_number, arrays.values()):
             _add(totals, f"the record {record!r}", _length(tensor), tensor)
     return _root_mean_squares(totals)
 
@@ -230,7 +230,7 @@ def _sizes_of_weights(state: State) -> Sizes:
     """Return the root mean squares of the model, by group and of all weights."""
     totals: _Totals = {}
     for name, tensor in state.items():
-        if _is_number(tensor):
+        if is_number(tensor):
             length = _length(tensor)
             _add(totals, group_of(name, tensor), length, tensor)
             if is_weight(name, tensor):
@@ -255,10 +255,6 @@ def _root_mean_squares(totals: _Totals) -> Sizes:
         for group, (squared, count) in totals.items()
         if count
     }
-
-
-def _is_number(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _distance(tensor: Tensor, other: Tensor) -> float:

@@ -24,7 +24,7 @@ from flwr_asyncdrop.aggregation.changes import (
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
-from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import Adapter, Pairs, State, check_fits
 
@@ -81,6 +81,7 @@ class ProductBuffered(Aggregator):
         pairs: Pairs | None = None,
     ) -> None:
         whole_from(1).check("buffer_size", size)
+        A_SWITCH.check("waits", waits)
         NORMALISERS.check("normaliser", normaliser)
         self.size = self.updates_per_version = self.collects = size
         self.waits_for = size if waits else 1

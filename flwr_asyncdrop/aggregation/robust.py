@@ -6,7 +6,7 @@ from math import ceil, inf
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.aggregation.changes import Change, is_weight
+from flwr_asyncdrop.aggregation.changes import Change, is_number, is_weight
 from flwr_asyncdrop.submodel import State, merge_
 
 # Coordinates that are sorted at once: few enough to stay in a core's cache.
@@ -80,7 +80,7 @@ def trimmed_change(state: State, changes: Sequence[Change], trim: float) -> Stat
     """
     combined: State = {}
     for name, tensor in state.items():
-        if not (tensor.is_floating_point() or tensor.is_complex()):
+        if not is_number(tensor):
             combined[name] = _counter(tensor, [c.delta[name] for c in changes])
             continue
         mean, counts = trimmed_mean(_spread(name, tensor, changes), trim)

@@ -2,7 +2,7 @@
 
 import torch
 
-from flwr_asyncdrop.aggregation.changes import is_weight
+from flwr_asyncdrop.aggregation.changes import is_number, is_weight
 from flwr_asyncdrop.parameters import in_interval, more_than
 from flwr_asyncdrop.submodel import State
 
@@ -49,7 +49,7 @@ def average_(average: State, state: State, decay: float, count: int) -> None:
     """
     share = (1 - decay) / (1 - decay**count)
     for name, tensor in state.items():
-        if tensor.is_floating_point() or tensor.is_complex():
+        if is_number(tensor):
             average[name].lerp_(tensor, share)
         else:
             average[name].copy_(tensor)

@@ -7,7 +7,7 @@ from typing import Self
 
 from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.exceptions import MissingExtraError
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.storage.done import DONE
 from flwr_asyncdrop.storage.lock import FolderLock

@@ -1,5 +1,7 @@
 """The folder of a run of the ready app: its files, and how far the run is."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -12,7 +14,7 @@ from flwr_asyncdrop.checkpoint import run_folder
 from flwr_asyncdrop.checkpoint.files import FOLDER, all_checkpoints, discard
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.extras import is_installed
-from flwr_asyncdrop.paths import make_output_folder
+from flwr_asyncdrop.paths import make_output_folder, tidied
 from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.server.callbacks import Callback
@@ -126,7 +128,7 @@ class EarlierFiles(Callback):
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
 
-    def on_start(self, state: RunState) -> None:
+    def on_begin(self, state: RunState) -> None:
         """Delete the mark first: it says that the others are there."""
         folder = self._folder
         for path in (folder.path / DONE, folder.model, folder.picture):
@@ -134,12 +136,29 @@ class EarlierFiles(Callback):
                 path.unlink(missing_ok=True)
 
 
-def output_dir(config: RunConfig) -> Path:
-    """Return the absolute folder of the run's files, made unless the run resumes."""
+@contextmanager
+def output_dir(config: RunConfig) -> Iterator[Path]:
+    """Yield the absolute folder of the run's files, made unless the run resumes.
+
+    One that is made, and has no files when an error ends the block, is taken away.
+    """
     if config.resume:
-        return run_folder(Path(config.resume).expanduser().absolute())
-    if config.out_dir:
-        return make_output_folder(Path(config.out_dir).expanduser().absolute())
+        yield run_folder(Path(config.resume).expanduser().absolute())
+        return
+    chosen = Path(config.out_dir).expanduser().absolute() if config.out_dir else None
+    with tidied(chosen or Path.cwd() / "runs"):
+        out = make_output_folder(chosen) if chosen else _new_folder(config)
+        try:
+            yield out
+        except BaseException:
+            if chosen is None:
+                with suppress(OSError):
+                    out.rmdir()
+            raise
+
+
+def _new_folder(config: RunConfig) -> Path:
+    """Make a folder of its own for a run."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     name = f"{stamp}-{config.algorithm.label()}"
     parent, number = make_output_folder(Path.cwd() / "runs"), 1

@@ -111,7 +111,19 @@ def run_experiment(
             "has: start the run again without resume"
         )
     torch.set_num_threads(config.threads)
-    out = output_dir(config)
+    with output_dir(config) as out:
+        _run_in(out, grid, config, callbacks, resume_command, say)
+    return out
+
+
+def _run_in(
+    out: Path,
+    grid: Grid,
+    config: RunConfig,
+    callbacks: Sequence[Callback],
+    resume_command: str,
+    say: Callable[[str], None],
+) -> None:
     command = resume_command or _flwr_run(config, out)
     if config.resume and not out.is_dir():
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
@@ -123,7 +135,6 @@ def run_experiment(
                 folder.refuse_what_is_there(resume_command or _resume_what(out, config))
             over = _train(grid, config, files, callbacks, command)
         files.finish(over=over)
-    return out
 
 
 def _train(

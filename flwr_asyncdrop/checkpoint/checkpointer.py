@@ -1,7 +1,7 @@
 """Saves a run in a thread, and finds the checkpoint that it resumes from."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -23,7 +23,7 @@ from flwr_asyncdrop.checkpoint.files import (
     write,
 )
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
-from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
@@ -96,7 +96,7 @@ class Checkpointer(Callback):
         self.incidental = incidental
         self.defaults = dict(defaults or {})
         self.command = command
-        self.overwrite = overwrite
+        self.overwrite = A_SWITCH.check("overwrite", overwrite)
         self._all_settings = self.settings
         self._lock = FolderLock(self.folder)
         self._run = ""
@@ -105,6 +105,7 @@ class Checkpointer(Callback):
         self._parts: Mapping[str, Stateful] = {}
         self._updates_between = 0
         self._due = 0
+        self._begun = False
         self._thread: ThreadPoolExecutor
         self._writing: Future[None] | None = None
 
@@ -152,26 +153,30 @@ class Checkpointer(Callback):
         self._parts = parts
         self._updates_between = self.every * updates_per_round
         self._due = 0
+        self._begun = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing = None
 
-    def on_start(self, state: RunState) -> None:
-        """Delete the checkpoints of the run that is replaced."""
-        with changing(self.path):
-            delete_drafts(self.path)
-            if self.overwrite:
-                delete(all_of_ours(self.path))
-
     def on_resume(self, state: RunState) -> None:
-        """Delete the checkpoints after the one that the run resumes from.
+        """Save nothing before the next round."""
+        self._due = self._next(state)
 
-        They count on the history after it, which the run writes again.
+    def on_begin(self, state: RunState) -> None:
+        """Delete the checkpoints of the run that is replaced.
+
+        Of one that resumes, delete those after the one that it resumes from: they count
+        on the history after it, which the run writes again.
         """
-        later = set(checkpoints_of(self.path, self._run)) - set(self._own)
+        replaced: Iterable[Path] = ()
+        if self.resume is not None:
+            later = set(checkpoints_of(self.path, self._run)) - set(self._own)
+            replaced = sorted(later, reverse=True)
+        elif self.overwrite:
+            replaced = all_of_ours(self.path)
         with changing(self.path):
             delete_drafts(self.path)
-            delete(sorted(later, reverse=True))
-        self._due = self._next(state)
+            delete(replaced)
+        self._begun = True
 
     def on_pause(self, state: RunState) -> None:
         """Save the run, if a checkpoint is due."""
@@ -181,6 +186,10 @@ class Checkpointer(Callback):
 
     def on_interrupt(self, state: RunState) -> None:
         """Save the run as it is now, and say how it resumes."""
+        if not self._begun:  # what is there may be of another run
+            self._thread.shutdown()
+            logger.warning("interrupted before the run began: nothing was changed")
+            return
         self._save(state)
         self._thread.shutdown()
         if self._own:
@@ -190,7 +199,7 @@ class Checkpointer(Callback):
 
     def on_end(self, state: RunState) -> None:
         """Save a run that ended before its last round, and wait for the disk."""
-        if state.ended:
+        if state.ended and self._begun:
             self._save(state)
             logger.warning("to resume: %s", self.command)
         self._thread.shutdown()

@@ -1,5 +1,7 @@
 """Where commands print: as wide as a page in a file, and never the end of a run."""
 
+import errno
+
 from rich.console import Console
 
 from flwr_asyncdrop.cli.message import print_no_more
@@ -8,10 +10,19 @@ _WIDTH_OF_FILES = 120
 
 
 class LastingConsole(Console):
-    """Prints into nothing once nobody reads any more, as after ``| head``.
+    """Prints into nothing once nobody reads any more.
 
-    Rich would end the process, and so the run that it shows.
+    That is after ``| head``, or when the terminal was closed. Rich would end the
+    process, and so the run that it shows.
     """
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """Print no more."""

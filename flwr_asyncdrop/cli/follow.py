@@ -12,7 +12,7 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, one_line, printable
 from flwr_asyncdrop.report.files import HISTORY
-from flwr_asyncdrop.report.runlog import check_schema
+from flwr_asyncdrop.report.runlog import check_schema, with_config
 
 Record = dict[str, Any]
 
@@ -29,6 +29,7 @@ class WatchedRun:
     folder: Path
     num_updates: int
     max_seconds: float
+    first: Record
 
     @classmethod
     def of(cls, folder: Path, first: Record) -> Self:
@@ -42,7 +43,7 @@ class WatchedRun:
             slots = min(facts["in_flight"], facts["devices"])
             num_updates = int(facts["num_rounds"]) * slots
         seconds = float(facts.get("max_seconds", 0.0))
-        return cls(printable(name), folder, num_updates, seconds)
+        return cls(printable(name), folder, num_updates, seconds, first)
 
 
 class Tail:
@@ -137,6 +138,9 @@ class Followed:
         match record["event"]:
             case "run":
                 self.run = WatchedRun.of(self.folder, record)
+            case "config" if self.run is not None:
+                first = with_config(self.run.first, record)
+                self.run = WatchedRun.of(self.folder, first)
             case "update":
                 totals.add_update(record)
                 self._bytes += record["bytes_down"] + record["bytes_up"]

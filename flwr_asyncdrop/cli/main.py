@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -22,7 +22,9 @@ from flwr_asyncdrop.exceptions import (
     MissingExtraError,
     UnsupportedModelError,
 )
+from flwr_asyncdrop.paths import tidied
 from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.server.signals import ENDINGS
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 2, 130
 # What was asked for cannot be done; all else is a run that failed.
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status.
 
     It is 0; 2 if what was asked for is wrong, 1 if a run failed, each with one line;
-    130 after Ctrl-C. SIGTERM raises SystemExit(143).
+    130 after Ctrl-C. SIGTERM raises SystemExit(143), and SIGHUP SystemExit(129).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, TextIOWrapper):
@@ -84,7 +86,9 @@ def _run(name: str, *words: str) -> int:
     if rest and not getattr(command, "PASSES_ON", False):
         parser.refuse(rest)
     parsed.rest = rest
-    return int(command.run(parsed))
+    # A command that is refused leaves no empty folder.
+    with tidied(out) if (out := getattr(parsed, "out", None)) else nullcontext():
+        return int(command.run(parsed))
 
 
 def _command(name: str) -> ModuleType:
@@ -127,15 +131,23 @@ def versions() -> str:
 
 @contextmanager
 def _orderly_termination() -> Iterator[None]:
-    """Let SIGTERM unwind the stack, so that processes and the terminal are tidied."""
+    """Let signals unwind the stack, so that processes and the terminal are tidied.
+
+    SIGHUP that is ignored, as under ``nohup``, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = {
+        number: signal.signal(number, _terminate)
+        for number in ENDINGS
+        if number != signal.SIGINT and signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminate(signum: int, _: FrameType | None) -> None:

@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = preset_settings(PRESETS[arguments.task], settings)
     config = RunConfig.parse(settings)
     check_inputs([settings], arguments.devices)
-    spec = _spec(config, settings, output_dir(config), arguments.devices)
-    with FolderLock(spec.folder):
+    with output_dir(config) as out, FolderLock(out):
+        spec = _spec(config, settings, out, arguments.devices)
         if not config.overwrite:
             RunFolder(spec.folder).refuse_what_is_there(_command(spec.folder, backend))
         return simulate(spec, backend, _display(arguments))

@@ -1,7 +1,6 @@
 """One run on a LocalGrid: in this process, or in one of a comparison's."""
 
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -33,10 +32,11 @@ from flwr_asyncdrop.cli.runs import (
     resumed,
 )
 from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError, RunError
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report import Summary, summarise
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.safe_path import forget
+from flwr_asyncdrop.simulation.terminal import leave_to_the_parent
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
@@ -76,8 +76,7 @@ def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> N
     """Do a run in a process of its own, which exits with 0 if all is well."""
     forget()
     see_only(backend.gpus[0] if backend.gpus else "")
-    # Ctrl-C goes to the whole process group; the comparison decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_the_parent()
     _end_with_the_comparison()
     try:
         with FolderLock(run.folder, patience=_PATIENCE):

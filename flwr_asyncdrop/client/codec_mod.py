@@ -8,7 +8,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.capacity import ClientAppCallable
 from flwr_asyncdrop.client.residuals import Residuals
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel import State, cpu_by_default
 
 
 class CodecMod:
@@ -51,6 +51,7 @@ def _with_code(
     return reply
 
 
+@cpu_by_default()
 def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> None:
     """Code the arrays of a reply; one that the server will refuse stays as it is."""
     records = wire.records_of(reply.content, ArrayRecord).items()

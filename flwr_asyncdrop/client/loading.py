@@ -6,11 +6,13 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.submodel import load_in_place
+from flwr_asyncdrop.parameters import A_SWITCH
+from flwr_asyncdrop.submodel import cpu_by_default, load_in_place
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@cpu_by_default()
 def load_submodel(model: Model, arrays: ArrayRecord, *, scale: bool = True) -> Model:
     """Make `model` as narrow as what the server sent, with its weights.
 
@@ -44,5 +46,6 @@ def load_submodel(model: Model, arrays: ArrayRecord, *, scale: bool = True) -> M
         If the arrays are no submodel of `model`, or if it cannot be narrowed in place.
         Where the strategy trains a part of the model, a `FrozenMod` completes them.
     """
+    A_SWITCH.check("scale", scale)
     load_in_place(model, wire.from_record(arrays), scale=scale)
     return model

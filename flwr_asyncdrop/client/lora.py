@@ -11,6 +11,7 @@ from flwr_asyncdrop.submodel.lora import Pairs
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@submodel.cpu_by_default()
 def load_lora(
     model: Model, arrays: ArrayRecord, *, pairs: Pairs | None = None
 ) -> Model:

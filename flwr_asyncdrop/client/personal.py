@@ -9,13 +9,14 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.region import Index, Region
 from flwr_asyncdrop.client.state import device_of
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
-from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel import State, cpu_by_default
 from flwr_asyncdrop.submodel.types import tensors_of
 
 _VALUES, _KNOWN = "asyncdrop-personal.", "asyncdrop-personal-known."
 
 
 @torch.no_grad()
+@cpu_by_default()
 def load_personal(
     context: Context, model: nn.Module, message: Message, *names: str
 ) -> None:
@@ -62,6 +63,7 @@ def load_personal(
 
 
 @torch.no_grad()
+@cpu_by_default()
 def save_personal(
     context: Context, model: nn.Module, message: Message, *names: str
 ) -> None:

@@ -29,7 +29,8 @@ def private_folder() -> Iterator[Path]:
     process, however that ends: the next call removes the folders of those killed.
     """
     for name in _ENDINGS:
-        signal.signal(getattr(signal, name), _leave)
+        if signal.getsignal(number := getattr(signal, name)) != signal.SIG_IGN:
+            signal.signal(number, _leave)  # nohup lets SIGHUP be ignored
     remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:

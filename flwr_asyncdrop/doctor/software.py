@@ -1,5 +1,6 @@
 """The versions of Python and of the packages."""
 
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -98,11 +99,11 @@ def check_optional() -> Iterator[Finding]:
             import_module(module)
         except Exception as error:
             reason = one_line(error)
-            yield warning(
-                name,
-                f"{found} cannot be imported: {reason}",
-                f"install the {name} that fits torch and numpy, or uninstall it",
-            )
+            fix = f"install the {name} that fits torch and numpy, or uninstall it"
+            # Matplotlib reads it when it is imported.
+            if isinstance(error, ValueError) and "MPLBACKEND" in os.environ:
+                fix = "unset MPLBACKEND"
+            yield warning(name, f"{found} cannot be imported: {reason}", fix)
         else:
             working.append(f"{name} {found}")
     if working:

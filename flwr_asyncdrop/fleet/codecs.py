@@ -107,7 +107,7 @@ class AutoCodec(CodecChoice):
     """As many bits as a device's bandwidth allows.
 
     Of `ladder`, most bits first, it takes the first codec with which transfers are at
-    most `share` of the task's time; the last one if none is small enough. A device
+    most `share` of the task's time; the smallest one if none is small enough. A device
     whose speed or bandwidth is unknown gets `unknown`.
     """
 
@@ -134,7 +134,8 @@ class AutoCodec(CodecChoice):
         for candidate in self.ladder:
             if link.transfer(sizes(candidate)) <= allowed:
                 return candidate
-        return self.ladder[-1]
+        # The last one, if several are the smallest.
+        return min(reversed(self.ladder), key=lambda each: link.transfer(sizes(each)))
 
 
 def codec_choice(given: str | Codec | CodecChoice | None) -> CodecChoice | None:

@@ -2,19 +2,35 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.availability import Availability
+from flwr_asyncdrop.parameters import (
+    Range,
+    at_least,
+    in_interval,
+    more_than,
+    whole_from,
+)
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.seeding import numpy_generator
 
 BYTES_PER_MEGABIT = 125_000
 BYTES_PER_MEGABYTE = 1_000_000
 
-_MAX_JITTER = 10.0  # far beyond sense, and still within the range of floats
+_BANDWIDTHS = Range(lambda v: v > 0, "more than 0")  # infinity is one
+_RANGES = {
+    "seconds_per_task": more_than(0),
+    "bytes_per_second_down": _BANDWIDTHS,
+    "bytes_per_second_up": _BANDWIDTHS,
+    "latency": at_least(0),
+    # 10 is far beyond sense, and still within the range of floats.
+    "jitter": in_interval("[0, 10]"),
+    "dropout": in_interval("[0, 1)"),
+    "watts": at_least(0),
+    "joules_per_byte": at_least(0),
+}
 _TASKS_PER_PERIOD = 20
 
 
@@ -59,6 +75,11 @@ class DeviceProfile:
         Power while it computes, in joules per virtual second; 0 is not counted.
     joules_per_byte : float
         Energy of its radio, each way; 0 is not counted.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
     """
 
     seconds_per_task: float
@@ -72,26 +93,14 @@ class DeviceProfile:
     joules_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, np.generic):
-                object.__setattr__(self, name, value.item())
-        seconds = self.seconds_per_task
-        for name, valid, range_ in (
-            ("seconds_per_task", 0 < seconds < math.inf, "positive and finite"),
-            ("bytes_per_second_down", self.bytes_per_second_down > 0, "positive"),
-            ("bytes_per_second_up", self.bytes_per_second_up > 0, "positive"),
-            ("latency", 0 <= self.latency < math.inf, "at least 0 and finite"),
-            ("jitter", 0 <= self.jitter <= _MAX_JITTER, f"in [0, {_MAX_JITTER:g}]"),
-            ("dropout", 0 <= self.dropout < 1, "in [0, 1)"),
-            ("watts", 0 <= self.watts < math.inf, "at least 0 and finite"),
-            (
-                "joules_per_byte",
-                0 <= self.joules_per_byte < math.inf,
-                "at least 0 and finite",
-            ),
-        ):
-            if not valid:
-                raise ConfigError(f"{name}={getattr(self, name)!r} must be {range_}")
+        for name, range_ in _RANGES.items():
+            value = range_.check(name, getattr(self, name))
+            object.__setattr__(self, name, value)
+        if not isinstance(self.availability, Availability | None):
+            raise ConfigError(
+                f"availability={printable(shown(self.availability))} must be an "
+                "Availability; speed_levels(availability=0.5) takes a share"
+            )
 
     def duration(self, cost: TaskCost, noise: float = 0.0) -> float:
         """Return the virtual seconds from dispatch to arrival of a task.
@@ -187,39 +196,45 @@ def speed_levels(
     -------
     sequence of DeviceProfile
         One profile per device, fastest first.
-    """
-    if num_devices < 1 or num_levels < 1:
-        raise ConfigError(
-            f"a fleet needs devices and levels, got num_devices={num_devices} and "
-            f"num_levels={num_levels}"
-        )
-    if not slowest_over_fastest >= 1:
-        raise ConfigError(
-            f"slowest_over_fastest={slowest_over_fastest!r} must be at least 1"
-        )
-    if not 0 < availability <= 1:
-        raise ConfigError(f"availability={availability!r} must lie in (0, 1]")
 
-    def presence(device: int) -> Availability | None:
-        if availability == 1:
-            return None
-        phase = numpy_generator(seed, "phase", device).random()
-        period = _TASKS_PER_PERIOD * seconds_per_task
-        return Availability.from_share(availability, period, phase)
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
+    """
+    num_devices = whole_from(1).check("num_devices", num_devices)
+    num_levels = whole_from(1).check("num_levels", num_levels)
+    slowest_over_fastest = at_least(1).check(
+        "slowest_over_fastest", slowest_over_fastest
+    )
+    seconds_per_task = more_than(0).check("seconds_per_task", seconds_per_task)
+    bytes_per_second = _BANDWIDTHS.check("bytes_per_second", bytes_per_second)
+    availability = in_interval("(0, 1]").check("availability", availability)
 
     levels = min(num_levels, num_devices)
     step = (slowest_over_fastest - 1) / max(levels - 1, 1)
-    slowdowns = [1 + step * (i * levels // num_devices) for i in range(num_devices)]
-    return [
+    by_level = [
         DeviceProfile(
             seconds_per_task * slowdown,
             bytes_per_second / slowdown,
             bytes_per_second / slowdown,
             jitter=jitter,
             dropout=dropout,
-            availability=presence(device),
             watts=watts,
             joules_per_byte=joules_per_byte,
         )
-        for device, slowdown in enumerate(slowdowns)
+        for slowdown in (1 + step * level for level in range(levels))
+    ]
+    always = [by_level[i * levels // num_devices] for i in range(num_devices)]
+    if availability == 1:
+        return always
+
+    def presence(device: int) -> Availability:
+        phase = numpy_generator(seed, "phase", device).random()
+        period = _TASKS_PER_PERIOD * seconds_per_task
+        return Availability.from_share(availability, period, phase)
+
+    return [
+        replace(profile, availability=presence(device))
+        for device, profile in enumerate(always)
     ]

@@ -3,6 +3,7 @@
 import torch
 
 from flwr_asyncdrop.masks.policy import DropRate, MaskContext, MaskPolicy
+from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.submodel import Keep
 
 
@@ -35,7 +36,7 @@ class SmartPartition(MaskPolicy):
         self, drop_rate: float, round_to: int = 1, *, score_vectors: bool = True
     ) -> None:
         self._drop_rate = DropRate(drop_rate, round_to)
-        self.score_vectors = score_vectors
+        self.score_vectors = A_SWITCH.check("score_vectors", score_vectors)
 
     def choose(self, context: MaskContext) -> Keep:
         """Keep what lies outside the window of the rank."""

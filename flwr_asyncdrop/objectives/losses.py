@@ -1,5 +1,6 @@
 """The terms of local objectives."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -14,7 +15,7 @@ LossFn = Callable[[Tensor, Tensor], Tensor]
 
 
 _SHIFT = 1.0
-_FEW_LABELS = 8
+_MOST_LOGITS = 2**22
 
 
 def takes_logits(loss_fn: LossFn, labels: Tensor, num_classes: int) -> bool:
@@ -29,17 +30,20 @@ def takes_logits(loss_fn: LossFn, labels: Tensor, num_classes: int) -> bool:
     loss_fn : callable
         From outputs and labels to the mean loss.
     labels : Tensor
-        Some labels, int64 of shape ``(n,)``; the first few are tried.
+        Some labels, int64: one of each class is tried, of their type and device. The
+        loss of some classes may be nothing.
     num_classes : int
         Number of logits.
     """
-    few = labels[:_FEW_LABELS]
+    # Every class, or as many as there is room for.
+    room = max(_MOST_LOGITS // num_classes, 1)
+    each = torch.arange(0, num_classes, math.ceil(num_classes / room)).to(labels)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(len(few), num_classes, generator=generator)
+    drawn = torch.randn(len(each), num_classes, generator=generator)
     logits = drawn.to(labels.device)
     try:
         with torch.no_grad():
-            losses = loss_fn(logits, few), loss_fn(logits + _SHIFT, few)
+            losses = loss_fn(logits, each), loss_fn(logits + _SHIFT, each)
         return torch.allclose(*losses, rtol=1e-4, atol=1e-5)
     except Exception:  # whatever a user's function raises: it takes something else
         return False

@@ -21,6 +21,8 @@
                         then, lost ones too), ``metrics``
 ``units``               how often each rank trained each unit, see
                         `UnitCounts.record`; absent if no submodel was trained
+``config``              only where a run resumed with another one: ``config``, what
+                        of it is another from here on
 ``end`` (last line)     ``updates``, ``time``, ``bytes_down``, ``bytes_up``,
                         ``joules``, ``failures``; ``duplicates``, replies that came
                         twice, if any did; ``ended``, why, if it ended early
@@ -37,19 +39,17 @@ has. Under the virtual clock everything else is a function of the configuration 
 seed, bit for bit.
 """
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import CheckpointError, DataError
+from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.observers.history_file import HistoryFile
 from flwr_asyncdrop.observers.history_lines import (
     Record,
+    config_line,
     due_line,
     end_line,
     failure_line,
@@ -58,7 +58,7 @@ from flwr_asyncdrop.observers.history_lines import (
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.observers.outcomes import Ending
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
-from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
@@ -128,23 +128,26 @@ class HistoryWriter(Callback):
         self._machine = machine or {}
         self._timer = timer
         self._start = timer()
-        self._overwrite = overwrite
+        self._overwrite = A_SWITCH.check("overwrite", overwrite)
         self._file = HistoryFile(self.path)
         self._warned = False
         # Not written yet: from the first evaluation on that has not ended. Its line,
         # and only such a line, has no "wall".
         self._lines: list[Record] = []
-        self._units = UnitCounts()
         self._every = whole_from(1).check("every", every)
-        self._left_out = LeftOut()
+        self._units, self._left_out = UnitCounts(), LeftOut()
         self._ending: Ending
+        self._config_before: Mapping[str, object] | None = None
 
     def on_start(self, state: RunState) -> None:
-        """Open the file and write the first line."""
+        """Open the file, and keep the first line until the run begins."""
         self._file.begin(overwrite=self._overwrite)
+        # There may have been a run before.
+        self.ended_early, self._warned = False, False
+        self._units, self._left_out = UnitCounts(), LeftOut()
         self._ending = Ending()
         self._start = self._timer()
-        self._add(
+        first = self._stamped(
             {
                 "event": "run",
                 "schema": SCHEMA if self._every == 1 else THINNED_SCHEMA,
@@ -156,6 +159,7 @@ class HistoryWriter(Callback):
             },
             {"run": uuid4().hex, **self._machine},
         )
+        self._lines = [first]
 
     def state_dict(self) -> StateDict:
         """Return the length and digest of the file, and the lines that wait."""
@@ -166,6 +170,7 @@ class HistoryWriter(Callback):
             "lines": list(self._lines),
             "units": self._units.state_dict(),
             "every": self._every,
+            "config": self._run.get("config"),
             "left_out": self._left_out.state_dict(),
         }
 
@@ -187,11 +192,19 @@ class HistoryWriter(Callback):
         self._units.load_state_dict(state["units"])
         if "left_out" in state:
             self._left_out = LeftOut.from_state(state["left_out"])
+        self._config_before = state.get("config")
 
     def on_resume(self, state: RunState) -> None:
-        """Open the file at the place that was saved."""
+        """Open the file, which must begin as it was saved."""
         self._file.resume()
         self._ending = Ending()
+        if line := config_line(self._config_before, self._run.get("config")):
+            self._lines.append(self._stamped(line))
+
+    def on_begin(self, state: RunState) -> None:
+        """Write the first line of a file that was replaced, or cut it off."""
+        self._file.cut()
+        self._write()
 
     def on_interrupt(self, state: RunState) -> None:
         """Close the file without an end."""
@@ -317,39 +330,3 @@ class HistoryWriter(Callback):
             self._warned = True
         else:
             self._warned = False
-
-
-def read_history(path: AnyPath) -> Iterator[Record]:
-    """Yield the lines of a history file; DataError for a file of anything else."""
-    path = as_path("path", path)
-    if path.exists() and not path.is_file():  # a pipe, or a device without an end
-        raise DataError(f"cannot read the history {path}: it is not a file")
-    for number, line in enumerate(_whole_lines(path), start=1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"line {number} of {path} is not JSON: this is not a history file"
-            ) from error
-        if not isinstance(record, dict) or "event" not in record:
-            raise DataError(f"line {number} of {path} is not a history record")
-        yield record
-
-
-def _whole_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file one by one: long runs have many."""
-    try:
-        with path.open(encoding="utf-8", newline="\n") as file:
-            for line in file:
-                # A run that was killed may leave half a line behind.
-                if line.endswith("\n"):
-                    yield line
-    except OSError as error:
-        raise DataError(f"cannot read the history {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: this is not a history file") from error
-
-
-def without_wall(record: Mapping[str, Any]) -> Record:
-    """Return a history record without what depends on the machine."""
-    return {key: value for key, value in record.items() if key != "wall"}

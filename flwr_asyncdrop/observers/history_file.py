@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ class HistoryFile:
         self._file: AppendedFile | None = None
         self._prefix = Prefix()
         self._is_verified = False
+        self._is_cut = False
 
     @property
     def is_open(self) -> bool:
         """Whether lines can be written."""
-        return self._file is not None
+        return self._file is not None and self._is_cut
 
     @property
     def num_bytes(self) -> int:
@@ -49,7 +51,10 @@ class HistoryFile:
         return (self._file or self._prefix).sha256
 
     def begin(self, *, overwrite: bool) -> None:
-        """Open it; ConfigError if it has something that is not to be overwritten."""
+        """Open it, and leave it as it is until `cut`.
+
+        ConfigError if it has something that is not to be overwritten.
+        """
         self._lock.__enter__()
         if not overwrite and self._is_there():
             raise ConfigError(
@@ -64,7 +69,7 @@ class HistoryFile:
         self._is_verified = True
 
     def resume(self) -> None:
-        """Open it behind what was verified; the rest is cut off.
+        """Open it behind what was verified; the rest is there until `cut`.
 
         CheckpointError if nothing was.
         """
@@ -75,6 +80,13 @@ class HistoryFile:
             )
         self._lock.__enter__()
         self._open(self._prefix)
+
+    def cut(self) -> None:
+        """Cut off what it had, or what was behind the verified part."""
+        if self._file is not None:
+            with changing(self.path):
+                self._file.cut()
+        self._is_cut = True
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write records; after an OSError it has none of them."""
@@ -87,6 +99,9 @@ class HistoryFile:
         if self._file is not None:
             self._file.close()
             self._file = None
+            if not self._is_cut and not self._is_there():  # the run was refused
+                with suppress(OSError):
+                    self.path.unlink()
         self._lock.release()
 
     def _is_there(self) -> bool:
@@ -99,6 +114,7 @@ class HistoryFile:
         make_folder(self.path.parent)
         with changing(self.path):
             self._file = AppendedFile(self.path, prefix)
+        self._is_cut = False
 
 
 def as_json(value: object) -> str:

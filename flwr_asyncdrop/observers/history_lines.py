@@ -1,5 +1,6 @@
 """The lines of a history, without ``wall`` and metrics, from what has happened."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from flwr_asyncdrop.observers.outcomes import Outcome
@@ -56,6 +57,16 @@ def due_line(state: RunState, source: str, number: int) -> Record:
         "update": state.updates,
         **_totals(state),
     }
+
+
+def config_line(before: object, now: object) -> Record:
+    """Return the line of what a run resumes with that it did not begin with, if any."""
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        return {}
+    changed = {
+        key: now[key] for key in now if key in before and before[key] != now[key]
+    }
+    return {"event": "config", "config": changed} if changed else {}
 
 
 def end_line(state: RunState, outcome: Outcome) -> Record:

@@ -1,6 +1,7 @@
 """What is drawn: a run in one picture, and the pictures of a report one by one."""
 
-from collections.abc import Callable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -142,6 +143,28 @@ def file_name(text: str) -> str:
     return text.replace("/", "-")
 
 
+def file_names(labels: Iterable[str]) -> dict[str, str]:
+    """Return a name for the files of each label.
+
+    No two are one to a disk that ignores case, and how a letter is composed.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for label in labels:
+        name, number = file_name(label), 1
+        while (one := as_one(name)) in taken:
+            number += 1
+            name = f"{file_name(label)}-{number}"
+        taken.add(one)
+        names[label] = name
+    return names
+
+
+def as_one(name: str) -> str:
+    """Return what all names of a file are that a disk may take for one."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
 def over_seeds(series: Sequence[Series]) -> str:
     """Say what lines and shades are."""
     if max(len(one.curves) for one in series) > 1:
@@ -149,7 +172,7 @@ def over_seeds(series: Sequence[Series]) -> str:
     return "one seed"
 
 
-def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
+def draw_fleet(log: RunLog, named: str, out: Path) -> list[Picture]:
     """Draw the timeline of a run, and the units and levels if its history has them."""
     timeline = "Every task from dispatch to merge, coloured by its staleness."
     units = (
@@ -163,7 +186,7 @@ def draw_fleet(log: RunLog, label: str, out: Path) -> list[Picture]:
         (bool(log.level_evaluations), "levels", draw_levels, levels),
     )
     return [
-        Picture(_draw(out / file_name(f"{name}-{label}.png"), draw, log), caption)
+        Picture(_draw(out / file_name(f"{name}-{named}.png"), draw, log), caption)
         for there, name, draw, caption in shown
         if there
     ]

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from flwr_asyncdrop.exceptions import AsyncDropError, DataError
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.report.runlog import Point, RunLog
 from flwr_asyncdrop.report.summary import Summary

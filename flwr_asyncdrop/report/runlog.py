@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA, without_wall
+from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA
+from flwr_asyncdrop.observers.history_reading import without_wall
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, lower_is_better
 from flwr_asyncdrop.report.tasks import (
@@ -178,6 +179,8 @@ class RunLog:
                     steps.add(record, record["updates"])
                 case "evaluation":
                     evaluations.append(without_wall(record))
+                case "config":
+                    only["run"] = with_config(only["run"], record)
                 case event:
                     if event == "run":
                         check_schema(record)
@@ -286,6 +289,11 @@ class RunLog:
                 metric = Metric.of(name, [point.value for point in points])
                 return Curve(metric, source, points, diverged)
         return None
+
+
+def with_config(first: Record, changed: Record) -> Record:
+    """Return a first line with what a ``config`` line says is another from there on."""
+    return {**first, "config": {**first["config"], **changed["config"]}}
 
 
 def check_schema(run: Record) -> None:

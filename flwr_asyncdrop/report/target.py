@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Final
 
 from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.readable import with_article
 from flwr_asyncdrop.report.runlog import Curve, Metric
 from flwr_asyncdrop.report.series import Series
 
@@ -121,7 +122,7 @@ def read_target(wish: str | float, metric: Metric) -> float:
         number = math.nan
     if 0 < number <= 1 if share else math.isfinite(number):
         return number
-    values = f"an {metric.title} in (0, 1]" if metric.is_share else f"a {metric.title}"
+    values = f"{with_article(metric.title)}{' in (0, 1]' if metric.is_share else ''}"
     raise ConfigError(
         f"target={wish!r} must be 'auto', {values} such as 0.6, or a share of the best "
         f"baseline's final {metric.title} such as '0.95best'"

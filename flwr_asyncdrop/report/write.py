@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
+from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.report.comparison import compare
@@ -114,13 +115,19 @@ def write_report(
     FolderError
         If nothing can be written to `out`.
     """
+    A_SWITCH.check("paper", paper)
     _require_matplotlib()
     for module in ("jinja2", "rich"):
         require(module, "report")
     from flwr_asyncdrop.report.markdown import markdown
     from flwr_asyncdrop.report.page import render_page
     from flwr_asyncdrop.report.paper import write_paper
-    from flwr_asyncdrop.report.pictures import draw_comparison, draw_fleet
+    from flwr_asyncdrop.report.pictures import (
+        as_one,
+        draw_comparison,
+        draw_fleet,
+        file_names,
+    )
     from flwr_asyncdrop.report.tables import csv_text, json_values
 
     folders, out = _as_paths(folders), as_path("out", out)
@@ -130,14 +137,17 @@ def write_report(
     with changing(out):
         earlier = _pictures_there(out)
         pictures = draw_comparison(series, comparison, out)
+        named = file_names(one.label for one in series)
         runs = {
-            one.label: draw_fleet(next(iter(one.runs.values())), one.label, out)
+            one.label: draw_fleet(next(iter(one.runs.values())), named[one.label], out)
             for one in series
             if one.runs
         }
         drawn = [each.path.name for each in chain(pictures, *runs.values())]
-        for name in earlier - set(drawn):  # of runs that are no longer in the table
-            (out / name).unlink(missing_ok=True)
+        new = {as_one(name) for name in drawn}
+        for name in earlier:
+            if as_one(name) not in new:  # of runs that are no longer in the table
+                (out / name).unlink(missing_ok=True)
         values = {**json_values(comparison), "pictures": drawn}
         texts = {
             "table.md": markdown(comparison),

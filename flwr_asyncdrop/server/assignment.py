@@ -185,7 +185,10 @@ class Assignment:
     ) -> tuple[Keep, Indices]:
         """Return the units that the policy keeps, or all if that saves too little."""
         keep = masks.choose(context)
-        indices = plan.indices(keep)
+        try:
+            indices = plan.indices(keep)
+        except ShapeError as error:
+            raise ShapeError(f"{type(masks).__name__}.choose: {error}") from error
         if self._masked or not masks.least_saving:
             return keep, indices
         left_out = 1 - sum(len(units) for units in keep) / plan.num_units

@@ -85,6 +85,13 @@ class Callback:
         """React to a run that resumes from a checkpoint, in place of `on_start`."""
         self.on_start(state)
 
+    def on_begin(self, state: RunState) -> None:
+        """Replace what there is of an earlier run: no callback has refused this one.
+
+        It comes after the `on_start`, or `on_resume`, of all callbacks. Whatever raises
+        there leaves the files as they were.
+        """
+
     def on_pause(self, state: RunState) -> None:
         """React to a moment between two events: no event is half handled."""
 

@@ -26,7 +26,7 @@ from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
 from flwr_asyncdrop.server.order import Order, Part, Timing
 from flwr_asyncdrop.server.state import RunState, shapes_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
-from flwr_asyncdrop.submodel import State, one_thread
+from flwr_asyncdrop.submodel import State, cpu_by_default, one_thread
 from flwr_asyncdrop.wire import DeviceReport
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -85,6 +85,7 @@ class Dispatcher:
         self._said_unscheduled = False
 
     @one_thread()
+    @cpu_by_default()
     def next_task(
         self, state: RunState, server_round: int, progress: float | None = None
     ) -> Task | None:
@@ -102,6 +103,7 @@ class Dispatcher:
         return None
 
     @one_thread()
+    @cpu_by_default()
     def task_among(
         self, state: RunState, server_round: int, idle: NDArray[np.int64]
     ) -> Task | None:
@@ -198,6 +200,7 @@ class Dispatcher:
         return order, self._message(state, order, sent.records)
 
     @one_thread()
+    @cpu_by_default()
     def message(self, state: RunState, order: Order) -> Message:
         """Return the message that carries an order out once more.
 

@@ -1,14 +1,14 @@
 """All evaluations of a run: when they are due, and where their results go."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from flwr_asyncdrop.exceptions import ConfigError, GridLostError, Interrupted
-from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation
+from flwr_asyncdrop.server.evaluation import Evaluator, PendingEvaluation
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
-from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.state_dict import StateDict, from_plain
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -32,6 +32,7 @@ class Evaluations:
             raise ConfigError(f"evaluators need a source each, and have {sources}")
         self._callbacks = callbacks
         self._stopping = stopping
+        self._given_up: list[Evaluation] = []
 
     def submit(self, state: RunState, number: int) -> None:
         """Begin to evaluate the model as it is after round `number`; 0 at the start."""
@@ -61,8 +62,10 @@ class Evaluations:
         """
         lost: GridLostError | None = None
         for evaluator in self._evaluators.values():
+            rounds = {pending.round for pending in evaluator.pending}
             try:
                 for evaluation in evaluator.collect(finish=finish):
+                    _check(evaluator, rounds, evaluation)
                     for callback in self._callbacks:
                         callback.on_evaluation(state, evaluation)
             except GridLostError as error:
@@ -79,11 +82,17 @@ class Evaluations:
         for source, saved in state.items():
             if source in self._evaluators:
                 self._evaluators[source].load_state_dict(saved)
-            else:
+            elif pending := from_plain(
+                list[PendingEvaluation], saved.get("pending", [])
+            ):
                 logger.warning("nobody resumes the evaluations of %r", source)
+                self._given_up += [each.ended(source, None) for each in pending]
 
-    def resume(self) -> None:
-        """Begin the evaluations that were pending."""
+    def resume(self, state: RunState) -> None:
+        """Begin the evaluations that were pending; those of other sources end."""
+        for evaluation in self._given_up:
+            for callback in self._callbacks:
+                callback.on_evaluation(state, evaluation)
         for evaluator in self._evaluators.values():
             evaluator.resume()
 
@@ -91,3 +100,19 @@ class Evaluations:
         """Give up what has not ended."""
         for evaluator in self._evaluators.values():
             evaluator.close()
+
+
+def _check(evaluator: Evaluator, rounds: Collection[int], found: Evaluation) -> None:
+    """Raise ConfigError for an evaluation that its evaluator was not asked for."""
+    kind, source = type(evaluator).__name__, evaluator.source
+    if found.source != source:
+        raise ConfigError(
+            f"{kind} has the source {source!r}, and returned an evaluation of "
+            f"{found.source!r}: return what `ended(self.source, metrics)` of the "
+            "pending evaluation returns"
+        )
+    if found.round not in rounds:
+        raise ConfigError(
+            f"{kind} returned an evaluation of round {found.round}, which is none of "
+            f"those that it was asked for and has pending ({sorted(rounds)})"
+        )

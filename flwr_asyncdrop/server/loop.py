@@ -12,13 +12,13 @@ from flwr_asyncdrop.exceptions import (
     GridLostError,
     Interrupted,
     ReplyError,
-    RunError,
 )
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
 from flwr_asyncdrop.server.evaluations import Evaluations
+from flwr_asyncdrop.server.failures import Failures
 from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
 from flwr_asyncdrop.server.frozen_tasks import bring_frozen
 from flwr_asyncdrop.server.mailbox import Mailbox
@@ -65,6 +65,9 @@ class AsyncLoop:
         self._probe = probe
         self._resumed = resumed
         self._duplicates_before = run.state.duplicates
+        self._failures = Failures(
+            run, stopping, callbacks, lambda: self._refresh(self._nodes.ids())
+        )
 
     def run(self) -> None:
         """Run to the end.
@@ -104,29 +107,31 @@ class AsyncLoop:
                 self._evaluations.submit_rest(self.state)
             self._evaluations.collect(self.state, finish=True)
         except GridLostError as error:
-            self._give_up("timeout", str(error))
+            self._failures.give_up("timeout", str(error))
             with suppress(GridLostError):
                 self._evaluations.collect(self.state, finish=True)
 
     def begin(self) -> None:
         """Begin, or resume with the tasks that were out."""
         self._probe.ask(self._clock.now)
-        for callback in self._callbacks:
-            callback.on_fleet(self._run.fleet)
-        if not self._resumed:
-            for callback in self._callbacks:
-                callback.on_start(self.state)
-            self._evaluations.submit(self.state, 0)
-            return
         state = self.state
         if state.ended:
             state.ended = ""
             state.lost_in_a_row.clear()
         for callback in self._callbacks:
-            callback.on_resume(state)
-        self._evaluations.resume()
+            callback.on_fleet(self._run.fleet)
+        for callback in self._callbacks:
+            (callback.on_resume if self._resumed else callback.on_start)(state)
+        for callback in self._callbacks:
+            callback.on_begin(state)
+        if not self._resumed:
+            self._evaluations.submit(state, 0)
+            return
+        self._evaluations.resume(state)
         for order in self._run.send_again(self._mailbox):
-            self._count(order, "interrupted", "the server stopped before it replied")
+            self._failures.count(
+                order, "interrupted", "the server stopped before it replied"
+            )
         self._clock.resume(state)
 
     @property
@@ -222,12 +227,12 @@ class AsyncLoop:
             self._take_back(order, unsent)
             # An outage is no fault of its devices: it costs only the first a failure,
             # in case that nothing can be sent to that one.
-            count = self._count if failed_before else self._lose
+            count = self._failures.count if failed_before else self._failures.lose
             count(order, "not-sent", str(error))
             return None
         if message_id is None:
             self._take_back(order, unsent)
-            self._fail(order, "not-sent", "the grid did not take the message")
+            self._failures.fail(order, "not-sent", "the grid did not take the message")
         else:
             self.state.in_flight[message_id] = self.state.in_flight.pop(unsent)
         return message_id
@@ -243,10 +248,15 @@ class AsyncLoop:
         self._run.add_energy(order.device, order.cost_with(bytes_up=0), sign=-1)
 
     def _wait_for_a_device(self) -> None:
-        patience = self._stopping.patience
-        logger.warning("no device can train: waiting %g s for one", patience)
-        if not self._nodes.watch(self._somebody_can_train, patience):
-            self._give_up(
+        state, stopping = self.state, self._stopping
+        patience = seconds = stopping.patience
+        if not self._run.simulated:  # else virtual time stands still meanwhile
+            seconds = min(patience, stopping.max_seconds - self._clock.now)
+        logger.warning("no device can train: waiting %g s for one", seconds)
+        found = self._nodes.watch(self._somebody_can_train, seconds)
+        state.time = self._clock.now
+        if not found and state.time < stopping.max_seconds:
+            self._failures.give_up(
                 "timeout",
                 f"no device was there to train for {patience:g} s: start SuperNodes, "
                 "or raise the timeout",
@@ -264,7 +274,7 @@ class AsyncLoop:
         nobody = self._mailbox.dead_workers.answered(arrival.message)
         order = (state.late if late else state.in_flight).pop(message_id)
         if arrival.message is None:
-            self._no_reply(order)
+            self._failures.no_reply(order)
             return
         if nobody:
             self._send_again(order, late=late)
@@ -283,7 +293,7 @@ class AsyncLoop:
             return
         except ReplyError as error:
             self._dispatcher.replied(state, order.device)
-            self._fail(order, error.kind, str(error))
+            self._failures.fail(order, error.kind, str(error))
             return
         self._dispatcher.replied(state, order.device)
         state.bytes_up += reply.num_bytes
@@ -292,7 +302,9 @@ class AsyncLoop:
         if discount == 0:
             self._run.fleet.observe(order.device, trip.seconds, order.cost.compute)
             behind = f"{state.time - order.timing.deadline:.3g} s"
-            self._lose(order, "late", f"its reply came {behind} after its deadline")
+            self._failures.lose(
+                order, "late", f"its reply came {behind} after its deadline"
+            )
             return
         self._dispatcher.succeeded(order, trip, reply.report)
         state.lost_in_a_row.clear()
@@ -309,7 +321,9 @@ class AsyncLoop:
             send_same(self._run, self._mailbox, self._clock, order, late=late)
             return
         self._dispatcher.replied(self.state, order.device)
-        self._count(order, "no-worker", "a worker of Flower's simulation had died")
+        self._failures.count(
+            order, "no-worker", "a worker of Flower's simulation had died"
+        )
 
     def _end_round(self, number: int) -> None:
         self._refresh(self._nodes.ids(recent=not self._run.simulated))
@@ -322,51 +336,3 @@ class AsyncLoop:
         self._run.fleet.refresh(node_ids)
         self._probe.ask(self._clock.now)
         self.state.num_devices = len(self._run.fleet)
-
-    def _no_reply(self, order: Order) -> None:
-        """Count a task without a reply; a simulated loss is no fault of the project."""
-        timing, patience = order.timing, self._stopping.patience
-        waited = timing.gives_up - timing.dispatched_at
-        if timing.lost:
-            self._lose(order, "dropout", "the simulated device dropped out")
-        elif timing.due == math.inf:
-            # It takes at least that long: the next deadline is a later one.
-            self._dispatcher.took_longer(order, waited)
-            self._fail(order, "no-reply", f"no reply within {waited:g} s")
-        elif self.state.time < timing.due:
-            self._lose(order, "no-reply", f"no reply within {waited:g} virtual s")
-        else:
-            self._fail(order, "no-reply", f"no reply within {patience:g} s")
-
-    def _fail(self, order: Order, kind: str, reason: str) -> None:
-        """Count a failure; end the run when only failures come in."""
-        state = self.state
-        state.lost_in_a_row.append(order.device)
-        # Most tasks are lost with their node: it must not get the next one.
-        self._refresh(self._nodes.ids())
-        self._lose(order, kind, reason)
-        lost = len(state.lost_in_a_row)
-        changed = state.version > 0
-        if lost >= self._stopping.most_failures(state.num_devices, changed=changed):
-            self._give_up(
-                "failures",
-                f"the last {lost} tasks all failed, the last one on device "
-                f"{order.device}: {reason}",
-            )
-
-    def _lose(self, order: Order, kind: str, reason: str) -> None:
-        self._dispatcher.failed(self.state, order)
-        self._count(order, kind, reason)
-
-    def _count(self, order: Order, kind: str, reason: str) -> None:
-        state = self.state
-        state.failures[kind] = state.failures.get(kind, 0) + 1
-        for callback in self._callbacks:
-            callback.on_failure(state, order, kind, reason)
-
-    def _give_up(self, word: str, reason: str) -> None:
-        """End the run early, or with an error if the model has never changed."""
-        if self.state.version == 0:
-            raise RunError(reason)
-        self.state.ended = word
-        logger.error("the run ends early, with what it has so far: %s", reason)

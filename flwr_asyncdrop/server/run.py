@@ -1,14 +1,12 @@
-"""What a run is made of."""
+"""What a run is made of: its state, and the objects that change it."""
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flwr.app import Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import (
-    OUTLIER_FACTOR,
     Aggregator,
     OutlierGuard,
     Update,
@@ -17,25 +15,25 @@ from flwr_asyncdrop.aggregation import (
 )
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, checked_profiles
+from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.assignment import only
-from flwr_asyncdrop.server.coder import model_sizes
-from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
+from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.state_dict import StateDict
-from flwr_asyncdrop.submodel import State, check_fits, extract, one_thread
-
-logger = logging.getLogger("flwr.asyncdrop")
+from flwr_asyncdrop.submodel import (
+    State,
+    check_fits,
+    cpu_by_default,
+    extract,
+    one_thread,
+)
 
 # Kinds of failures without a reply that was looked at.
 _LOST = frozenset(
     {"dropout", "interrupted", "late", "no-reply", "no-worker", "not-sent"}
 )
-
-FleetBuilder = Callable[[int], Iterable[DeviceProfile]]
-"""Profiles of a simulated fleet from its number of devices, fastest first."""
 
 
 @dataclass
@@ -59,81 +57,6 @@ class Run:
     def __post_init__(self) -> None:
         if self.averaging and self.state.averaged is None:
             self.state.averaged = copy_of(self.state.arrays)
-
-    @classmethod
-    def open(
-        cls,
-        state: RunState,
-        node_ids: Sequence[int],
-        rules: DispatchRules,
-        *,
-        in_flight: int,
-        build_aggregator: Callable[[int], Aggregator],
-        build_fleet: FleetBuilder | None = None,
-        averaging: float = 0.0,
-        max_examples: int = wire.MAX_EXAMPLES,
-        outlier_factor: float = OUTLIER_FACTOR,
-        saved: StateDict | None = None,
-    ) -> "Run":
-        """Put a run together on the nodes that are connected.
-
-        A simulated fleet keeps the devices that it starts with, so no more can be in
-        flight. On a real one others may join, unless all in flight wait for each other,
-        which takes a fixed number of them. `build_aggregator` gets the number of
-        devices that can be in flight. `outlier_factor` is that of an `OutlierGuard`; 0
-        for none. `saved` is the `state_dict` of the run that this one resumes:
-        it gives the size, and is loaded with `load_state_dict`. ConfigError if the
-        aggregator waits for too many updates, or if a queue is not possible.
-        """
-        size, possible = len(node_ids), min(in_flight, len(node_ids))
-        if saved is not None:
-            size, possible = len(saved["fleet"]["node_ids"]), saved["updates_per_round"]
-        profiles = None
-        if build_fleet is not None:
-            profiles = checked_profiles(build_fleet(size), size)
-        slots = in_flight if profiles is None else possible
-        aggregator = build_aggregator(slots)
-        if aggregator.waits_for >= slots > possible:
-            slots, aggregator = possible, build_aggregator(possible)
-        if aggregator.waits_for > slots:
-            raise ConfigError(
-                f"the aggregator waits for {aggregator.waits_for} updates, more than "
-                f"the {slots} devices in flight, which would wait for ever: put more "
-                "devices in flight, or let it wait for fewer"
-            )
-        if rules.queue_ahead and (profiles is not None or aggregator.waits_for > 1):
-            raise ConfigError(
-                f"queue_ahead={rules.queue_ahead}: only real devices have a queue, and "
-                "only if they do not wait for each other: set waits=False, or "
-                "queue_ahead=0"
-            )
-        # A coded change means nothing without what it was made from.
-        if aggregator.needs_base or (rules.codec and rules.codec.is_lossy):
-            rules = replace(rules, keeps_base=True)
-        fleet = Fleet(slots, profiles, model_sizes(rules.codec, state.arrays))
-        fleet.refresh(node_ids)
-        state.num_devices = len(fleet)
-        state.joules = 0.0 if fleet.counts_energy else None
-        if possible < in_flight:
-            logger.warning(
-                "%d nodes for %d tasks in flight: only %d will train at any moment. "
-                "Simulate more with --federation-config 'num-supernodes=104', start "
-                "more SuperNodes, or lower in-flight.",
-                len(node_ids),
-                in_flight,
-                possible,
-            )
-        dispatcher = Dispatcher(fleet, rules, aggregator.extra)
-        return cls(
-            state,
-            dispatcher,
-            aggregator,
-            slots,
-            possible,
-            averaging,
-            max_examples,
-            OutlierGuard(outlier_factor) if outlier_factor else None,
-        )
 
     @property
     def fleet(self) -> Fleet:
@@ -233,6 +156,7 @@ class Run:
             self.state.joules += sign * self.fleet.energy(device, cost)
 
     @one_thread()
+    @cpu_by_default()
     def read(self, order: Order, message: Message) -> wire.Reply:
         """Read the reply to an order; ReplyError if it does not fit.
 
@@ -251,6 +175,7 @@ class Run:
         return wire.read_reply(message, expected)
 
     @one_thread()
+    @cpu_by_default()
     def merge(
         self, order: Order, reply: wire.Reply, staleness: int, discount: float = 1.0
     ) -> None:
@@ -298,7 +223,6 @@ class Run:
             return False
         return self.fleet.times_faster(device) <= self.aggregator.wait_limit
 
-    @one_thread()
     def stop_waiting(self) -> bool:
         """Take a step without those that will not come, if all others wait for them.
 
@@ -314,7 +238,14 @@ class Run:
         failing = not state.failures.keys() <= _LOST
         if not (some or (failing and self.fleet.quarantined(state.time))):
             return False
-        if changed := self._says(self.aggregator.flush(state.arrays), "flush"):
+        return self.flush()
+
+    @one_thread()
+    @cpu_by_default()
+    def flush(self) -> bool:
+        """Take a step with the updates that are there; return whether there was one."""
+        changed = self._says(self.aggregator.flush(self.state.arrays), "flush")
+        if changed:
             self._changed()
         return changed
 

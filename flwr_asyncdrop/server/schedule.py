@@ -1,12 +1,15 @@
 """Global learning-rate schedules: one serves all devices."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
+from flwr_asyncdrop.parameters import Range, in_interval
+
+_FINITE = Range(lambda v: -math.inf < v < math.inf, "finite")
 
 
 class Schedule(Protocol):
@@ -55,12 +58,15 @@ class StepDecay:
     unit: Literal["updates", "seconds"] = "updates"
 
     def __post_init__(self) -> None:
-        if list(self.milestones) != sorted(self.milestones):
-            raise ConfigError(f"milestones={self.milestones!r} must ascend")
-        if not all(map(math.isfinite, self.milestones)):
-            raise ConfigError(f"milestones={self.milestones!r} must be finite")
-        if not 0 < self.gamma <= 1:
-            raise ConfigError(f"gamma={self.gamma!r} must lie in (0, 1]")
+        given: object = self.milestones
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ConfigError(f"milestones={given!r} must be a list of numbers")
+        milestones = tuple(_FINITE.check("a milestone", each) for each in given)
+        if list(milestones) != sorted(milestones):
+            raise ConfigError(f"milestones={milestones!r} must ascend")
+        object.__setattr__(self, "milestones", milestones)
+        gamma = in_interval("(0, 1]").check("gamma", self.gamma)
+        object.__setattr__(self, "gamma", gamma)
         if self.unit not in ("updates", "seconds"):
             raise ConfigError(f"unit={self.unit!r} must be 'updates' or 'seconds'")
 

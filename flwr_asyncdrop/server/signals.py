@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, handled when the run can stop."""
+"""Ctrl-C, SIGTERM and SIGHUP, handled when the run can stop."""
 
 import signal
 import threading
@@ -10,17 +10,22 @@ from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import Interrupted
 
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows lacks the last
+ENDINGS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+"""The signals that ask a process to end."""
+
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class Signals:
-    """Holds SIGINT and SIGTERM until the run can stop; a context manager.
+    """Holds SIGINT, SIGTERM and SIGHUP until the run can stop; a context manager.
 
     The first signal is noted; `check` and `at_once` raise it. When the context is left,
     the process handles it as it always does. A second signal is not held.
 
     Only a process's main thread can handle signals: elsewhere, as in Flower's
-    simulation engine, this does nothing. Signals that the process ignores stay ignored.
+    simulation engine, this does nothing. Signals that the process ignores stay ignored,
+    as SIGHUP under ``nohup``.
     """
 
     def __init__(self) -> None:
@@ -54,7 +59,7 @@ class Signals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in ENDINGS:
                 before = signal.getsignal(signum)
                 # None: set by something that is not Python, which cannot set it back.
                 if before not in (signal.SIG_IGN, None):

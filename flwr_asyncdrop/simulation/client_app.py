@@ -6,7 +6,7 @@ from collections.abc import Callable
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.readable import one_line, type_of
 from flwr_asyncdrop.references import load_reference
 
 ClientAppSource = str | Callable[[], ClientApp]
@@ -27,7 +27,7 @@ def load_client_app(source: ClientAppSource) -> ClientApp:
             ) from error
     if not isinstance(app, ClientApp):
         raise ConfigError(
-            f"{source!r} gives a {type(app).__name__}, not a ClientApp; "
+            f"{source!r} gives {type_of(app)}, not a ClientApp; "
             "give module:attribute of a ClientApp, or a function that returns one."
         )
     return app

@@ -13,6 +13,7 @@ import torch
 from flwr.app import Context, Error, Message, RecordDict, UserConfig, UserConfigValue
 from flwr.serverapp import Grid
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.flower_internals.identity import (
     SUPERLINK_NODE_ID,
@@ -56,8 +57,10 @@ class LocalGrid(Grid):
     the answers are the same. (Linux only: elsewhere nobody says how a process is.)
 
     What a ClientApp draws from the global generators of Python, NumPy and PyTorch
-    depends on the message and on ``torch.initial_seed()`` here, and not on where it
-    runs: call ``torch.manual_seed`` before to repeat it.
+    depends on the task, or else the number of the message, and on
+    ``torch.initial_seed()`` here, and not on where it runs: call ``torch.manual_seed``
+    before to repeat it. So a run that resumes trains as it would have; what clients
+    draw while they evaluate may be something else then.
 
     Calls may come from several threads; one waits for the other. Use it as a context
     manager, or call `close`; else the workers end when the grid is garbage-collected,
@@ -281,7 +284,10 @@ class LocalGrid(Grid):
         while self._queue and self._runner.has_room:
             message = self._queue.pop()
             context = self._contexts[message.metadata.dst_node_id]
-            seed = derive_seed(self._seed, f"call {message.metadata.message_id}")
+            # A run that resumes sends its tasks again, in messages of other numbers.
+            task = wire.read_task(message).seed
+            call = f"task {task}" if task else message.metadata.message_id
+            seed = derive_seed(self._seed, f"call {call}")
             self._runner.submit(ClientCall(message, context, seed))
 
     def _collect(self, timeout: float | None) -> None:

@@ -10,7 +10,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.flower_internals.identity import ErrorCode
-from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.readable import one_line, type_of
 from flwr_asyncdrop.seeding import kept_global_generators, seed_global_generators
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 
@@ -68,7 +68,7 @@ class ClientCall:
 
     def _fault(self, reply: object) -> str | None:
         if not isinstance(reply, Message):
-            return f"The ClientApp returned a {type(reply).__name__}, not a Message."
+            return f"The ClientApp returned {type_of(reply)}, not a Message."
         if reply.metadata.reply_to_message_id != self.message.metadata.message_id:
             return (
                 "The ClientApp's reply answers another message; "

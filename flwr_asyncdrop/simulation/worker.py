@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import socket
 import threading
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_ap
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.runner import ClientCall
 from flwr_asyncdrop.simulation.safe_path import forget
+from flwr_asyncdrop.simulation.terminal import leave_to_the_parent
 from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, send_failure
 
 
@@ -31,8 +31,7 @@ def serve(
     """
     forget()
     see_only(gpu)
-    # Ctrl-C goes to the whole process group; the grid's process decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_the_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:

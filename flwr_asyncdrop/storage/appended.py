@@ -18,7 +18,7 @@ class AppendedFile:
     path : Path
         Is made if it is not there.
     begins_with : Prefix, optional
-        What it keeps of what it has; all behind that is cut off.
+        What it keeps of what it has; `cut`, or the first piece, cuts off the rest.
     """
 
     def __init__(self, path: Path, begins_with: "Prefix | None" = None) -> None:
@@ -26,9 +26,8 @@ class AppendedFile:
         self._num_bytes = prefix.num_bytes
         self._digest = prefix.digest.copy()
         # Unbuffered: what a failed write has left behind must be known.
-        self._file = path.open("r+b" if begins_with else "wb", buffering=0)
+        self._file = path.open("r+b" if begins_with else "ab", buffering=0)
         self._torn = True
-        self._mend()
 
     @property
     def num_bytes(self) -> int:
@@ -43,7 +42,7 @@ class AppendedFile:
     def append(self, piece: bytes) -> None:
         """Write a piece; an OSError leaves the file without any of it."""
         if self._torn:
-            self._mend()
+            self.cut()
         rest = memoryview(piece)
         try:
             while rest:
@@ -51,20 +50,20 @@ class AppendedFile:
         except OSError:
             self._torn = True
             with suppress(OSError):
-                self._mend()
+                self.cut()
             raise
         self._digest.update(piece)
         self._num_bytes += len(piece)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _mend(self) -> None:
+    def cut(self) -> None:
         """Cut off what is behind the last whole piece."""
         self._file.truncate(self._num_bytes)
         self._file.seek(self._num_bytes)
         self._torn = False
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 class Prefix:

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from flwr_asyncdrop.exceptions import FolderInUseError
+from flwr_asyncdrop.exceptions import FolderError, FolderInUseError
 from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.storage.whole import changing, make_folder
 
@@ -147,15 +147,19 @@ class FolderLock:
 
     def _lock(self) -> int | None:
         """Return the open file that is locked; None where there are no locks."""
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         while True:
-            descriptor = os.open(self._path, flags, 0o644)
+            descriptor, is_ours = self._open()
             try:
                 _lock_file(descriptor)
                 with suppress(FileNotFoundError):
                     if _identity(self._path) == _identity(descriptor):
-                        _write_holder(descriptor)
-                        return descriptor
+                        if is_ours:
+                            _write_holder(descriptor)
+                            return descriptor
+                        self._path.unlink()  # it was left behind
+            except PermissionError as error:
+                os.close(descriptor)
+                raise self._in_the_way() from error
             except OSError as error:
                 if error.errno in _BUSY:
                     holder = _holder(descriptor)
@@ -175,6 +179,25 @@ class FolderLock:
                 os.close(descriptor)
                 raise
             os.close(descriptor)  # its last holder has just deleted it
+
+    def _open(self) -> tuple[int, bool]:
+        """Open the file, and return whether it can be written."""
+        flags = getattr(os, "O_NOFOLLOW", 0)
+        try:
+            return os.open(self._path, flags | os.O_RDWR | os.O_CREAT, 0o644), True
+        except PermissionError:
+            if not os.path.lexists(self._path):
+                raise
+        try:
+            return os.open(self._path, flags | os.O_RDONLY), False
+        except OSError as error:
+            raise self._in_the_way() from error
+
+    def _in_the_way(self) -> FolderError:
+        return FolderError(
+            f"{self._path} is user {self._path.lstat().st_uid}'s, and cannot be "
+            "replaced: delete it, if no run goes on there, or choose another folder"
+        )
 
 
 def was_killed(folder: Path, name: str = _LOCK) -> bool:

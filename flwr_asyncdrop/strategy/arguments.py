@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import did_you_mean
 
 _IN_START = "it is an argument of start(...)"
 _SERVER_STEP = (
@@ -83,16 +83,16 @@ def choose_algorithm(
     if kind is None or algorithm is not None:
         if hyperparameters:
             name = min(hyperparameters)
-            fix = REPLACED.get(
-                name,
-                "set it on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)",
+            fix = did_you_mean(name, arguments) or (
+                "set it on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)"
             )
-            raise ConfigError(f"{strategy} takes no {name!r}: {fix}")
+            raise ConfigError(
+                f"{strategy} takes no {name!r}: {REPLACED.get(name, fix)}"
+            )
         return algorithm
     known = [field.name for field in fields(kind)]
     for name in sorted(hyperparameters.keys() - set(known)):
-        close = get_close_matches(name, [*known, *arguments], n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "leave it out;"
+        hint = did_you_mean(name, [*known, *arguments]) or "leave it out;"
         fix = f"{hint} its hyperparameters are {', '.join(known)}"
         raise ConfigError(f"{strategy} has no {name!r}: {REPLACED.get(name, fix)}")
     return kind(**hyperparameters)

@@ -124,7 +124,7 @@ class AsyncStrategy(Arguments):
     min_evaluate_nodes : int, optional
         So many evaluate at the least, 2 by default.
     evaluate_every : int
-        Rounds from one evaluation to the next.
+        Rounds from one evaluation to the next; the last round has one, too.
     weighted_by_key : str
         Key, in the ``MetricRecord`` of a reply, of the number of examples.
     arrayrecord_key, configrecord_key : str
@@ -142,8 +142,8 @@ class AsyncStrategy(Arguments):
     callbacks : sequence of Callback
         Called at every event of the run.
     checkpointer : Checkpointer, optional
-        When and where a run is saved, and what it resumes. With it, Ctrl-C and
-        SIGTERM save the run before they end it.
+        When and where a run is saved, and what it resumes. With it, Ctrl-C,
+        SIGTERM and SIGHUP save the run before they end it.
     log_rounds : bool
         Whether the log has the metrics of each round, and all of them at the end.
     **hyperparameters
@@ -174,14 +174,15 @@ class AsyncStrategy(Arguments):
         timeout : float
             Real seconds to wait for a reply at the most, and for a device when none
             is left; then the run ends with what it has.
-        train_config : ConfigRecord or callable, optional
-            Sent with every task, or a function of the round that returns it; ``"lr"``
-            follows the schedule.
-        evaluate_config : ConfigRecord or callable, optional
-            Sent with every evaluation by clients.
+        train_config : ConfigRecord, mapping or callable, optional
+            Sent with every task, or a function of the round that returns a
+            ConfigRecord; ``"lr"`` follows the schedule.
+        evaluate_config : ConfigRecord, mapping or callable, optional
+            The same for every evaluation by clients.
         evaluate_fn : callable, optional
             ``(round, arrays) -> MetricRecord``; runs beside the loop, in a thread,
-            before the first update and after every `evaluate_every` rounds.
+            before the first update, after every `evaluate_every` rounds and after the
+            last one.
 
         Returns
         -------
@@ -191,7 +192,8 @@ class AsyncStrategy(Arguments):
         Raises
         ------
         ConfigError
-            If a subclass overrides a hook in a way that cannot be followed.
+            If an argument, or the initial model, is none that a run can have; or if a
+            subclass overrides a hook in a way that cannot be followed.
         RunError
             If no node is there, or if every task fails.
         CheckpointError

@@ -29,7 +29,8 @@ from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.evaluation import Evaluator
-from flwr_asyncdrop.server.run import FleetBuilder, Run
+from flwr_asyncdrop.server.opening import FleetBuilder, open_run
+from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
@@ -213,7 +214,7 @@ class Arguments(SynchronousRounds):
             keys=self.keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
-        return Run.open(
+        return open_run(
             state,
             node_ids,
             DispatchRules(

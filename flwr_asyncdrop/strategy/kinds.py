@@ -11,6 +11,7 @@ from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
+from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import Evaluator
@@ -29,6 +30,7 @@ _OBJECTS: Mapping[str, type] = {
 _LISTS: Mapping[str, type] = {"callbacks": Callback, "evaluators": Evaluator}
 _FUNCTIONS = ("fleet", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _KEYS = ("arrayrecord_key", "configrecord_key", "weighted_by_key")
+_SWITCHES = ("devices_have_frozen", "log_rounds", "probe")
 _NEEDED = ("faults", "schedule")
 
 
@@ -46,6 +48,8 @@ def check_kinds(arguments: Mapping[str, Any]) -> None:
     for name in given.keys() & set(_FUNCTIONS):
         if not callable(given[name]):
             raise ConfigError(f"{name}={_text(given[name])} must be a function")
+    for name in _SWITCHES:
+        A_SWITCH.check(name, arguments[name])
     schedule = given["schedule"]
     if not (callable(schedule) or hasattr(schedule, "factor")):
         raise ConfigError(

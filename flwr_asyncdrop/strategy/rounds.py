@@ -61,7 +61,10 @@ def train_messages(run: Run, server_round: int) -> list[Message]:
 
 
 def merge_all(run: Run, replies: Iterable[Message]) -> list[wire.Reply]:
-    """Merge the replies of a round in the order of dispatch, and return the merged."""
+    """Merge the replies of a round in the order of dispatch, and return the merged.
+
+    A cohort that waits for all steps without those that have not replied, as FedAvg.
+    """
     by_node = {reply.metadata.src_node_id: reply for reply in replies}
     merged: list[wire.Reply] = []
     for order in run.state.in_flight.values():
@@ -79,6 +82,8 @@ def merge_all(run: Run, replies: Iterable[Message]) -> list[wire.Reply]:
             continue
         merged.append(reply)
     run.state.in_flight.clear()
+    if run.state.waiting and run.aggregator.waits_for >= run.updates_per_round:
+        run.flush()
     return merged
 
 

@@ -12,6 +12,7 @@ from flwr_asyncdrop.submodel.block_plan import BlockPlan
 from flwr_asyncdrop.submodel.blocks import plan_blocks
 from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.declare import declare_plan
+from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
 from flwr_asyncdrop.submodel.frozen import Frozen, content_hash, split
 from flwr_asyncdrop.submodel.in_place import load_in_place
@@ -84,6 +85,7 @@ __all__ = [
     "check_module",
     "check_trainable",
     "content_hash",
+    "cpu_by_default",
     "declare_plan",
     "droppable_share",
     "examples_of",

@@ -10,6 +10,7 @@ from torch import nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.block_plan import BlockPlan, tensors_in
 from flwr_asyncdrop.submodel.compare import agree, shift_
+from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.probe import Probe, probing, run
@@ -28,6 +29,7 @@ from flwr_asyncdrop.submodel.verify import bisect
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
 
 
+@cpu_by_default()
 def plan_blocks(model: nn.Module, example_inputs: Inputs) -> BlockPlan:
     """Find which residual blocks of `model` can be left out whole.
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
-from flwr_asyncdrop.readable import shown
+from flwr_asyncdrop.readable import shown, type_of
+from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import Shaped
 
@@ -23,6 +24,7 @@ Axes = Axis | list[Axis]
 """The same units along one dim of a tensor, or along several."""
 
 
+@cpu_by_default()
 def declare_plan(
     shapes: Mapping[str, Sequence[int] | Shaped],
     groups: Mapping[str, Mapping[str, Axes]],
@@ -159,7 +161,7 @@ def _axis(group: str, tensor: str, axis: Any) -> tuple[int, Tensor | None]:
 def _check_mapping(name: str, given: object) -> None:
     if not isinstance(given, Mapping):
         raise ConfigError(
-            f"{name} of declare_plan is a {type(given).__name__}, and must be a dict, "
+            f"{name} of declare_plan is {type_of(given)}, and must be a dict, "
             "e.g. declare_plan(model.state_dict(), {'hidden': {'0.weight': 0}})"
         )
 

@@ -24,7 +24,8 @@ _Draw: TypeAlias = Callable[[Mapping[str, Any], Tensor, float], Any]
 class FixedDraws(DispatchMode):
     """Random numbers that are all equal, whatever their shape; dropout drops nothing.
 
-    So a narrower model computes what the full one does in training mode as well.
+    So a narrower model computes what the full one does in training mode as well. What
+    comes from a generator that the pass has seeded stays: it is always the same.
 
     Parameters
     ----------
@@ -48,17 +49,20 @@ class FixedDraws(DispatchMode):
         self._outcomes = outcomes or {}
         self.truths: list[bool] = []
         self.uses_level = False
+        self._seeded: list[torch.Generator] = []
 
     def operate(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run it, and put what it draws, or the outcome of a test, in its place."""
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        repeats = is_random and self._repeats(kwargs.get("generator"))
         result = func(*args, **kwargs)
         if isinstance(result, bool):
             number = len(self.truths)
             result = self._outcomes.get(number, result)
             self.truths.append(result)
-        elif torch.Tag.nondeterministic_seeded in func.tags:
+        elif is_random and not repeats:
             draw = _DRAWS.get(func.overloadpacket.__name__)
             if draw is not None:
                 self.uses_level |= draw in (_uniform, _normal, _exponential)
@@ -66,6 +70,19 @@ class FixedDraws(DispatchMode):
                 arguments = dict(zip(names, args, strict=False)) | kwargs
                 result = draw(arguments, result, self._level)
         return result
+
+    def _repeats(self, generator: torch.Generator | None) -> bool:
+        """Whether the pass itself has seeded the generator."""
+        generator = generator or torch.default_generator
+        if not any(generator is seeded for seeded in self._seeded):
+            fresh = torch.Generator(generator.device)
+            fresh.manual_seed(generator.initial_seed())
+            # By NumPy: torch.equal would be a truth value that the model reads.
+            states = generator.get_state().numpy(), fresh.get_state().numpy()
+            if not np.array_equal(*states):
+                return False
+            self._seeded.append(generator)
+        return True
 
 
 def _uniform(arguments: Mapping[str, Any], drawn: Tensor, level: float) -> Tensor:
@@ -128,6 +145,7 @@ def same_random_state() -> Iterator[None]:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     own.manual_seed(0)
+    torch.rand(1, generator=own)  # so that it is not as if the model had just seeded it
     try:
         yield
     finally:

@@ -20,14 +20,15 @@ from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.precision import own_precision
-from flwr_asyncdrop.submodel.probe import Probe, is_large
+from flwr_asyncdrop.submodel.probe import Probe, num_weights
 from flwr_asyncdrop.submodel.training import few
 from flwr_asyncdrop.submodel.types import Indices, State, tensors_of
 from flwr_asyncdrop.submodel.verify import bisect
 
-# In double precision; the second of the largest gradient of all, since others may be
-# nothing but what is left of sums that cancel, as all may be: of those the third.
-_TOLERANCE, _REST, _ROUNDING = 1e-6, 1e-9, 1e-13
+# By precision; the second of the largest gradient of all, since others may be nothing
+# but what is left of sums that cancel, as all may be: of those the third.
+_TOLERANCES = {torch.float64: (1e-6, 1e-9, 1e-13), torch.float32: (0.02, 1e-3, 1e-6)}
+_MOST = 50_000_000  # weights
 _OTHER = "a narrower model has other gradients than the full one with units silenced"
 
 
@@ -35,11 +36,11 @@ def find_other_gradients(probe: Probe, plan: Plan) -> dict[int, str]:
     """Return which groups of a verified plan have other gradients, and why.
 
     They are compared on the first pass in training mode, with few units of each group.
-    Not where that is costly or rounds too much: of large models, and of those in single
-    precision. Without a unit of a stream, or an expert, another model trains.
+    Not of the largest models, of which all gradients at once take too much memory.
+    Without a unit of a stream, or an expert, another model trains.
     """
     way = next((way for way in probe.passes if way.training and way.watched), None)
-    if way is None or is_large(probe.model) or probe.dtype is not torch.float64:
+    if way is None or num_weights(probe.model) > _MOST:
         return {}
     numbers = range(len(plan.groups))
     exact = [n for n in numbers if plan.groups[n].kind not in ("stream", "expert")]
@@ -72,7 +73,7 @@ def _fault(probe: Probe, kept: Indices, way: Pass) -> str | None:
         kind, line = type(error).__name__, first_line(error)
         return f"a submodel does not train ({kind}: {line})"
     scale = max(map(_largest, whole.values()), default=0.0)
-    same = (_close(found[name], expected[name], scale) for name in whole)
+    same = (_close(found[n], expected[n], scale, probe.dtype) for n in whole)
     return None if all(same) else _OTHER
 
 
@@ -106,8 +107,9 @@ def _gradients(model: nn.Module, way: Pass, written: frozenset[str]) -> State:
     return gradients
 
 
-def _close(found: Tensor, expected: Tensor, scale: float) -> bool:
-    allowed = _TOLERANCE * _largest(expected) + _REST * scale + _ROUNDING
+def _close(found: Tensor, expected: Tensor, scale: float, dtype: torch.dtype) -> bool:
+    own, rest, rounding = _TOLERANCES[dtype]
+    allowed = own * _largest(expected) + rest * scale + rounding
     return _largest(found - expected) <= allowed
 
 

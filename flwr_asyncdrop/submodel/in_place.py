@@ -8,11 +8,9 @@ other submodel, or with the full model.
 import copy
 import logging
 import operator
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,7 +24,11 @@ from torch.utils.weak import WeakIdKeyDictionary
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.derived import derived_tensors, refresh
 from flwr_asyncdrop.submodel.narrow import adapt, blank_copy
-from flwr_asyncdrop.submodel.scaling import InputScale
+from flwr_asyncdrop.submodel.scaling import (
+    add_scale,
+    remove_scales,
+    scales_of,
+)
 from flwr_asyncdrop.submodel.types import (
     Shapes,
     State,
@@ -70,11 +72,8 @@ def _load(model: nn.Module, state: State, scale: bool) -> None:
         check_separate(model, shapes)
         before = [_attributes(module) for module in narrowed.modules()]
         adapt(narrowed, memory.module, skipped, scale=scale)
-        scaled = _is_scaled(model)
         memory.undo(model)
         memory.apply(model, narrowed, before)
-        if memory.shapes == shapes and _is_scaled(model) != scaled:
-            _forget_compiled()
         memory.shapes = shapes
         model.__dict__[_MEMORY] = memory
         resize_(tensors_of(model), shapes)
@@ -86,19 +85,6 @@ def _load(model: nn.Module, state: State, scale: bool) -> None:
         refresh(module)
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
-
-
-def _is_scaled(model: nn.Module) -> bool:
-    return any(_scales(module) for module in model.modules())
-
-
-def _forget_compiled() -> None:
-    """Let what `torch.compile` has compiled be compiled anew.
-
-    It sees other shapes, and no hook where there was none: it does not look for any.
-    """
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
 
 
 @dataclass(frozen=True)
@@ -137,9 +123,7 @@ class _FullSize:
         for place, kind in self.classes.items():
             modules[place].__class__ = kind
         for module in modules:
-            for number in [n for n, _ in _scales(module)]:
-                del module._forward_pre_hooks[number]
-                module._forward_pre_hooks_with_kwargs.pop(number, None)
+            remove_scales(module)
         self.writes, self.classes = [], {}
 
     def apply(
@@ -158,8 +142,8 @@ class _FullSize:
                 write = _Write(place, name, value, attributes.get(name, _ABSENT))
                 self.writes.append(write)
                 attributes[name] = value
-            for _, hook in _scales(other):
-                mine.register_forward_pre_hook(hook, with_kwargs=True)
+            for scale in scales_of(other).values():
+                add_scale(mine, scale)
 
 
 def _memory_of(model: nn.Module) -> _FullSize | None:
@@ -220,19 +204,11 @@ def _is_same(value: Any, old: Any) -> bool:
     return value is old
 
 
-def _scales(module: nn.Module) -> list[tuple[int, InputScale]]:
-    hooks = module._forward_pre_hooks.items()
-    return [(n, hook) for n, hook in hooks if isinstance(hook, InputScale)]
-
-
 def check_separate(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise ShapeError if tensors that are to be narrowed share memory with others."""
     tensors = tensors_of(model)
-    distinct = {id(tensor): name for name, tensor in tensors.items()}
-    spans = sorted((*_span(tensors[name]), name) for name in distinct.values())
-    for (_, end, name), (start, _, other) in pairwise(spans):
-        resized = any(tuple(tensors[n].shape) != shapes[n] for n in (name, other))
-        if start < end and resized:
+    for name, other in overlapping(tensors):
+        if any(tuple(tensors[n].shape) != shapes[n] for n in (name, other)):
             raise ShapeError(
                 f"{name} and {other} share memory, and cannot be narrowed in place: "
                 "tie the parameter itself, or load with "
@@ -240,9 +216,21 @@ def check_separate(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> N
             )
 
 
+def overlapping(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    """Yield the names of different tensors that share memory, each in some pair."""
+    distinct = {id(tensor): name for name, tensor in tensors.items()}
+    farthest, last = 0, ""
+    spans = sorted((*_span(tensors[name]), name) for name in distinct.values())
+    for start, end, name in spans:
+        if start < farthest:
+            yield last, name
+        if end > farthest:
+            farthest, last = end, name
+
+
 def _span(tensor: Tensor) -> tuple[int, int]:
     """Return where the memory of a tensor begins and ends."""
-    if tensor.numel() == 0 or tensor.is_sparse:
+    if tensor.numel() == 0 or tensor.is_sparse or tensor.is_meta:
         return 0, 0
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in sizes)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.submodel.advice import advice_for
 from flwr_asyncdrop.submodel.types import Indices, Keep, Shapes, UnitKind, is_ascending
 
@@ -131,6 +132,11 @@ class Plan:
 
     def _kept_units(self, keep: Keep) -> Tensor:
         """Return one flag a unit id, and a last one, True, for id -1."""
+        if not isinstance(keep, tuple | list):
+            raise ShapeError(
+                f"keep is a {type(keep).__name__}: pass a tuple with one tensor of "
+                f"kept units for each of the {len(self.groups)} groups"
+            )
         if len(keep) != len(self.groups):
             raise ShapeError(
                 f"keep has {len(keep)} entries but the plan has {len(self.groups)} "
@@ -203,8 +209,13 @@ class Plan:
 def _check_units(group: UnitGroup, units: object) -> None:
     if not isinstance(units, Tensor):
         raise ShapeError(
-            f"the kept units of {group.name} are a {type(units).__name__}: give an "
+            f"the kept units of {group.name} are {type_of(units)}: give an "
             "ascending int64 tensor"
+        )
+    if units.device.type != "cpu":
+        raise ShapeError(
+            f"the kept units of {group.name} are on {units.device}: give them on the "
+            "CPU"
         )
     if not is_ascending(units) or not len(units):
         raise ShapeError(

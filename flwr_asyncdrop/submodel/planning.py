@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.gradients import find_other_gradients
 from flwr_asyncdrop.submodel.plan import Plan
@@ -27,6 +28,7 @@ from flwr_asyncdrop.submodel.verify import find_faults
 _RESIDUAL = "carried by a residual stream, which the scope 'internal' leaves whole"
 
 
+@cpu_by_default()
 def plan_submodels(
     model: nn.Module,
     example_inputs: Inputs,
@@ -100,6 +102,7 @@ def plan_submodels(
     return replace(plan, frozen=frozen_of(tensors_of(model)))
 
 
+@cpu_by_default()
 def verify_plan(
     model: nn.Module,
     example_inputs: Inputs,

@@ -64,7 +64,12 @@ class Probe:
 
 def is_large(model: nn.Module) -> bool:
     """Tell whether runs of `model` are too costly for many of them."""
-    return sum(tensor.numel() for tensor in model.parameters()) > _MANY
+    return num_weights(model) > _MANY
+
+
+def num_weights(model: nn.Module) -> int:
+    """Return how many elements the parameters of `model` have."""
+    return sum(tensor.numel() for tensor in model.parameters())
 
 
 def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[Any]:
@@ -134,6 +139,12 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         else:
             probe = Probe(copied, passes, dtype, _written(copied, passes))
             return _most_finite(probe, model)
+    if _needs_gradients(copied, examples[0], dtype):
+        raise UnsupportedModelError(
+            f"{name} runs on the example inputs only where gradients are computed "
+            f"({first_line(failure)}), and plans are made without: have it do what "
+            "needs them only if torch.is_grad_enabled()"
+        ) from failure
     if isinstance(failure, _DoesNotTrainError):
         raise UnsupportedModelError(
             f"{name} does not run in training mode ({failure}): pass example inputs as "
@@ -144,6 +155,16 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         "inputs as its forward takes them: a tensor, a tuple of arguments or a dict of "
         "keyword arguments"
     ) from failure
+
+
+def _needs_gradients(model: nn.Module, example: Example, dtype: torch.dtype) -> bool:
+    """Whether a model that does not run in training mode does so with gradients."""
+    generator = torch.Generator().manual_seed(0)
+    way = Pass(mapped(example, lambda t: _prepared(t, dtype, generator)), training=True)
+    if _failure(model, way) is None:
+        return False
+    with torch.enable_grad():
+        return _failure(model, way) is None
 
 
 class _DoesNotTrainError(Exception):

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.counts import DropCounts
+from flwr_asyncdrop.submodel.default_device import cpu_by_default, given_default
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
 from flwr_asyncdrop.submodel.experts import tensor_operations
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
@@ -46,6 +47,7 @@ class SubmodelCost:
     flops_ratio: float
 
 
+@cpu_by_default()
 def savings(
     plan: Plan,
     model: nn.Module,
@@ -112,6 +114,7 @@ def droppable_share(plan: Plan) -> float:
     return droppable / max(total, 1)
 
 
+@cpu_by_default()
 def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     """Return the floating-point operations of one forward pass, in eval mode.
 
@@ -123,7 +126,13 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     check_module(model)
     counter = FlopCounter()
     example = as_given(examples_of(example_inputs)[0], model)
-    with eval_mode(model), tensor_operations(model), plain_kernels(), counter:
+    with (
+        eval_mode(model),
+        tensor_operations(model),
+        plain_kernels(),
+        counter,
+        given_default(),
+    ):
         example.run(model)
     return counter.total
 

@@ -41,12 +41,41 @@ class InputScale:
         return args, {**kwargs, place: kwargs[place] * self.factor}
 
 
+class _ScaledParameters(dict[str, nn.Parameter | None]):
+    """The parameters of a layer whose input is scaled.
+
+    `torch.compile` looks at their type, and not at hooks: without it, what it compiled
+    for a layer without a scale would run for one of the same shapes with it.
+    """
+
+
 def scale_inputs(small: nn.Module, full: nn.Module) -> None:
     """Scale what flows into every layer that sums over fewer units than it did."""
     for before, after in zip(full.modules(), small.modules(), strict=True):
         factor = _summed_over(before) / max(_summed_over(after), 1)
         if factor > 1:
-            after.register_forward_pre_hook(InputScale(factor), with_kwargs=True)
+            add_scale(after, InputScale(factor))
+
+
+def add_scale(layer: nn.Module, scale: InputScale) -> None:
+    """Have `layer` scale its input."""
+    layer.register_forward_pre_hook(scale, with_kwargs=True)
+    layer.__dict__["_parameters"] = _ScaledParameters(layer._parameters)
+
+
+def scales_of(layer: nn.Module) -> dict[int, InputScale]:
+    """Return the scales of the layer's input, by the numbers of their hooks."""
+    hooks = layer._forward_pre_hooks.items()
+    return {number: hook for number, hook in hooks if isinstance(hook, InputScale)}
+
+
+def remove_scales(layer: nn.Module) -> None:
+    """Have `layer` take its input as it is."""
+    for number in scales_of(layer):
+        del layer._forward_pre_hooks[number]
+        layer._forward_pre_hooks_with_kwargs.pop(number, None)
+    if isinstance(layer._parameters, _ScaledParameters):
+        layer.__dict__["_parameters"] = dict(layer._parameters)
 
 
 def _summed_over(module: nn.Module) -> int:

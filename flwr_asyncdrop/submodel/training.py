@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.submodel.default_device import given_default
 from flwr_asyncdrop.submodel.draws import same_random_state
 from flwr_asyncdrop.submodel.in_place import check_separate, load_in_place
 from flwr_asyncdrop.submodel.narrow import blank_copy
@@ -64,13 +65,15 @@ def _why_untrainable(
             blank, _ = blank_copy(model, shapes_of(state), torch.empty)
             small = load_in_place(blank, sub).train()
             del sub
-            losses = [
-                output.abs().square().mean()
-                for output in tensors_within(mapped(example, Tensor.clone).run(small))
-                if output.requires_grad
-            ]
-            if losses:
-                torch.autograd.backward(losses)
+            with given_default():
+                outputs = tensors_within(mapped(example, Tensor.clone).run(small))
+                losses = [
+                    output.abs().square().mean()
+                    for output in outputs
+                    if output.requires_grad
+                ]
+                if losses:
+                    torch.autograd.backward(losses)
         except Exception as error:  # whatever the model's own code raises
             kind, line = type(error).__name__, first_line(error)
             return f"a submodel does not train ({kind}: {line})"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import with_article
 
 State: TypeAlias = dict[str, Tensor]
 """A ``state_dict``: parameters and buffers by name."""
@@ -99,7 +100,7 @@ def check_module(model: object) -> None:
     name = getattr(model, "__name__", type(model).__name__)
     if isinstance(model, type):
         raise ConfigError(f"model={name} is a class: pass a module of it, {name}(...)")
-    raise ConfigError(f"model, a {type(model).__name__}, is no nn.Module: pass one")
+    raise ConfigError(f"model, {with_article(name)}, is no nn.Module: pass one")
 
 
 def tensors_of(model: nn.Module) -> State:

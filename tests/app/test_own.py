@@ -13,7 +13,7 @@ from flwr_asyncdrop.app.experiment import initial_model, load_data
 from flwr_asyncdrop.app.server import build_strategy, run_experiment
 from flwr_asyncdrop.client_app import app
 from flwr_asyncdrop.exceptions import ConfigError, DataError
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from tests.runs import KEYS
 
 REGRESSION = {"dataset": "tests.app.own:plane", "model": "tests.app.own:perceptron"}

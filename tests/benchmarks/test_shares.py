@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.shares.figure import draw
 from benchmarks.shares.prediction import SHARES, predict, seconds_per_step
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.runlog import RunLog
 from tests.nightly import by_night
 

@@ -11,7 +11,8 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.profiles import speed_levels
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.submodel import plan_blocks, plan_submodels

@@ -67,10 +67,23 @@ def test_an_interrupted_run_is_saved_as_it_is_and_says_how_it_resumes(
     updates, tmp_path, caplog
 ):
     played = Played(tmp_path, command="make resume")
+    played.saver.on_begin(played.state)
     played.go_to(updates)
     played.saver.on_interrupt(played.state)
     assert newest(tmp_path).updates == updates
     assert caplog.messages == ["interrupted; to resume: make resume"]
+
+
+def test_one_that_was_interrupted_before_it_began_leaves_the_other_alone(
+    tmp_path, caplog
+):
+    other = Played(tmp_path)
+    other.go_to(3)
+    other.saver.on_end(other.state)
+    played = Played(tmp_path, overwrite=True)
+    played.saver.on_interrupt(played.state)
+    assert newest(tmp_path).run == other.saver._run
+    assert caplog.messages == ["interrupted before the run began: nothing was changed"]
 
 
 def test_a_run_that_ended_early_is_saved_and_one_that_is_over_is_not(tmp_path, caplog):
@@ -79,6 +92,7 @@ def test_a_run_that_ended_early_is_saved_and_one_that_is_over_is_not(tmp_path, c
     played.saver.on_end(played.state)
     assert (played.updates(), caplog.messages) == ([0], [])
     played.saver.attach({"part": played.part}, updates_per_round=5)
+    played.saver.on_begin(played.state)
     played.state.ended = "timeout"
     played.saver.on_end(played.state)
     assert played.updates() == [3, 0]
@@ -97,6 +111,8 @@ def test_a_run_that_resumes_forgets_later_ones_once_it_begins(tmp_path):
     assert again.updates() == [10, 5, 0]
     again.state.updates = 5
     again.saver.on_resume(again.state)
+    assert again.updates() == [10, 5, 0]
+    again.saver.on_begin(again.state)
     assert again.updates() == [5, 0]
     again.go_to(11)
     again.saver.on_end(again.state)

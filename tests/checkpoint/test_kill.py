@@ -54,7 +54,11 @@ def test_killed_again_and_again(algorithm, workers, tmp_path):
 
 @pytest.mark.parametrize(
     ("signum", "code", "workers"),
-    [nightly(signal.SIGINT, 130, 1), (signal.SIGTERM, 143, 0)],
+    [
+        nightly(signal.SIGINT, 130, 1),
+        (signal.SIGTERM, 143, 0),
+        nightly(signal.SIGHUP, 129, 1),
+    ],
 )
 def test_stopped_and_gone_on_with_as_it_says(signum, code, workers, tmp_path):
     log, folder = tmp_path / "log", tmp_path / "a folder"

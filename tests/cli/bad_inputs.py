@@ -211,7 +211,7 @@ def cases() -> dict[str, Case]:
         "dataset-raises": ((*RUN, "--dataset=own:raises"), "ValueError: bad news"),
         "dataset-exits": ((*RUN, "--dataset=own:leaves"), "SystemExit: bye"),
         "dataset-nothing": ((*RUN, "--dataset=own:nothing"), "returned a NoneType"),
-        "dataset-number": ((*RUN, "--dataset=own:number"), "is a int: name a function"),
+        "dataset-number": ((*RUN, "--dataset=own:number"), "is of type int: name a"),
         "dataset-close": ((*RUN, "--dataset=digit"), "dataset='digit'"),
         "model-raises": ((*RUN, "--model=own:raises"), "ValueError: bad news"),
         "model-nothing": ((*RUN, "--model=own:nothing"), "returned a NoneType"),

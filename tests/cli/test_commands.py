@@ -17,7 +17,7 @@ import pytest
 
 from flwr_asyncdrop.cli.events import Reporter
 from flwr_asyncdrop.cli.main import main
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
 from tests.nightly import by_night, nightly
 
@@ -324,10 +324,14 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
         (["simulate", "--resume=/x", "--devices=104"], "--devices makes no difference"),
         (["simulate", "--resume=/x", "--task=digits"], "--task makes no difference"),
         (["simulate", "--resume=/"], "--out makes no difference to --resume"),
+        (["simulate", "--algo=layerwise-asyncdrop", "--model=mlp"], "0 residual block"),
+        (["report", "/nowhere"], "there is no history.jsonl in"),
+        (["report", "/nowhere", "--target=later"], "there is no history.jsonl in"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(arguments, says, tmp_path, capsys):
-    assert main([*arguments, f"--out={tmp_path / 'out'}"]) == 2
+    assert main([*arguments, f"--out={tmp_path / 'a' / 'folder'}"]) == 2
+    assert list(tmp_path.iterdir()) == []
     error = capsys.readouterr().err
     assert error.startswith("asyncdrop: ")
     assert says in error
@@ -374,3 +378,12 @@ def test_the_hint_of_a_comparison_can_be_pasted(tmp_path, capsys):
     assert main(["compare", *arguments]) == 0
     hint = capsys.readouterr().out.splitlines()[-1].partition(": ")[2]
     assert shlex.split(hint) == ["asyncdrop", "report", str(out)]
+
+
+def test_a_run_that_is_refused_leaves_no_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", "--algo=layerwise-asyncdrop", "--model=mlp"]) == 2
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "runs").mkdir()
+    assert main(["simulate", "--algo=layerwise-asyncdrop", "--model=mlp"]) == 2
+    assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]

@@ -17,7 +17,7 @@ from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.runs import all_runs
 from flwr_asyncdrop.cli.shards import DESCRIPTION, Shard, describe
 from flwr_asyncdrop.cli.variants import Variant
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
 from tests.nightly import by_night
 

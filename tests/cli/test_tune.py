@@ -15,7 +15,7 @@ from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.searched import Search, Searched
 from flwr_asyncdrop.cli.tuned import Tuned, references, write_tuned
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.runlog import Curve, Metric, Point
 from tests.app import own
 from tests.nightly import by_night

@@ -177,6 +177,21 @@ def test_the_folders_of_those_who_live_and_of_others_are_left_alone(
     ]
 
 
+def test_a_hang_up_that_is_ignored_as_under_nohup_stays_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = {
+        signal.SIGTERM: signal.getsignal(signal.SIGTERM),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    }
+    try:
+        with private_folder():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
 @pytest.fixture
 def started(monkeypatch):
     """The commands that this process would have become."""

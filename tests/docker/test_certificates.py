@@ -29,10 +29,13 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def make(tmp_path):
-    def make(*arguments):
+    def make(*arguments, folder=tmp_path, path=""):
+        environment = {"EDGE_CERTIFICATES": str(folder)}
+        if path:
+            environment["PATH"] = f"{path}:{os.environ['PATH']}"
         return subprocess.run(
             [SCRIPT, *arguments],
-            env={**os.environ, "EDGE_CERTIFICATES": str(tmp_path)},
+            env={**os.environ, **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -60,6 +63,36 @@ def test_a_second_time_changes_nothing(make, tmp_path):
     before = contents(tmp_path)
     assert make("phone").stdout == ""
     assert contents(tmp_path) == before
+
+
+def test_a_folder_that_compose_would_look_for_elsewhere_is_refused(make):
+    done = make("phone", folder="certificates")
+    assert done.returncode == 1
+    assert "EDGE_CERTIFICATES='certificates' must be an absolute path" in done.stderr
+
+
+@pytest.mark.parametrize("program", ["openssl req -new ", "ssh-keygen -q"])
+def test_what_was_made_by_half_is_made_again(make, tmp_path, program):
+    """The program does its work, and the script is ended before it goes on."""
+    name, _, words = program.partition(" ")
+    certificates, stand_in = tmp_path / "certificates", tmp_path / "bin" / name
+    make("phone", folder=certificates)
+    stand_in.parent.mkdir()
+    stand_in.write_text(
+        f'#!/bin/sh\n{shutil.which(name)} "$@"\n'
+        f'case "$*" in "{words}"*) kill -9 $PPID;; esac\n'
+    )
+    stand_in.chmod(0o755)
+    told = ("--host", "edge.example.org", "garage")
+    assert make(*told, folder=certificates, path=stand_in.parent).returncode != 0
+    assert make("garage", folder=certificates).returncode == 0
+    server, garage = certificates / "server", certificates / "devices" / "garage"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.crt", server / "server.key")
+    key = load_ssh_private_key((garage / "key").read_bytes(), None)
+    public = (certificates / "public" / "garage.pub").read_bytes()
+    assert load_ssh_public_key(public) == key.public_key()
+    assert sorted(path.name for path in garage.iterdir()) == ["ca.crt", "key"]
 
 
 def test_a_key_is_what_flower_takes_and_its_owners_alone(make, tmp_path):

@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import os
+import resource
+import signal
 import subprocess
 import sys
 import tomllib
@@ -223,6 +225,41 @@ def test_the_connection_of_an_operator(tmp_path):
     # What Flower itself writes where there is nothing: `flwr run .` simulates.
     assert written["superlink"]["default"] == "local"
     assert written["superlink"]["local"] == {"address": ":local:"}
+
+
+def test_a_disk_that_is_full_costs_no_configuration(entrypoint, tmp_path, monkeypatch):
+    """A link to a file elsewhere stays one, and the file keeps its mode."""
+    connect = entrypoint("connect")
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    kept, config = tmp_path / "kept.toml", tmp_path / "flwr" / "config.toml"
+    config.parent.mkdir()
+    config.symlink_to(kept)
+    kept.write_text("# mine\n" * 1000)
+    kept.chmod(0o600)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            connect.write_connection("edge", "here:1", None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert kept.read_text() == "# mine\n" * 1000
+    assert connect.write_connection("edge", "here:1", None) == config
+    assert "here:1" in kept.read_text()
+    assert config.is_symlink()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert sorted(tmp_path.iterdir()) == [config.parent, kept]
+    assert list(config.parent.iterdir()) == [config]
+
+
+def test_a_folder_that_compose_would_look_for_elsewhere_is_refused(tmp_path):
+    home = {"FLWR_HOME": str(tmp_path / "flwr"), "EDGE_CERTIFICATES": "certificates"}
+    refused = run("connect.py", home)
+    assert refused.returncode == 2
+    assert "EDGE_CERTIFICATES='certificates' must be an absolute path" in refused.stderr
+    assert not (tmp_path / "flwr").exists()
 
 
 @pytest.mark.parametrize("script", ["connect.py", "server.py", "register.py"])

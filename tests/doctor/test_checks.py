@@ -373,6 +373,16 @@ def test_a_machine_without_any_extra_is_examined_to_the_end(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_backend_that_matplotlib_does_not_know_is_the_variables_fault(tmp_path):
+    code = BARE.format(blocked=[], out=str(tmp_path)).replace("found)", "fix)")
+    environment = {**os.environ, "MPLBACKEND": "nope"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    (line,) = (line for line in done.stdout.splitlines() if " matplotlib " in line)
+    assert line == "warning matplotlib unset MPLBACKEND"
+
+
 class TestInstallation:
     def test_here(self):
         folder, finding = str(Path(flwr.__file__).parent), check_installation()

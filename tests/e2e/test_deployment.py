@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.deployment import Deployment
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from tests.nightly import once_in_the_gate
 from tests.processes import superlink_starts
 

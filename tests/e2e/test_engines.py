@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.simulation import LocalGrid
 from tests.nightly import by_night, nightly, once_in_the_gate
 from tests.processes import run_engine

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos.deployment import Deployment
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from tests.nightly import by_night
 from tests.processes import superlink_starts
 

@@ -6,7 +6,7 @@ from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model
 from flwr_asyncdrop.app.server import run_experiment
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 
 VALUES = {
     "algo": "layerwise-asyncdrop",

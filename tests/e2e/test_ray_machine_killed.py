@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from benchmarks.ray_nodes import RayNodes
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from tests.nightly import nightly
 
 pytest.importorskip("ray")

@@ -1,13 +1,17 @@
 """The algorithms of `examples/baselines`, by hand and in runs."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.state import copy_of
 from tests.examples.outside import outside, sends, walk  # noqa: F401  # a fixture
 from tests.nightly import nightly
 
@@ -86,6 +90,38 @@ def test_with_one_update_a_step_and_no_memory_of_it_ca2fl_is_fedbuff():
 
     updates = [sends(4, 0), sends(8, 1)]
     assert walk(CalibratedBuffer(2, 1.0), updates) == walk(Buffered(2), updates)
+
+
+def with_statistics(mean, counted, **sender):
+    """An update of a weight, a running statistic and a counter."""
+    update = sends(1.0, **sender)
+    statistics = {
+        "bn.running_mean": torch.tensor([mean]),
+        "bn.num_batches_tracked": torch.tensor(counted),
+    }
+    return replace(update, arrays=update.arrays | statistics)
+
+
+@pytest.mark.parametrize("name", ["CalibratedBuffer", "RunningMeans"])
+def test_statistics_change_with_the_weights_alone(name):
+    from baselines import memories
+
+    built = {
+        "CalibratedBuffer": lambda: memories.CalibratedBuffer(2, 1.0),
+        "RunningMeans": lambda: memories.RunningMeans(1.0),
+    }
+    aggregator = built[name]()
+    state = {
+        "w": torch.zeros(1),
+        "bn.running_mean": torch.zeros(1),
+        "bn.num_batches_tracked": torch.tensor(0),
+    }
+    before = copy_of(state)
+    assert not aggregator.merge(state, with_statistics(2.0, 5, rank=0))
+    assert all(torch.equal(state[n], before[n]) for n in state)
+    assert aggregator.merge(state, with_statistics(4.0, 7, rank=1))
+    assert state["bn.running_mean"].tolist() == [4.0]
+    assert state["bn.num_batches_tracked"].item() == 7
 
 
 class StoppedError(Exception):

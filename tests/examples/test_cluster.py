@@ -18,7 +18,7 @@ import yaml
 from flwr_asyncdrop.cli import compare, simulate
 from flwr_asyncdrop.cli.backend import Backend, backend_of
 from flwr_asyncdrop.cli.parser import Parser
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from tests.examples.slurm import ASYNCDROP, RAY, Slurm
 from tests.nightly import by_night
 

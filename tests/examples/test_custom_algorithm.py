@@ -13,7 +13,7 @@ from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.grids import HandlerGrid
 from tests.masks.choosing import choose

@@ -29,6 +29,14 @@ def test_the_most_bits_that_take_a_fifth_of_the_time(rate, name):
     assert AutoCodec().choose(Link(10.0, rate, rate), sizes) == codec(name)
 
 
+def test_where_nothing_is_small_enough_it_is_the_smallest():
+    """A ladder of one's own need not have it last: small tensors have scales, too."""
+    ladder = tuple(map(codec, ("none", "q2", "q8")))
+    assert AutoCodec(ladder=ladder).choose(Link(10.0, 1, 1), sizes) == codec("q2")
+    same = AutoCodec().choose(Link(10.0, 1, 1), lambda candidate: (90, 90))
+    assert same == codec("q2")
+
+
 def test_an_unknown_device_gets_the_codec_for_those():
     assert AutoCodec().choose(Link(), sizes) == codec("q8")
     assert AutoCodec(unknown=codec("q4")).choose(Link(), sizes) == codec("q4")

@@ -130,6 +130,14 @@ def test_any_fleet_spans_the_ratio_fastest_first(devices, levels, ratio):
         (lambda: DeviceProfile(1.0, watts=math.inf), "watts=inf must be"),
         (lambda: DeviceProfile(1.0, joules_per_byte=math.nan), "per_byte=nan must be"),
         (lambda: DeviceProfile(1.0, dropout=1.0), "dropout=1.0 must be in [0, 1)"),
+        (lambda: DeviceProfile("fast"), "seconds_per_task='fast' must be"),
+        (lambda: DeviceProfile(1.0, jitter=None), "jitter=None must be"),
+        (lambda: DeviceProfile(1.0, availability=0.5), "availability=0.5 must be an"),
+        (lambda: speed_levels("4"), "num_devices='4'"),
+        (lambda: speed_levels(4.5), "num_devices=4.5"),
+        (lambda: speed_levels(4, slowest_over_fastest="5"), "fastest='5'"),
+        (lambda: speed_levels(4, seconds_per_task="1"), "seconds_per_task='1'"),
+        (lambda: speed_levels(4, bytes_per_second=None), "bytes_per_second=None"),
     ],
 )
 def test_impossible_devices_are_refused(build, says):

@@ -17,7 +17,8 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import initial_model, load_data
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import Interrupted
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 
 ROOT = Path(__file__).parents[2]

@@ -146,3 +146,37 @@ def test_a_tasks_own_loss_is_adjusted_and_not_replaced(own):
 def test_a_loss_that_is_not_of_logits_is_not_adjusted(own):
     with pytest.raises(ConfigError, match="the task's loss takes something else"):
         begun(own)
+
+
+RARE = torch.tensor([0.0] * 8 + [1.0, 5.0])
+
+
+def weighted(logits, labels):
+    return F.cross_entropy(logits, labels, RARE)
+
+
+def squared_of_the_rare(outputs, labels):
+    """No loss of logits, although it is 0 for most classes whatever the outputs."""
+    errors = (outputs - F.one_hot(labels, 10)) ** 2
+    return (errors.mean(1) * RARE[labels]).mean()
+
+
+@pytest.mark.parametrize("labels", [torch.arange(10), torch.zeros(9).long()])
+def test_classes_that_do_not_count_say_nothing_of_a_loss(labels):
+    loss = LogitAdjustedLoss(labels, 10, tau=1.0, loss_fn=weighted)
+    logits, some = torch.randn(4, 10), torch.tensor([0, 8, 9, 9])
+    assert loss(logits, some).item() == weighted(logits + loss.offsets, some).item()
+    with pytest.raises(ConfigError, match="takes something else"):
+        LogitAdjustedLoss(labels, 10, tau=1.0, loss_fn=squared_of_the_rare)
+
+
+def test_a_loss_of_many_classes_is_tried_within_little_memory():
+    labels = torch.tensor([0, 49_999])
+    sizes = []
+
+    def own(logits, labels):
+        sizes.append(logits.numel())
+        return F.cross_entropy(logits, labels)
+
+    LogitAdjustedLoss(labels, 50_000, tau=1.0, loss_fn=own)
+    assert max(sizes) <= 2**22

@@ -1,9 +1,9 @@
-"""Orders for tests of observers."""
+"""Orders, and beginnings of runs, for tests of observers."""
 
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.order import Order, Part, Timing
 
-__all__ = ["order_of"]
+__all__ = ["begin", "order_of", "resume"]
 
 
 def order_of(
@@ -23,3 +23,15 @@ def order_of(
         cost=cost or TaskCost(1.0, 0, 0),
         timing=Timing(dispatched_at, due=dispatched_at + 1.0),
     )
+
+
+def begin(callback, run):
+    """Let a run begin, which nobody refuses."""
+    callback.on_start(run)
+    callback.on_begin(run)
+
+
+def resume(callback, run):
+    """Let a run resume, which nobody refuses."""
+    callback.on_resume(run)
+    callback.on_begin(run)

@@ -5,7 +5,8 @@ from typing import Any
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
-from flwr_asyncdrop.observers.history import Record, read_history, without_wall
+from flwr_asyncdrop.observers.history_lines import Record
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid
 

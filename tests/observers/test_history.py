@@ -10,17 +10,17 @@ from flwr.app import MetricRecord, RecordDict
 from flwr_asyncdrop.exceptions import (
     CheckpointError,
     ConfigError,
-    DataError,
     FolderError,
 )
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history, without_wall
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.report import summarise
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import UnitGroup
 from flwr_asyncdrop.wire import Reply
-from tests.observers.orders import order_of
+from tests.observers.orders import begin, order_of, resume
 from tests.states import saved_and_read
 
 
@@ -58,7 +58,7 @@ def writer_at(path):
 
 def test_a_device_says_nothing_of_the_seconds_of_a_run(tmp_path):
     writer, run = writer_at(tmp_path / "history.jsonl"), state()
-    writer.on_start(run)
+    begin(writer, run)
     merge(writer, run, **{"wall-seconds": 1e308, "wall-train-seconds": 0.5})
     writer.on_end(run)
     _, update, _ = read_history(tmp_path / "history.jsonl")
@@ -70,7 +70,7 @@ def test_a_device_says_nothing_of_the_seconds_of_a_run(tmp_path):
 def test_the_lines_of_a_small_run(tmp_path):
     path, run = tmp_path / "deep" / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     merge(writer, run, **{"train-loss": 0.25, "wall-train-seconds": 0.5})
     writer.on_failure(run, order(), "client-error", "it raised")
     writer.on_end(run)
@@ -115,7 +115,7 @@ def test_the_lines_of_a_small_run(tmp_path):
 def test_what_went_wrong_is_only_there_if_it_did(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     run.updates = 1
     reply = Reply({}, 7, RecordDict(), num_bytes=120)
     writer.on_update(run, Merged(order(), reply, staleness=5, round=1, late=True))
@@ -129,7 +129,7 @@ def test_what_went_wrong_is_only_there_if_it_did(tmp_path):
 def test_a_run_that_raises_does_not_end_like_one_that_is_over(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     try:
         raise ValueError
     except ValueError:
@@ -143,7 +143,7 @@ def test_joules_are_there_if_the_fleet_counts_them(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     run.joules = 2.5
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     writer.on_evaluation_due(run, "server", 0)
     run.joules = 7.75
     writer.on_evaluation(run, evaluation(0, {"accuracy": 0.5}))
@@ -156,7 +156,7 @@ def test_joules_are_there_if_the_fleet_counts_them(tmp_path):
 def test_a_late_evaluation_stands_where_it_was_asked_for(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     writer.on_evaluation_due(run, "server", 0)
     merge(writer, run)
     writer.on_evaluation_due(run, "server", 1)
@@ -179,7 +179,7 @@ def test_a_late_evaluation_stands_where_it_was_asked_for(tmp_path):
 def test_an_evaluation_has_the_bytes_of_when_it_was_asked_for(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     run.bytes_down, run.bytes_up = 30, 20
     writer.on_evaluation_due(run, "server", 1)
     run.bytes_down, run.bytes_up = 70, 60
@@ -202,7 +202,7 @@ def test_an_evaluation_has_the_bytes_of_when_it_was_asked_for(tmp_path):
 def test_the_units_that_were_trained_stand_before_the_end(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     kept = {UnitGroup("hidden", 3, "internal"): torch.tensor([0, 2])}
     reply = Reply({}, 7, RecordDict({"metrics": MetricRecord()}), num_bytes=120)
     writer.on_update(run, Merged(order(kept), reply, staleness=0, round=1))
@@ -218,10 +218,34 @@ def test_the_units_that_were_trained_stand_before_the_end(tmp_path):
     }
 
 
+def test_a_second_run_of_the_same_writer_has_nothing_of_the_first(tmp_path):
+    path = tmp_path / "history.jsonl"
+    kept = {UnitGroup("hidden", 3, "internal"): torch.tensor([0, 2])}
+    reply = Reply({}, 7, RecordDict({"metrics": MetricRecord()}), num_bytes=120)
+
+    def run_with(writer):
+        run = state()
+        begin(writer, run)
+        for run.updates in range(1, 4):
+            writer.on_update(run, Merged(order(kept), reply, staleness=0, round=1))
+        writer.on_evaluation_due(run, "server", 1)
+        writer.on_failure(run, order(), "late", "it came late")
+        run.ended = "failures"
+        writer.on_end(run)
+        return [without_wall(line) for line in read_history(path)]
+
+    writer = HistoryWriter(path, every=5, overwrite=True)
+    first = run_with(writer)
+    assert run_with(writer) == first
+    begin(writer, state())
+    assert not writer.ended_early
+    writer.close()
+
+
 def test_an_evaluation_that_measured_nothing_has_no_line(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     for source in ("server", "clients"):
         writer.on_evaluation_due(run, source, 0)
     writer.on_evaluation(run, evaluation(0, {"loss": 1.0}, "clients"))
@@ -233,7 +257,7 @@ def test_an_evaluation_that_measured_nothing_has_no_line(tmp_path):
 def test_the_end_does_not_wait_for_an_evaluation_that_never_came(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     writer.on_evaluation_due(run, "server", 0)
     merge(writer, run)
     writer.on_end(run)
@@ -245,11 +269,11 @@ def test_an_old_file_is_replaced_only_on_demand(tmp_path):
     path.write_text("old")
     writer = writer_at(path)
     with pytest.raises(ConfigError, match="has the history of another run"):
-        writer.on_start(state())
+        begin(writer, state())
     writer.on_end(state())
     assert path.read_text() == "old"
     again = HistoryWriter(path, overwrite=True)
-    again.on_start(state())
+    begin(again, state())
     again.on_end(state())
     assert events(path) == ["run", "end"]
 
@@ -257,11 +281,11 @@ def test_an_old_file_is_replaced_only_on_demand(tmp_path):
 def test_two_cannot_write_one_file(tmp_path):
     path, other = tmp_path / "history.jsonl", tmp_path / "other.jsonl"
     writer = writer_at(path)
-    writer.on_start(state())
+    begin(writer, state())
 
     def second(path):
         writer = HistoryWriter(path, overwrite=True)
-        writer.on_start(state())
+        begin(writer, state())
         writer.on_end(state())
 
     with ThreadPoolExecutor(1) as thread:
@@ -277,7 +301,7 @@ def test_two_cannot_write_one_file(tmp_path):
 def test_a_number_that_json_does_not_have_is_null(tmp_path, number):
     path, run = tmp_path / "history.jsonl", state()
     writer = HistoryWriter(path, {"config": {"max-seconds": number}})
-    writer.on_start(run)
+    begin(writer, run)
     merge(writer, run, **{"loss": number, "wall-seconds-of-it": number})
     writer.on_evaluation_due(run, "server", 1)
     writer.on_evaluation(run, evaluation(1, {"each": [0.5, number], "loss": number}))
@@ -316,7 +340,7 @@ class Full:
 def test_lines_that_a_full_disk_does_not_take_come_when_it_does(room, tmp_path, caplog):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     first = path.read_bytes()
     disk = writer._file._file._file = Full(writer._file._file._file, room)
     for _ in range(4):
@@ -336,7 +360,7 @@ def test_lines_that_a_full_disk_does_not_take_come_when_it_does(room, tmp_path, 
 
     again = writer_at(path)
     again.load_state_dict(saved)
-    again.on_resume(run)
+    resume(again, run)
     run.updates = 4
     merge(again, run)
     again.on_end(run)
@@ -346,7 +370,7 @@ def test_lines_that_a_full_disk_does_not_take_come_when_it_does(room, tmp_path, 
 def test_an_end_that_the_disk_does_not_take_can_be_written_later(tmp_path, caplog):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     disk = writer._file._file._file = Full(writer._file._file._file, 0)
     writer.on_end(run)
     assert "lacks its last 1 lines" in caplog.text
@@ -361,7 +385,7 @@ def test_an_end_that_the_disk_does_not_take_can_be_written_later(tmp_path, caplo
 def saved_run(path):
     """Return the state of a run after two updates, of which more were written."""
     writer, run = writer_at(path), state()
-    writer.on_start(run)
+    begin(writer, run)
     merge(writer, run)
     merge(writer, run)
     saved = saved_and_read(writer.state_dict())
@@ -397,7 +421,7 @@ def test_a_bit_that_flipped_behind_the_checkpoint_is_written_again(tmp_path):
     path.write_bytes(path.read_bytes()[:-9] + b"\0" * 9)
     writer = writer_at(path)
     writer.load_state_dict(saved)
-    writer.on_resume(run)
+    resume(writer, run)
     writer.on_end(run)
     assert events(path) == ["run", "update", "update", "end"]
 
@@ -412,7 +436,7 @@ def test_the_history_of_another_run_is_refused_even_if_it_says_the_same(tmp_path
 def test_it_resumes_where_it_was_saved_and_forgets_what_came_after(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     merge(writer, run)
     writer.on_evaluation_due(run, "server", 1)
     merge(writer, run)
@@ -424,7 +448,7 @@ def test_it_resumes_where_it_was_saved_and_forgets_what_came_after(tmp_path):
     again = writer_at(path)
     again.load_state_dict(saved)
     assert writer.files == again.files == (path,)
-    again.on_resume(run)
+    resume(again, run)
     assert events(path) == ["run", "update"]
     assert again.state_dict()["lines"] == saved["lines"]
     again.on_evaluation(run, evaluation(1, {"accuracy": 0.5}))
@@ -438,7 +462,7 @@ def test_it_resumes_where_it_was_saved_and_forgets_what_came_after(tmp_path):
 def test_the_state_of_a_longer_history_is_refused(tmp_path):
     path, run = tmp_path / "history.jsonl", state()
     writer = writer_at(path)
-    writer.on_start(run)
+    begin(writer, run)
     saved = writer.state_dict()
     writer.on_interrupt(run)
     path.write_text("{}")
@@ -446,27 +470,21 @@ def test_the_state_of_a_longer_history_is_refused(tmp_path):
         writer_at(path).load_state_dict(saved)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"event": "run"}\n{"event": "upd\n', "line 2 of .* is not JSON"),
-        ("[1, 2]\n", "line 1 of .* is not a history record"),
-        (json.dumps({"time": 1}) + "\n", "line 1 of .* is not a history record"),
-    ],
-)
-def test_a_damaged_file_is_refused_by_line(tmp_path, text, says):
-    path = tmp_path / "history.jsonl"
-    path.write_text(text)
-    with pytest.raises(DataError, match=says):
-        list(read_history(path))
+def test_what_a_run_resumes_with_stands_in_its_history(tmp_path):
+    path, run = tmp_path / "history.jsonl", state()
 
+    def writer_with(seconds):
+        return HistoryWriter(path, {"config": {"lr": 0.5, "max-seconds": seconds}})
 
-def test_half_a_last_line_of_a_killed_run_is_left_out(tmp_path):
-    path = tmp_path / "history.jsonl"
-    path.write_text('{"event": "run"}\n{"event": "upd')
-    assert events(path) == ["run"]
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(DataError, match="cannot read the history"):
-        list(read_history(tmp_path / "none.jsonl"))
+    first = writer_with(5.0)
+    begin(first, run)
+    saved = saved_and_read(first.state_dict())
+    first.on_interrupt(run)
+    for seconds, changed in ((5.0, []), (9.0, [{"max-seconds": 9.0}])):
+        again = writer_with(seconds)
+        again.load_state_dict(saved)
+        resume(again, run)
+        saved = saved_and_read(again.state_dict())
+        again.on_interrupt(run)
+        said = [line["config"] for line in read_history(path) if "config" in line]
+        assert said[1:] == changed

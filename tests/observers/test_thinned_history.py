@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from benchmarks.reports import write_long_history
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.report import draw_run, summarise
 from flwr_asyncdrop.report.runlog import RunLog

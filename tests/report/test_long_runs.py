@@ -12,7 +12,7 @@ from matplotlib.collections import PathCollection, PolyCollection, QuadMesh
 from matplotlib.figure import Figure
 
 from benchmarks.reports import write_long_history
-from flwr_asyncdrop.observers.history import read_history
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.curves import Band
 from flwr_asyncdrop.report.pictures import compose
 from flwr_asyncdrop.report.runlog import RunLog

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report import summarise
-from flwr_asyncdrop.report.runlog import Point
+from flwr_asyncdrop.report.runlog import Point, RunLog
 
 
 def wall(seconds):
@@ -297,3 +297,13 @@ def test_a_run_whose_time_is_up_is_complete():
     assert not summarise([run, update(1), {**end, "time": 59.0}]).complete
     unlimited = {**run, "config": {"max-seconds": 0.0}}
     assert not summarise([unlimited, update(1), end]).complete
+
+
+def test_a_run_that_resumed_with_more_time_has_that_limit():
+    end = {"event": "end", "updates": 1, "time": 60.0, "bytes_down": 1, "bytes_up": 1}
+    end |= {"failures": {}, **wall(61.0)}
+    run = {**RUN, "num_rounds": 9, "config": {"max-seconds": 60.0, "lr": 0.5}}
+    later = {"event": "config", "config": {"max-seconds": 99.0}, **wall(30.0)}
+    log = RunLog.from_records([run, update(1), later, end])
+    assert not log.complete
+    assert log.run["config"] == {"max-seconds": 99.0, "lr": 0.5}

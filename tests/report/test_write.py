@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 import subprocess
+import unicodedata
 from html.parser import HTMLParser
 from random import Random
 
@@ -13,6 +14,7 @@ from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.page import render_page
 from flwr_asyncdrop.report.pagedata import embedded, page_data
 from flwr_asyncdrop.report.paper import latex
+from flwr_asyncdrop.report.pictures import file_names
 from flwr_asyncdrop.report.provenance import what_made
 from flwr_asyncdrop.report.series import read_series
 from tests.report.histories import history, series, write
@@ -285,3 +287,25 @@ def test_the_terminals_table_goes_by_the_same_target(results):
     table = comparison_table([results], target=0.5, reference="fedbuff")
     assert table.columns[0].texts == ("fedbuff", "asyncdrop,alpha<1")
     assert any("The reference is fedbuff" in note for note in table.notes)
+
+
+def test_labels_that_a_disk_takes_for_one_have_pictures_of_their_own(tmp_path):
+    """A disk of macOS or Windows ignores case, and two ways to write one letter."""
+    labels = ["Mine", "mine", "a/b", "a-b", "a-b-2", "\u00e9", "e\u0301"]
+    names = file_names(labels)
+    assert [*names] == labels
+    assert names["Mine"] == "Mine"
+    as_one = {unicodedata.normalize("NFC", name).casefold() for name in names.values()}
+    assert len(as_one) == len(labels)
+
+
+def test_a_picture_whose_label_has_another_case_now_is_not_deleted(tmp_path):
+    out = tmp_path / "report"
+    write(tmp_path / "one" / "seed-0", history("fedbuff", 0, [0.2, 0.6]))
+    write_report([tmp_path], out)
+    (out / "timeline-one.png").rename(out / "timeline-ONE.png")
+    table = out / "table.json"
+    table.write_text(table.read_text().replace("timeline-one", "timeline-ONE"))
+    write_report([tmp_path], out)
+    assert (out / "timeline-one.png").exists()
+    assert (out / "timeline-ONE.png").exists()  # on a disk without case it is the new

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import nn
 
+from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.masks import RandomMask, SmartPartition
+from flwr_asyncdrop.masks import MaskPolicy, RandomMask, SmartPartition
 from flwr_asyncdrop.server import assignment as module
 from flwr_asyncdrop.server.assignment import Assignment, compute_share
 from flwr_asyncdrop.server.state import RunState
@@ -68,6 +69,50 @@ def test_a_part_says_which_units_it_has(assignment):
     assert torch.equal(part.indices["0.weight"][0], first)
     assert torch.equal(part.indices["4.weight"][1], second)
     assert Assignment().part(run_state(), 0, 8).kept == {}
+
+
+SIX, FIVE = torch.arange(6), torch.arange(5)
+WRONG = {
+    "a generator": (lambda: (units for units in (SIX, FIVE)), "keep is a generator"),
+    "None": (lambda: None, "keep is a NoneType"),
+    "a dict": (lambda: {"0": SIX, "2": FIVE}, "keep is a dict"),
+    "one tensor": (lambda: torch.arange(2), "keep is a Tensor"),
+    "a group too few": (lambda: (SIX,), "1 entries but the plan has 2 groups"),
+    "numbers": (lambda: (SIX, [0, 1]), "units of 2 are a list"),
+    "an array": (lambda: (SIX.numpy(), FIVE), "units of 0 are a ndarray"),
+    "none in a group": (lambda: (SIX, None), "units of 2 are a NoneType"),
+    "flags": (lambda: (SIX > 2, FIVE), "units of 0 must be .* not torch.bool"),
+    "floats": (lambda: (SIX, FIVE + 0.5), "units of 2 must be .* not torch.float32"),
+    "no units": (lambda: (SIX, FIVE[:0]), "units of 2 must be a non-empty"),
+    "too many units": (lambda: (torch.arange(7), FIVE), r"lie in 0\.\.6"),
+    "a matrix": (lambda: (SIX[None], FIVE), r"of shape \(1, 6\)"),
+    "a blank": (lambda: (SIX.to("meta"), FIVE), "units of 0 are on meta"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_a_policy_should_not_return_is_refused_by_its_name(name):
+    answer, complaint = WRONG[name]
+
+    class Mine(MaskPolicy):
+        def choose(self, context):
+            return answer()
+
+    with pytest.raises(AsyncDropError, match=f"^Mine.choose: .*{complaint}") as caught:
+        submodels(Mine()).part(run_state(), 0, 8)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_policy_may_return_a_list():
+    class Mine(MaskPolicy):
+        def choose(self, context):
+            return [SIX[1:], FIVE[1:]]
+
+    part = submodels(Mine()).part(run_state(), 0, 8)
+    assert [units.tolist() for units in part.kept.values()] == [
+        [1, 2, 3, 4, 5],
+        [1, 2, 3, 4],
+    ]
 
 
 def test_dropping_nothing_costs_what_the_full_model_costs():

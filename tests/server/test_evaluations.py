@@ -1,10 +1,13 @@
 """What evaluators have pending is saved by source, and begun again."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from flwr.app import MetricRecord
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation
 from flwr_asyncdrop.server.evaluation import Evaluator, PendingEvaluation
 from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.state import RunState
@@ -63,9 +66,9 @@ def test_what_is_pending_is_begun_again_when_the_run_is_ready():
     evaluations = Evaluations([again], (), STOPPING)
     evaluations.load_state_dict(saved(first))
     assert again.begun == []
-    evaluations.resume()
+    evaluations.resume(state(1.0))
     assert described(again.begun) == [(1, 2, 1.0, [1.0, 1.0]), (2, 4, 2.0, [2.0, 2.0])]
-    evaluations.resume()
+    evaluations.resume(state(1.0))
     assert len(again.begun) == 2
 
 
@@ -81,11 +84,11 @@ def test_a_run_that_is_interrupted_while_it_resumes_forgets_nothing():
     evaluations = Evaluations([between], (), STOPPING)
     evaluations.load_state_dict(saved(first))
     with pytest.raises(KeyboardInterrupt):
-        evaluations.resume()
+        evaluations.resume(state(1.0))
     again = Patient()
     last = Evaluations([again], (), STOPPING)
     last.load_state_dict(saved(between))
-    last.resume()
+    last.resume(state(1.0))
     assert described(again.begun) == described(first.begun)
 
 
@@ -96,8 +99,22 @@ def test_evaluators_are_found_by_source_and_may_come_and_go(caplog):
     again, new = Patient("here"), Patient("new")
     evaluations = Evaluations([new, again], (), STOPPING)
     evaluations.load_state_dict(saved(gone, here))
-    evaluations.resume()
+    evaluations.resume(state(1.0))
     assert (len(again.begun), len(new.begun)) == (1, 0)
+    assert caplog.messages == ["nobody resumes the evaluations of 'gone'"]
+
+
+def test_the_evaluations_of_a_source_that_is_gone_end_without_metrics(caplog):
+    class Noting(Callback):
+        def on_evaluation(self, state, evaluation):
+            ended.append(evaluation)
+
+    ended, gone, idle = [], Patient("gone"), Patient("idle")
+    gone.submit(state(1.0, 2), 1)
+    evaluations = Evaluations([], [Noting()], STOPPING)
+    evaluations.load_state_dict(saved(gone, idle))
+    evaluations.resume(state(2.0, 4))
+    assert ended == [Evaluation("gone", 1, 2, 1.0, None)]
     assert caplog.messages == ["nobody resumes the evaluations of 'gone'"]
 
 
@@ -133,3 +150,22 @@ def test_a_pending_evaluation_says_what_came_of_it():
     outcome = pending.ended("server", None)
     assert (outcome.source, outcome.round, outcome.update) == ("server", 3, 6)
     assert (outcome.time, outcome.metrics) == (1.5, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "number", "says"),
+    [
+        ("mine", 1, "has the source 'patient', and returned an evaluation of 'mine'"),
+        ("patient", 7, "of round 7, which is none of those that it was asked for"),
+    ],
+)
+def test_an_evaluation_that_nobody_asked_for_is_refused(source, number, says):
+    class Other(Patient):
+        def collect(self, *, finish):
+            for evaluation in super().collect(finish=finish):
+                yield replace(evaluation, source=source, round=number)
+
+    evaluations = Evaluations([Other()], [], StoppingRule(1, 1, 1, 1.0))
+    evaluations.submit(state(1.0), 1)
+    with pytest.raises(ConfigError, match=says):
+        evaluations.collect(state(1.0), finish=True)

@@ -12,7 +12,7 @@ from tests.runs import Run, plus_one
 class Noting:
     """An evaluator that notes what it is asked for."""
 
-    source, first_round = "server", 1
+    source, first_round, pending = "server", 1, ()
 
     def __init__(self):
         self.asked = []
@@ -84,3 +84,16 @@ def test_a_limit_must_leave_time():
     with pytest.raises(ConfigError, match="max_seconds=0 must be more than 0"):
         AsyncFedAvg(max_seconds=0)
     assert StoppingRule(1, 1, 1, 1.0).max_seconds == float("inf")
+
+
+def test_nobody_waits_for_a_device_beyond_it():
+    def train(message):
+        grid.node_ids = []
+        return plus_one(message)
+
+    evaluator = Noting()
+    grid = HandlerGrid(train, node_ids=[1], delay=lambda message: 1.0)
+    run = Run(grid, patience=30.0, max_seconds=7.0, evaluators=(evaluator,)).go()
+    assert 7.0 <= run.state.time < 7.6
+    assert (run.state.updates, run.state.ended) == (1, "")
+    assert evaluator.asked == [(1, 1)]

@@ -15,22 +15,6 @@ def session(nodes=3, in_flight=2, seconds=None, **changes):
     return Run(grid, seconds, in_flight=in_flight, **changes).open()
 
 
-@pytest.mark.parametrize(
-    ("nodes", "in_flight", "seconds", "slots", "updates"),
-    [
-        (3, 2, (1, 2, 3), 2, 2),
-        (2, 8, (1, 2), 2, 2),  # a simulated fleet never grows
-        (3, 2, None, 2, 2),
-        (2, 8, None, 8, 2),  # a real one may
-    ],
-)
-def test_slots_and_rounds_follow_the_nodes(nodes, in_flight, seconds, slots, updates):
-    opened = session(nodes, in_flight, seconds)
-    assert (opened.slots, opened.updates_per_round) == (slots, updates)
-    assert opened.state.num_devices == nodes
-    assert opened.dispatcher.fleet.num_ranks == slots
-
-
 def one_order(opened):
     (message, *_) = train_messages(opened, 1)
     return next(iter(opened.state.in_flight.values())), message

@@ -31,11 +31,20 @@ def test_without_milestones_the_rate_is_constant():
         ((float("nan"),), 0.1, "finite"),
         ((), 0.0, "gamma=0.0"),
         ((), 1.5, "gamma=1.5"),
+        ((), "half", "gamma='half'"),
+        (100, 0.1, "milestones=100 must be"),
+        ("100", 0.1, "milestones='100' must be"),
+        (("a",), 0.1, "must be"),
     ],
 )
 def test_bad_schedules_are_refused(milestones, gamma, says):
     with pytest.raises(ConfigError, match=says):
         schedule.StepDecay(milestones, gamma)
+
+
+def test_milestones_may_be_a_list_or_an_array():
+    wanted = schedule.StepDecay((4, 6))
+    assert schedule.StepDecay([4, 6]) == schedule.StepDecay(np.array([4, 6])) == wanted
 
 
 def test_an_unknown_unit_is_refused():

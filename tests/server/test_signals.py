@@ -18,7 +18,7 @@ def stop(signum, _):
     raise StoppedError(signum)
 
 
-@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def signum(request):
     before = signal.signal(request.param, stop)
     yield request.param

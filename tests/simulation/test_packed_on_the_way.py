@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr_asyncdrop import LocalGrid, wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from tests.nightly import nightly
 
 CUSTOM = Path(__file__).parents[2] / "examples" / "custom-algorithm"

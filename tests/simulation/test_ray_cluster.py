@@ -18,7 +18,7 @@ from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.exceptions import RunError
-from flwr_asyncdrop.observers.history import read_history, without_wall
+from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
 from tests.nightly import nightly

@@ -1,6 +1,7 @@
 """One holder of a folder: whoever the second one is, and however the first one ends."""
 
 import errno
+import json
 import multiprocessing
 import os
 import re
@@ -8,10 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -240,3 +243,57 @@ def test_the_lock_of_a_process_that_spawns_is_its_own(tmp_path):
     finally:
         process.kill()
         process.join()
+
+
+@pytest.fixture
+def left_behind():
+    """Return a folder for all, with the lock that another user's run has left."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / ".lock").write_text(json.dumps({"pid": 7, "host": "there"}))
+        yield folder
+
+
+@contextmanager
+def another_user():
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_lock_that_another_user_has_left_is_replaced(left_behind):
+    with another_user(), FolderLock(left_behind):
+        assert json.loads((left_behind / ".lock").read_text())["pid"] == os.getpid()
+    assert not (left_behind / ".lock").exists()
+
+
+def test_a_lock_that_another_user_holds_says_who_it_is(left_behind):
+    with Holder(left_behind), another_user():
+        with pytest.raises(FolderError, match=r"process [0-9]+ on "):
+            FolderLock(left_behind).__enter__()
+        assert (left_behind / ".lock").exists()
+
+
+@pytest.mark.parametrize(("mode", "folder"), [(0o600, 0o777), (0o644, 0o1777)])
+def test_a_lock_that_cannot_be_replaced_is_named_with_its_owner(
+    mode, folder, left_behind
+):
+    (left_behind / ".lock").chmod(mode)
+    left_behind.chmod(folder)
+    told = rf"{left_behind}/\.lock is user 0's.*: delete it, if no run goes on there"
+    with another_user(), pytest.raises(FolderError, match=told):
+        FolderLock(left_behind).__enter__()
+    assert (left_behind / ".lock").exists()
+
+
+def test_a_folder_that_takes_no_file_is_not_blamed_on_a_lock(left_behind):
+    (left_behind / ".lock").unlink()
+    left_behind.chmod(0o755)
+    told = f"cannot write {left_behind}: Permission denied"
+    with another_user(), pytest.raises(FolderError, match=told):
+        FolderLock(left_behind).__enter__()

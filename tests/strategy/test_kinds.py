@@ -4,15 +4,25 @@ import pytest
 import torch
 from flwr.app import MetricRecord
 
-from flwr_asyncdrop import AsyncStrategy, Checkpointer, HeteroAsyncDrop, StepDecay
-from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop import (
+    AsyncStrategy,
+    Checkpointer,
+    FedBuff,
+    HeteroAsyncDrop,
+    StepDecay,
+    load_submodel,
+)
+from flwr_asyncdrop.aggregation import Buffered, LatestPerGroup, Mixing
 from flwr_asyncdrop.algorithms import AsyncDrop
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import speed_levels
 from flwr_asyncdrop.fleet.selection import Stratified
-from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.masks import RandomMask, SmartPartition
 from flwr_asyncdrop.objectives import LocalObjective
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.report import write_report
 from flwr_asyncdrop.submodel import plan_submodels
+from flwr_asyncdrop.wire.codec import Codec
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, mlp, plus_one, record
 
@@ -46,6 +56,9 @@ WRONG = [
     ("configrecord_key", "", "configrecord_key='' must be a text, and not empty"),
     ("weighted_by_key", 3, "weighted_by_key=3 must be a text"),
     ("configrecord_key", "arrays", "configrecord_key are both 'arrays'"),
+    ("probe", "false", "probe='false' must be True or False"),
+    ("log_rounds", 0, "log_rounds=0 must be True or False"),
+    ("devices_have_frozen", None, "devices_have_frozen=None must be True or False"),
     ("example_kwargs", 3, "example_kwargs of type int must be a dict"),
 ]
 
@@ -112,3 +125,22 @@ def test_metrics_that_are_none_are_refused(wrong):
 def test_a_dict_of_metrics_will_do(metrics):
     found = evaluated(metrics)
     assert found == {0: MetricRecord({"acc": 0.5}), 1: MetricRecord({"acc": 0.5})}
+
+
+@pytest.mark.parametrize(
+    ("switch", "build"),
+    [
+        ("waits", lambda **switch: Buffered(2, **switch)),
+        ("waits", lambda **switch: LatestPerGroup(2, **switch)),
+        ("waits", lambda **switch: FedBuff(**switch)),
+        ("overwrite", lambda **switch: Checkpointer("run", **switch)),
+        ("overwrite", lambda **switch: HistoryWriter("run/history", **switch)),
+        ("score_vectors", lambda **switch: SmartPartition(0.25, **switch)),
+        ("feedback", lambda **switch: Codec(None, None, **switch)),
+        ("scale", lambda **switch: load_submodel(mlp(), record({}), **switch)),
+        ("paper", lambda **switch: write_report("runs", "report", **switch)),
+    ],
+)
+def test_a_switch_is_no_text(switch, build):
+    with pytest.raises(ConfigError, match=f"{switch}='false' must be True or False"):
+        build(**{switch: "false"})

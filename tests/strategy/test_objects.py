@@ -350,6 +350,8 @@ class TestBadInput:
     def test_a_typing_error_is_recognised(self):
         with pytest.raises(ConfigError, match="did you mean 'in_flight'"):
             AsyncFedProx(in_fligth=3)
+        with pytest.raises(ConfigError, match="did you mean 'in_flight'"):
+            AsyncStrategy(aggregator=Mixing(), in_fligth=3)
 
     @pytest.mark.parametrize("size", [0, 2])
     def test_a_fleet_of_fewer_than_the_nodes(self, size):

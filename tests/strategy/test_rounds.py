@@ -5,6 +5,7 @@ import torch
 from flwr.app import ConfigRecord
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.strategy.rounds import (
     evaluation_messages,
     merge_all,
@@ -34,6 +35,21 @@ def test_a_synchronous_round_is_merged_in_the_order_of_dispatch():
     assert len(merge_all(opened, reversed(replies))) == 2
     assert opened.state.arrays["w"].tolist() == [float(nodes[-1])] * 2
     assert not opened.state.in_flight
+
+
+def test_a_cohort_steps_without_those_that_have_not_replied():
+    opened = session(in_flight=3, build_aggregator=lambda n: Buffered(n, waits=True))
+    for steps in (1, 2):  # each with the mean of two
+        messages = train_messages(opened, steps)
+        assert len(merge_all(opened, [plus_one(m) for m in messages[1:]])) == 2
+        assert opened.state.version == steps
+        assert opened.state.arrays["w"].tolist() == [steps, steps]
+
+
+def test_a_buffer_that_is_smaller_than_the_cohort_keeps_what_is_left():
+    opened = session(in_flight=3, build_aggregator=lambda _: Buffered(2, waits=True))
+    merge_all(opened, [plus_one(m) for m in train_messages(opened, 1)])
+    assert opened.state.version == 1
 
 
 def test_a_round_begins_with_no_device_busy():

@@ -37,7 +37,8 @@ from flwr_asyncdrop.exceptions import (
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, speed_levels
 from flwr_asyncdrop.objectives import LocalSteps, LocalTask
-from flwr_asyncdrop.observers.history import HistoryWriter, read_history
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.seeding import derive_seed, torch_generator
 from flwr_asyncdrop.submodel import merge_
 from tests.grids import HandlerGrid

@@ -14,6 +14,7 @@ from flwr_asyncdrop.submodel import (
     extract,
     load_submodel,
     plan_submodels,
+    probe,
     verify_plan,
 )
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
@@ -455,6 +456,84 @@ def test_other_gradients(model):
     plan = plan_submodels(seeded(model), vectors())
     assert [group.name for group in plan.groups] == ["second"]
     assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+class SeededInside(Chain):
+    """Draws a number a unit from a seed: always the same ones, whatever the width."""
+
+    def between(self, x):
+        generator = torch.Generator().manual_seed(0)
+        torch.rand((), generator=generator)
+        return x * torch.rand(x.shape[-1], generator=generator, dtype=x.dtype)
+
+
+class SeededForAll(Chain):
+    """Draws a number a unit from torch's own generator, which it seeds before."""
+
+    def between(self, x):
+        torch.manual_seed(3)
+        return x * torch.rand(x.shape[-1], dtype=x.dtype)
+
+
+class Drawing(Chain):
+    """Draws a number a unit from a generator that it keeps: other ones each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def between(self, x):
+        return x * torch.rand(x.shape[-1], generator=self.generator, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("model", [SeededInside, SeededForAll])
+def test_numbers_from_a_seed_of_the_models_own(model):
+    plan = plan_submodels(seeded(model), vectors())
+    assert "combined with positions always kept" in plan.left_out["first"]
+
+
+class DropoutAndBranch(Chain):
+    def between(self, x):
+        x = nn.functional.dropout(x, 0.5, self.training)
+        return x * 2 if x.sum() > 0 else x
+
+
+def test_a_branch_after_random_numbers():
+    plan = plan_submodels(seeded(DropoutAndBranch), vectors())
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+
+def test_numbers_from_a_generator_of_the_models_own():
+    plan = plan_submodels(seeded(Drawing), vectors())
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+
+@pytest.mark.parametrize("limit", ["_MANY", "_LARGE"])
+@pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
+def test_other_gradients_in_a_large_model(monkeypatch, model, limit):
+    monkeypatch.setattr(probe, "_MANY", 10)  # weights; of the other limit, bytes
+    monkeypatch.setattr(probe, limit, 10)
+    plan = plan_submodels(seeded(model), vectors())
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+class HooksAlways(Chain):
+    def between(self, x):
+        if self.training:
+            x.register_hook(lambda gradient: gradient / (gradient.norm() + 1))
+        return x
+
+
+class SlopeInside(Chain):
+    def between(self, x):
+        return torch.autograd.grad(x.square().sum(), x, create_graph=True)[0]
+
+
+@pytest.mark.parametrize("model", [HooksAlways, SlopeInside])
+def test_a_model_that_runs_only_where_gradients_are_computed(model):
+    with pytest.raises(UnsupportedModelError, match=r"torch\.is_grad_enabled\(\)"):
+        plan_submodels(seeded(model), vectors())
 
 
 def test_a_declared_plan_with_other_gradients():

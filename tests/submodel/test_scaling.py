@@ -5,7 +5,12 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from flwr_asyncdrop.submodel import (
+    extract,
+    load_in_place,
+    load_submodel,
+    plan_submodels,
+)
 from flwr_asyncdrop.submodel.scaling import InputScale
 from tests.submodel.networks import (
     ResidualNet,
@@ -157,3 +162,49 @@ def test_no_submodels_where_any_of_two_arguments_may_be_the_input():
     model = Both().double()
     with pytest.raises(UnsupportedModelError, match="2 arguments of Gated"):
         plan_submodels(model, vectors())
+
+
+class TestCompiled:
+    """`torch.compile` has one cache for all modules of a class, and sees no hooks."""
+
+    @pytest.fixture(autouse=True)
+    def _nothing_compiled(self):
+        torch.compiler.reset()
+
+    @pytest.mark.parametrize("scales", [(False, True, False), (True, False, True)])
+    @pytest.mark.parametrize("load", [load_submodel, load_in_place])
+    def test_a_model_of_each_task_has_the_scale_of_that_task(self, load, scales):
+        state = half(seeded(deep), vectors())
+        for scale in scales:
+            small = load(seeded(deep), state, scale=scale)
+            compiled = torch.compile(small, backend="eager")
+            torch.testing.assert_close(compiled(vectors()), small(vectors()))
+
+    @torch.no_grad()  # else the compiler warns
+    def test_layers_of_equal_shapes_have_factors_of_their_own(self):
+        model = seeded(deep)
+        state = model.state_dict()
+        narrow = {"2.weight": (4, 4), "2.bias": (4,), "4.weight": (4, 4)}
+        narrow |= {"4.bias": (4,), "6.weight": (4, 4)}
+        for name, shape in narrow.items():
+            state[name] = state[name][tuple(map(slice, shape))]
+        small = load_submodel(model, state)
+        assert factors(small) == {"4": 2.0, "6": 3.0}
+        expected = small(vectors())
+
+        for layer in small:
+            layer.compile(backend="eager")
+
+        torch.testing.assert_close(small(vectors()), expected)
+
+
+def deep():
+    return nn.Sequential(
+        nn.Linear(5, 4),
+        nn.ReLU(),
+        nn.Linear(4, 8),
+        nn.ReLU(),
+        nn.Linear(8, 12),
+        nn.ReLU(),
+        nn.Linear(12, 4),
+    )

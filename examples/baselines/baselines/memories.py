@@ -35,14 +35,18 @@ class Remembering(Aggregator):
 
     @torch.no_grad()
     def merge(self, state: State, update: Update) -> bool:
-        """Take one update in."""
+        """Take one update in.
+
+        Running statistics and counters take its values with the step that it brings.
+        """
         check_fits(state, update.arrays, update.indices)
         delta = change_of(update).delta
         weights = {n: d for n, d in delta.items() if is_weight(n, state[n])}
-        changed = self.take(state, weights, update)
+        if not self.take(state, weights, update):
+            return False  # devices are sent the version that there was: nothing moves
         for name in delta.keys() - weights.keys():
             state[name].copy_(delta[name])
-        return changed
+        return True
 
     @abstractmethod
     def take(self, state: State, delta: State, update: Update) -> bool:

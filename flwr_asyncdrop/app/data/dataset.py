@@ -13,6 +13,7 @@ from torch import Tensor
 from flwr_asyncdrop.app.learning import LearningTask
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.objectives.losses import takes_logits
+from flwr_asyncdrop.readable import type_of
 
 Split = Literal["train", "test"]
 
@@ -64,7 +65,7 @@ class Dataset:
         for name in ("train_x", "train_y", "test_x", "test_y"):
             if not isinstance(value := getattr(self, name), Tensor):
                 raise DataError(
-                    f"{name} is a {type(value).__name__}: give a tensor, e.g. "
+                    f"{name} is {type_of(value)}: give a tensor, e.g. "
                     "torch.as_tensor(...)"
                 )
         for split, inputs, targets in (

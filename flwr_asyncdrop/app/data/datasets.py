@@ -20,6 +20,7 @@ from flwr_asyncdrop.app.data.next_words import next_words
 from flwr_asyncdrop.app.data.sizes import Sizes, check_no_text, fewer_words, resized
 from flwr_asyncdrop.app.learning import Classification, NextToken
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.references import call_reference, is_reference
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -185,7 +186,7 @@ def _load_own(reference: str, root: Path | None, sizes: Sizes) -> Dataset:
     found = call_reference("dataset", reference, root)
     if not isinstance(found, Dataset):
         raise DataError(
-            f"dataset={reference!r} returned a {type(found).__name__}: return a "
+            f"dataset={reference!r} returned {type_of(found)}: return a "
             "flwr_asyncdrop.app.Dataset"
         )
     check_no_text(reference, sizes)

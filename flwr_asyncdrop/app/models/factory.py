@@ -15,7 +15,7 @@ from flwr_asyncdrop.app.models.resnet import RESNET10, RESNET18, RESNET34, ResNe
 from flwr_asyncdrop.app.models.small import cnn, mlp
 from flwr_asyncdrop.app.models.transformer import Transformer
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.readable import readable_bytes
+from flwr_asyncdrop.readable import readable_bytes, type_of
 from flwr_asyncdrop.references import call_reference
 
 # From the shape of an input, the number of outputs, and the width.
@@ -138,7 +138,6 @@ def build_own_model(
         model: object = call_reference("model", reference, data, width)
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model={reference!r} returned a {type(model).__name__}: return an "
-            "nn.Module"
+            f"model={reference!r} returned {type_of(model)}: return an nn.Module"
         )
     return model

@@ -82,7 +82,7 @@ class MlflowTracker(Tracker):
             start_time=_milliseconds(began),
             run_name=self._run_name or None,
         )
-        self._run = run.info.run_id
+        self._run, self._last = run.info.run_id, {}
         self._log_parameters(settings)
         return {"run": self._run}
 

@@ -13,6 +13,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.outcomes import Outcome
 from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
+from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.state_dict import StateDict
 
@@ -57,18 +58,20 @@ class TensorBoardTracker(Tracker):
         require("tensorboard", "tensorboard")
         super().__init__(settings)
         self.folder = as_path("folder", folder)
-        self._overwrite = overwrite
+        self._overwrite = A_SWITCH.check("overwrite", overwrite)
         self._file = Path()
 
-    def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
-        """Open a file, and write the settings."""
-        there = sorted(self.folder.glob(f"{_PREFIX}*"))
-        if there and not self._overwrite:
+    def check(self) -> None:
+        """Refuse a folder with points that are not to be overwritten."""
+        if not self._overwrite and any(self.folder.glob(f"{_PREFIX}*")):
             raise ConfigError(
                 f"{self.folder} has the points of another run: choose another folder, "
                 "or say overwrite"
             )
-        for path in there:
+
+    def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
+        """Open a file in place of those that are there, and write the settings."""
+        for path in self.folder.glob(f"{_PREFIX}*"):
             path.unlink()
         place = self._open(uuid4().hex, {})
         self._add([_session(settings, began)], 0, began)

@@ -62,10 +62,15 @@ class Tracker(Callback):
         self._settings = dict(settings or {})
         self._broken = False
         self._place: StateDict = {}
+        self._is_new = True
+        self._begun = False
         self._began = 0.0
         self._round = RoundMeans()
         self._evaluated: set[str] = set()
         self._ending = Ending()
+
+    def check(self) -> None:
+        """Raise a ConfigError if a run must not begin here; change nothing."""
 
     @abstractmethod
     def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
@@ -108,19 +113,29 @@ class Tracker(Callback):
         self._evaluated = set(state["evaluated"])
 
     def on_start(self, state: RunState) -> None:
-        """Begin the run."""
+        """Look whether the run may begin."""
+        self._is_new, self._begun, self._broken = True, False, False
         self._ending = Ending()
+        self._round, self._evaluated = RoundMeans(), set()
         self._began = time.time() - state.time
-        settings = {**self._settings, "seed": state.seed, **_versions()}
-        self._guard(self._begin, settings)
+        self._guard(self.check)
 
     def on_resume(self, state: RunState) -> None:
         """Continue the run that the checkpoint knows, or begin one."""
         if not self._place:
             self.on_start(state)
             return
+        self._is_new, self._begun, self._broken = False, False, False
         self._ending = Ending()
-        self._guard(self._resume, state.updates)
+
+    def on_begin(self, state: RunState) -> None:
+        """Begin the run, or continue it."""
+        self._begun = True
+        if self._is_new:
+            settings = {**self._settings, "seed": state.seed, **_versions()}
+            self._guard(self._begin, settings)
+        else:
+            self._guard(self._resume, state.updates)
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Add the update to its round."""
@@ -170,6 +185,8 @@ class Tracker(Callback):
         self._place = self.where(self._place)
 
     def _finish(self, state: RunState, outcome: Outcome) -> None:
+        if not self._begun:  # another callback has refused the run
+            return
         summary = {"updates": float(state.updates), **_totals(state)}
         at = self._began + state.time
         # A run that resumes goes on from here, without this end.

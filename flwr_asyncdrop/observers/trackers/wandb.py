@@ -14,6 +14,7 @@ from flwr_asyncdrop.observers.outcomes import Outcome
 from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.storage.whole import write_whole
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -68,7 +69,7 @@ class WandbTracker(Tracker):
 
     def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
         """Begin a run with an id of its own."""
-        place = {"id": uuid4().hex[:12]}
+        place, self._last = {"id": uuid4().hex[:12]}, {}
         self._open(place["id"], began, dict(settings))
         return place
 
@@ -89,7 +90,7 @@ class WandbTracker(Tracker):
             seconds = at - self._began_at
             self._run.log({**new, "update": update, "seconds": seconds})
             self._last.update(dict.fromkeys(new, update))
-            self._written.write_text(json.dumps(self._last), encoding="utf-8")
+            write_whole(self._written, json.dumps(self._last).encode())
 
     def finish(
         self, summary: Mapping[str, float], update: int, at: float, outcome: Outcome

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
+from flwr_asyncdrop.submodel.default_device import cpu_by_default
+from flwr_asyncdrop.submodel.in_place import overlapping
 from flwr_asyncdrop.submodel.lora.memory import memory_of
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
 from flwr_asyncdrop.submodel.lora.tensors import is_peft, travelling
@@ -42,6 +44,7 @@ class LoraPlan(Plan):
     pairs: Pairs | None = None
 
 
+@cpu_by_default()
 def lora_plan(
     model: nn.Module | Mapping[str, Shaped],
     example_inputs: Inputs | None = None,
@@ -104,11 +107,12 @@ def lora_plan(
         tensors = travelling(model)
         shapes, parameters = shapes_of(tensors), parameters_of(tensors)
         _check_full(model, shapes)
-        _check_untied(tensors, find_adapters(shapes, pairs))
     else:
+        tensors = {n: array for n, array in model.items() if isinstance(array, Tensor)}
         shapes = {name: tuple(array.shape) for name, array in model.items()}
         parameters = frozenset(shapes)
     adapters = find_adapters(shapes, pairs)
+    _check_untied(tensors, adapters)
     places = _groups(adapters, units, shared)
     plan = LoraPlan(
         groups=tuple(UnitGroup(name, size, "internal") for name, size, _ in places),
@@ -211,13 +215,16 @@ def _check_full(model: nn.Module, shapes: Shapes) -> None:
 
 def _check_untied(tensors: Mapping[str, Tensor], adapters: Sequence[Adapter]) -> None:
     """Raise UnsupportedModelError if a factor travels under two names."""
-    factors = {id(tensors[n]): n for each in adapters for n in (each.a, each.b)}
-    for name, tensor in tensors.items():
-        other = factors.get(id(tensor), name)
-        if other != name:
+    factors = {n for each in adapters for n in (each.a, each.b)}
+    names: dict[int, str] = {}
+    same = [(names.setdefault(id(t), n), n) for n, t in tensors.items()]
+    tied = [(*pair, "are one tensor") for pair in same if len(set(pair)) > 1]
+    tied += [(*pair, "share memory") for pair in overlapping(tensors)]
+    for name, other, how in tied:
+        if {name, other} & factors:
             raise UnsupportedModelError(
-                f"{other} and {name} are one tensor, which two groups would cut "
-                "differently: do not tie adapters"
+                f"{name} and {other} {how}, which two groups would cut differently: do "
+                "not tie adapters"
             )
 
 

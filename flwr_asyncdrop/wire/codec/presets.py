@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.parameters import did_you_mean
+from flwr_asyncdrop.parameters import A_SWITCH, did_you_mean
 from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.wire.codec.blocks import Blocks
 from flwr_asyncdrop.wire.codec.rotated import Rotated
@@ -29,6 +29,7 @@ class Codec:
     """Whether a device adds to its change what coding has cost earlier ones."""
 
     def __post_init__(self) -> None:
+        A_SWITCH.check("feedback", self.feedback)
         for direction in ("down", "up"):
             found = getattr(self, direction)
             if not (found is None or isinstance(found, Scheme)):

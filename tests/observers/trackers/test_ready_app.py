@@ -18,6 +18,7 @@ from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from scripts.flwr_run import free_ports
 from tests.observers import ready_app
+from tests.observers.orders import begin, resume
 from tests.observers.trackers.readers import READERS, TOOLS, mlflow_runs
 
 SMALL = {"num-rounds": 5, "checkpoint-every": 2}
@@ -191,14 +192,14 @@ def test_what_is_done_again_and_differs_stands_there_once(tool, tmp_path):
         return state
 
     first = BUILD[tool](tmp_path)
-    first.on_start(after(0))
+    begin(first, after(0))
     first.on_round(after(2), 1)
     saved = json.loads(json.dumps(first.state_dict()))
     first.on_round(after(4), 200)
     first.on_interrupt(after(4))
     second = BUILD[tool](tmp_path)
     second.load_state_dict(saved)
-    second.on_resume(after(2))
+    resume(second, after(2))
     second.on_round(after(4), 2)
     second.on_round(after(6), 3)
     second.on_end(after(6))

@@ -18,6 +18,7 @@ from flwr_asyncdrop.server.callbacks import Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
 from tests.grids import HandlerGrid
+from tests.observers.orders import begin, resume
 from tests.runs import answer, mlp, plus_one
 
 
@@ -71,9 +72,29 @@ def message():
     return Message(RecordDict(), dst_node_id=1, message_type="train")
 
 
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_second_run_of_the_same_tracker_has_its_points(message, resumes):
+    notes = Notes()
+    begin(notes, state_of())
+    notes.on_update(state_of(), merged(message, 1, loss=3.0))
+    saved = notes.state_dict()
+    notes.on_interrupt(state_of(updates=1))
+    if resumes:
+        notes.load_state_dict(saved)
+        resume(notes, state_of(updates=1))
+    else:
+        begin(notes, state_of())
+    notes.on_update(state_of(), merged(message, 1, loss=5.0))
+    notes.on_round(state_of(updates=2), 1)
+    (((values, *_)),) = notes.of("write")
+    assert values["train/loss"] == (4.0 if resumes else 5.0)
+    notes.on_end(state_of(updates=2))
+    assert [outcome for _, outcome in notes.of("finish")] == ["interrupted", "finished"]
+
+
 def test_the_points_of_a_round_by_hand(message):
     notes = Notes()
-    notes.on_start(state_of())
+    begin(notes, state_of())
     ((settings,),) = notes.of("begin")
     assert (settings["lr"], settings["seed"]) == (0.5, 3)
     assert {"flwr-asyncdrop", "flwr", "torch", "python"} <= settings.keys()
@@ -110,7 +131,7 @@ def test_the_points_of_a_round_by_hand(message):
 
 def test_an_evaluation_stands_where_its_model_was():
     notes = Notes()
-    notes.on_start(state_of())
+    begin(notes, state_of())
     metrics = MetricRecord({"accuracy": 0.5, "by-level": [0.1, 0.2], "count": 3})
     notes.on_evaluation(
         state_of(updates=9, time=90.0), Evaluation("server", 1, 4, 40.0, metrics)
@@ -128,10 +149,10 @@ def test_names_that_clients_choose_are_bounded(message):
 
 def test_a_round_that_is_half_full_is_in_the_checkpoint(message):
     notes, again = Notes(), Notes()
-    notes.on_start(state_of())
+    begin(notes, state_of())
     notes.on_update(state_of(), merged(message, 3, loss=3.0))
     again.load_state_dict(json.loads(json.dumps(notes.state_dict())))
-    again.on_resume(state_of(updates=1))
+    resume(again, state_of(updates=1))
     assert again.of("resume") == [({"run": "a"}, 1)]
     again.on_update(state_of(), merged(message, 0, loss=1.0))
     again.on_round(state_of(updates=2), 1)
@@ -141,7 +162,7 @@ def test_a_round_that_is_half_full_is_in_the_checkpoint(message):
 
 def test_a_run_that_was_not_tracked_before_begins_when_it_resumes():
     notes = Notes()
-    notes.on_resume(state_of(updates=8, time=50.0))
+    resume(notes, state_of(updates=8, time=50.0))
     assert len(notes.of("begin")) == 1
     notes.on_round(state_of(updates=8, time=60.0), 4)
     assert notes.of("write")[0][2] == 60.0
@@ -209,17 +230,17 @@ class TestTensorBoard:
             pytest.skip("tensorboard is not installed")
 
     def test_the_points_of_another_run_stay(self, tmp_path):
-        TensorBoardTracker(tmp_path).on_start(state_of())
+        begin(TensorBoardTracker(tmp_path), state_of())
         (before,) = tmp_path.iterdir()
         with pytest.raises(ConfigError, match="has the points of another run"):
-            TensorBoardTracker(tmp_path).on_start(state_of())
+            begin(TensorBoardTracker(tmp_path), state_of())
         assert list(tmp_path.iterdir()) == [before]
 
     def test_a_folder_that_cannot_be_written(self, tmp_path, caplog):
         (tmp_path / "file").write_text("in the way")
         tracker = TensorBoardTracker(tmp_path / "file")
         with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
-            tracker.on_start(state_of())
+            begin(tracker, state_of())
             tracker.on_round(state_of(), 1)
             tracker.on_end(state_of())
         (line,) = [r.getMessage() for r in caplog.records]
@@ -228,20 +249,20 @@ class TestTensorBoard:
 
     def test_points_that_were_lost_are_told(self, tmp_path, caplog):
         tracker = TensorBoardTracker(tmp_path)
-        tracker.on_start(state_of())
+        begin(tracker, state_of())
         saved = tracker.state_dict()
         for path in tmp_path.iterdir():
             path.unlink()
         again = TensorBoardTracker(tmp_path)
         again.load_state_dict(saved)
         with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
-            again.on_resume(state_of(updates=1))
+            resume(again, state_of(updates=1))
         assert "has lost points of this run" in caplog.text
 
     def test_a_checkpoint_after_the_end_has_all_points_but_the_end(self, tmp_path):
         """Whichever of two callbacks hears first that a run ends early."""
         tracker = TensorBoardTracker(tmp_path)
-        tracker.on_start(state_of())
+        begin(tracker, state_of())
         tracker.on_round(state_of(updates=2, time=5.0), 1)
         (file,) = tmp_path.iterdir()
         length = file.stat().st_size
@@ -251,14 +272,14 @@ class TestTensorBoard:
 
     def test_files_of_others_stay_when_a_run_resumes(self, tmp_path):
         tracker = TensorBoardTracker(tmp_path)
-        tracker.on_start(state_of())
+        begin(tracker, state_of())
         saved = tracker.state_dict()
         tracker.on_round(state_of(updates=2, time=5.0), 1)
         other = tmp_path / "events.out.tfevents.1.host.other"
         other.write_bytes(b"mine")
         again = TensorBoardTracker(tmp_path)
         again.load_state_dict(saved)
-        again.on_resume(state_of(updates=1))
+        resume(again, state_of(updates=1))
         (name,) = saved["place"]["files"]
         assert (tmp_path / name).stat().st_size == saved["place"]["files"][name]
         assert other.read_bytes() == b"mine"

@@ -36,6 +36,19 @@ def layers(**options):
     return peft.get_peft_model(Layers(), peft.LoraConfig(**options))
 
 
+def tied_llama():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
 def groups(plan):
     return [(group.name, group.size) for group in plan.groups]
 
@@ -197,6 +210,16 @@ class TestRefusals:
             UnsupportedModelError, match="down and other are one tensor"
         ):
             lora_plan(model, vectors(6), pairs=OWN_PAIRS)
+
+    @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+    @pytest.mark.parametrize("arrays", [lora_state, lambda model: model])
+    def test_adapters_that_peft_ties_by_views(self, arrays):
+        config = peft.LoraConfig(
+            r=4, target_modules=["embed_tokens", "lm_head"], ensure_weight_tying=True
+        )
+        model = peft.get_peft_model(tied_llama(), config)
+        with pytest.raises(UnsupportedModelError, match=r"lora_.* share memory"):
+            lora_plan(arrays(model))
 
     def test_two_adapters_at_once(self):
         model = layers()

@@ -20,95 +20,11 @@ from flwr_asyncdrop.submodel.discovery.call import (
 )
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import elementwise, unify
-
-_TOLD_APART = "told apart by number in {op}"
-
-_MOVES = (
-    *("view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose"),
-    *("t", "squeeze", "unsqueeze", "expand", "clone", "detach", "alias", "contiguous"),
-    *("lift_fresh", "_to_copy"),
+from flwr_asyncdrop.submodel.discovery.rules.values import (
+    TOLD_APART,
+    all_same,
+    note_zeros,
 )
-_KEEP_ZEROS = (*_MOVES, "div", "div_", "sum")
-_KEEP_NUMBERS = (
-    *(*_MOVES, "select", "slice", "split", "split_with_sizes", "unbind"),
-    *("repeat", "flip", "roll", "cat", "stack"),
-)
-_TAKE_NUMBERS = (
-    *("index", "index_select", "embedding", "gather", "eq"),
-    *("scatter", "scatter_", "scatter_add", "scatter_add_"),
-)
-_IGNORE_VALUES = (
-    *("new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like"),
-    *("empty_like", "full_like", "sym_size"),
-)
-
-
-def pass_on(call: Call) -> None:
-    """Carry over to the outputs what is known of the values beyond the labels."""
-    name = call.func.overloadpacket.__name__
-    _pass_zeros_on(call, name)
-    if torch.Tag.pointwise in call.func.tags or name in _MOVES:
-        _pass_taken_on(call)
-    if name not in (*_TAKE_NUMBERS, *_IGNORE_VALUES):  # a rule below has seen to them
-        _pass_numbers_on(call, name)
-
-
-def _pass_taken_on(call: Call) -> None:
-    """Remember how many choices were taken out already, position by position."""
-    if not isinstance(call.outputs[0], Tensor):
-        return
-    for operand in call.tensors():
-        taken = call.space.taken.get(operand.value, 0)
-        known = call.space.taken.get(call.outputs[0], 0)
-        if taken > known and operand.value.shape == call.outputs[0].shape:
-            call.space.taken[call.outputs[0]] = taken
-
-
-def _pass_zeros_on(call: Call, name: str) -> None:
-    """Remember zeros: those of one factor, and those that were only moved."""
-    factors = list(call.tensors())
-    if name not in ("mul", "mul_"):
-        factors = factors[:1] if name in _KEEP_ZEROS else []
-    units = [v for k in factors for v in call.space.vanishing_in(k.value)]
-    if units:
-        _note_zeros(call, units)
-
-
-def _note_zeros(call: Call, units: list[Layer]) -> None:
-    call.space.note_vanishing(call.outputs[0], _version_after(call), units)
-
-
-def _version_after(call: Call) -> int:
-    """Return the version of the output's memory once the call is over."""
-    source = next(call.tensors()).value
-    memory = call.outputs[0].untyped_storage()._cdata
-    if memory != source.untyped_storage()._cdata:
-        return 0
-    return source._version + call.func._schema.is_mutable
-
-
-def _pass_numbers_on(call: Call, name: str) -> None:
-    """Let the outputs number units, where they are numbers that were given.
-
-    Units freeze if their numbers are used for anything else than picking.
-    """
-    given = list(call.tensors())
-    vectors = [operand.numbers for operand in given if operand.numbers is not None]
-    if not vectors:
-        return
-    same = len(vectors) == len(given) and _all_same(call.space, vectors)
-    if name not in _KEEP_NUMBERS or not same:
-        for vector in vectors:
-            call.space.freeze(vector, _TOLD_APART)
-        return
-    for output in call.outputs:
-        if isinstance(output, Tensor):
-            call.space.numbers[output] = vectors[0]
-
-
-def _all_same(space: LabelSpace, vectors: Sequence[Layer]) -> bool:
-    first, *others = [space.canonical(vector) for vector in vectors]
-    return all(torch.equal(first, other) for other in others)
 
 
 def compete(call: Call, base: Rule | None = None) -> Labels:
@@ -118,7 +34,7 @@ def compete(call: Call, base: Rule | None = None) -> Labels:
     reason = "depend on each other in {op}"
     units, _ = _competing(call.space, source, {dim}, 1, reason)
     if units is not None and "log" not in call.func.overloadpacket.__name__:
-        _note_zeros(call, [units])
+        note_zeros(call, [units])
     return [source.layers for _ in call.outputs]
 
 
@@ -141,7 +57,7 @@ def _vanishes(
     if len(varying) != 1 or not varying <= dims:
         return False
     units = space.vector(layer, *varying)
-    return any(_all_same(space, [units, vector]) for vector in absent)
+    return any(all_same(space, [units, vector]) for vector in absent)
 
 
 def _competing(
@@ -252,8 +168,8 @@ def _chosen(
             if space.varying(layer) == {dim} and layer.shape[dim] == len(units):
                 space.choose(space.vector(layer, dim), units)
             else:
-                space.freeze(layer, _TOLD_APART)
-                space.freeze(units, _TOLD_APART)
+                space.freeze(layer, TOLD_APART)
+                space.freeze(units, TOLD_APART)
     return others
 
 
@@ -296,7 +212,7 @@ def scatter(call: Call, base: Rule | None = None) -> Labels:
         others = target.layers
         call.space.choose(units, units)
         if not _unwritten(target, index, dim).any():
-            _note_zeros(call, [units])
+            note_zeros(call, [units])
     else:
         raise ValueError("it writes on positions that are always kept")
     parts = [replace(target, layers=others), index, *call.operands("src")]
@@ -335,18 +251,18 @@ def compare(call: Call, base: Rule | None = None) -> Labels:
     """
     operands = list(call.tensors())
     numbers = [k.numbers for k in operands if k.numbers is not None]
-    if len(numbers) == 2 and _all_same(call.space, numbers):
+    if len(numbers) == 2 and all_same(call.space, numbers):
         return (base or elementwise)(call)
     others = [operand for operand in operands if operand.numbers is None]
     if len(numbers) != 1 or len(others) != 1 or not _counts_up(others[0], numbers[0]):
         for units in numbers:
-            call.space.freeze(units, _TOLD_APART)
+            call.space.freeze(units, TOLD_APART)
         return (base or elementwise)(call)
     units, shape = numbers[0], call.outputs[0].shape
     lengths = list(others[0].value.shape)
     dim = lengths.index(len(units)) + len(shape) - len(lengths)
     call.space.choose(units, units)
-    _note_zeros(call, [units])
+    note_zeros(call, [units])
     rest = [operand for operand in operands if operand.numbers is not None]
     return [[along(units, shape, dim), *unify(call.space, rest, shape)]]
 
