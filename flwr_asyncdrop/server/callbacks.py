@@ -122,7 +122,7 @@ class Callback:
         """React to a signal that stops the run; `on_end` is not called then."""
 
     def on_end(self, state: RunState) -> None:
-        """React to the end of the run, even by an error."""
+        """React to the end of the run, even by an error or if others raise."""
 
 
 def stateful_parts(callbacks: Iterable[Callback]) -> dict[str, Stateful]:

@@ -2,8 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 
 from flwr.app import Message
 
@@ -27,6 +27,7 @@ from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.same_task import send_same
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -83,16 +84,20 @@ class AsyncLoop:
         except Interrupted:
             interrupted = True
             # The evaluators still have what is pending.
-            for callback in self._callbacks:
-                callback.on_interrupt(self.state)
+            self._tell_all([each.on_interrupt for each in self._callbacks])
             raise
         finally:
             try:
                 if not interrupted:
-                    for callback in self._callbacks:
-                        callback.on_end(self.state)
+                    self._tell_all([each.on_end for each in self._callbacks])
             finally:
                 self._evaluations.close()
+
+    def _tell_all(self, hooks: Sequence[Callable[[RunState], None]]) -> None:
+        """Call the last hooks of the callbacks in turn, whatever one of them raises."""
+        with ExitStack() as stack:
+            for hook in reversed(hooks):
+                stack.callback(hook, self.state)
 
     def _run_until_lost(self) -> None:
         """Run to the end, or until nothing comes through the grid any more."""

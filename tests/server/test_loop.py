@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.aggregation import Buffered, LatestPerGroup
-from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.exceptions import Interrupted, RunError
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.schedule import StepDecay
@@ -710,6 +710,34 @@ def test_a_run_that_is_interrupted_tells_its_callbacks():
     with pytest.raises(KeyboardInterrupt):
         run.go()
     assert run.recorder.ended == 1
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_callback_that_raises_at_the_end_keeps_no_other_from_it(interrupted):
+    """Files stay locked otherwise, and a history without its end."""
+    told = []
+
+    class Raises(Callback):
+        def on_update(self, state, merged):
+            if interrupted:
+                raise Interrupted(15)
+
+        def on_end(self, state):
+            raise OSError("the disk is full")
+
+        on_interrupt = on_end
+
+    class Told(Callback):
+        def on_end(self, state):
+            told.append("end")
+
+        def on_interrupt(self, state):
+            told.append("interrupt")
+
+    callbacks = Raises(), Told(), Told()
+    with pytest.raises(OSError, match="the disk is full"):
+        Run(HandlerGrid(plus_one), seconds=(1, 2, 3), callbacks=callbacks).go()
+    assert told == ["interrupt" if interrupted else "end"] * 2
 
 
 def test_a_task_that_leaves_goes_with_the_weights_of_that_moment():
