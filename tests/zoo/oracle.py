@@ -165,7 +165,9 @@ def _differences(
             result[f"output {number}"] = difference(one, other, shaken=moved)
         elif one != other:
             result[f"output {number}"] = f"{one}, not {other}"
-    whole = min(max(map(_largest, expected.tensors.values()), default=0.0), 1.0)
+    computed = [each for each in expected.outputs if isinstance(each, Tensor)]
+    computed += expected.tensors.values()
+    whole = min(max(map(_largest, computed), default=0.0), 1.0)
     for name, other in expected.tensors.items():
         moved = shaken.tensors[name] if shaken else None
         result[name] = difference(found.tensors[name], other, whole, moved)
