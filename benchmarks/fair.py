@@ -155,6 +155,19 @@ GROUNDS = {
         ),
         "lstm-small",
     ),
+    # 200 words instead of 32, 10,000 different ones instead of 2,000, twice the features
+    # and heads, twice the samples of a step
+    "transformer-full": Ground(
+        "transformer-small",
+        800,
+        "",
+        (
+            *("--text-length", "200", "--vocabulary-size", "10000", "--width", "2"),
+            *("--batch-size", "32", "--local-steps", "10"),
+            *("--evaluate-every", "1", "--test-samples", "5000"),
+        ),
+        "transformer-small",
+    ),
 }
 
 NAMES = tuple(f"{ground}{end}" for end in ENDS for ground in GROUNDS)
