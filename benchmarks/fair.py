@@ -155,8 +155,8 @@ GROUNDS = {
         ),
         "lstm-small",
     ),
-    # 200 words instead of 32, 10,000 different ones instead of 2,000, twice the features
-    # and heads, twice the samples of a step
+    # 200 words instead of 32, 10,000 different ones instead of 2,000, twice the
+    # features and heads, twice the samples of a step
     "transformer-full": Ground(
         "transformer-small",
         800,

@@ -19,6 +19,9 @@ _ADVICE = {
     "normalised together by": (
         f"scope='stream' drops them, for a narrower model: {_DOCS}#streams"
     ),
+    "a name outside of the model": (
+        "read it from self, or from a default or a closure of the function"
+    ),
     "Python value was read from the data": (
         "say with declare_plan which units are the same on every path"
     ),

@@ -1,31 +1,16 @@
 """Tensors that modules keep besides their parameters and buffers, computed from them.
 
 Weight normalisation keeps the weight that it computed last, and many modules keep an
-activation to be looked at. Such tensors have a gradient history, with which Python
-cannot copy them; nor can it copy compressed sparse tensors.
+activation to be looked at.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from flwr_asyncdrop.submodel.plan import Plan
-
-
-def derived_tensors(model: nn.Module) -> dict[int, Tensor]:
-    """Return copies without a history, by the ``id()`` of the tensor: for deepcopy."""
-    return {
-        id(value): value.detach().clone()
-        for module in model.modules()
-        for value in [*vars(module).values(), *module._buffers.values()]
-        if isinstance(value, Tensor) and not _is_copyable(value)
-    }
-
-
-def _is_copyable(tensor: Tensor) -> bool:
-    return tensor.is_leaf and tensor.layout in (torch.strided, torch.sparse_coo)
 
 
 @torch.no_grad()

@@ -22,7 +22,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.derived import derived_tensors, refresh
+from flwr_asyncdrop.submodel.copies import copy_module
+from flwr_asyncdrop.submodel.derived import refresh
 from flwr_asyncdrop.submodel.narrow import adapt, blank_copy
 from flwr_asyncdrop.submodel.scaling import (
     add_scale,
@@ -169,7 +170,7 @@ def _without_weights(model: nn.Module) -> nn.Module:
         for tensor in tensors_of(model).values()
         if isinstance(tensor, nn.Parameter)
     }
-    copied = copy.deepcopy(model, memo | derived_tensors(model))
+    copied = copy_module(model, memo)
     for module in copied.modules():
         if is_parametrized(module):
             # Its weight is computed, from parameters and buffers alike.

@@ -1,6 +1,5 @@
 """Build the narrower module that a submodel's tensors belong to."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.conventions import follow_conventions
-from flwr_asyncdrop.submodel.derived import derived_tensors
+from flwr_asyncdrop.submodel.copies import copy_module
 from flwr_asyncdrop.submodel.mixtures import follow_experts
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.pointwise import use_safe_convolutions
@@ -55,7 +54,7 @@ def blank_copy(
         id(tensor): _blank(tensor, shapes[name], make)
         for name, tensor in tensors.items()
     }
-    return copy.deepcopy(model, memo | derived_tensors(model)), skipped
+    return copy_module(model, memo), skipped
 
 
 def adapt(
@@ -143,11 +142,7 @@ def _blank(tensor: Tensor, shape: Sequence[int], make: Callable[..., Tensor]) ->
     blank = make(tuple(shape), dtype=tensor.dtype, device=tensor.device)
     if not isinstance(tensor, nn.Parameter):
         return blank
-    parameter = nn.Parameter(blank, requires_grad=tensor.requires_grad)
-    if parameter.requires_grad:
-        for hook in (tensor._backward_hooks or {}).values():
-            parameter.register_hook(hook)  # type: ignore[no-untyped-call]
-    return parameter
+    return nn.Parameter(blank, requires_grad=tensor.requires_grad)
 
 
 def _has_narrowed(full: nn.Module, small: nn.Module) -> bool:

@@ -1,6 +1,5 @@
 """A copy of the user's model whose weights may be overwritten."""
 
-import copy
 import itertools
 import math
 from typing import Any
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
-from flwr_asyncdrop.submodel.derived import derived_tensors
+from flwr_asyncdrop.submodel.copies import copy_module
 from flwr_asyncdrop.submodel.experts import use_tensor_operations
 from flwr_asyncdrop.submodel.types import tensors_of
 
@@ -32,7 +31,7 @@ def private_copy(
             for tensor in itertools.chain(model.parameters(), model.buffers())
             if type(tensor) in (Tensor, nn.Parameter)
         }
-        copied = copy.deepcopy(model, memo | derived_tensors(model))
+        copied = copy_module(model, memo)
         use_tensor_operations(copied)
     except Exception as error:
         raise UnsupportedModelError(

@@ -2,9 +2,9 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,12 +44,15 @@ class Probe:
         Of its real numbers: float64, or float32 for large models.
     written : frozenset of str
         The parameters that a pass in training mode changes.
+    originals : Mapping of int to str
+        By the ``id()`` of each tensor of the model that was copied, its name.
     """
 
     model: nn.Module
     passes: tuple[Pass, ...]
     dtype: torch.dtype
     written: frozenset[str] = frozenset()
+    originals: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def training_example(self) -> Example:
@@ -137,7 +140,9 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         except Exception as error:  # whatever the model's own code raises
             failure = error
         else:
-            probe = Probe(copied, passes, dtype, _written(copied, passes))
+            originals = {id(tensor): n for n, tensor in tensors_of(model).items()}
+            written = _written(copied, passes)
+            probe = Probe(copied, passes, dtype, written, originals)
             return _most_finite(probe, model)
     if _needs_gradients(copied, examples[0], dtype):
         raise UnsupportedModelError(

@@ -31,7 +31,7 @@ def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, 
     code hides. With `streams` it has groups of kind "stream", too.
     """
     space = LabelSpace(streams=streams)
-    discovery = _Discovery(probe.model, probe.written, space, {}, {})
+    discovery = _Discovery(probe, space, {}, {})
     discovery.label_tensors()
     passes = [path for way in probe.passes for path in discovery.explore(way)]
     discovery.space.settle_competitions(discovery.stacks())
@@ -43,11 +43,15 @@ def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, 
 
 @dataclass(frozen=True)
 class _Discovery:
-    model: nn.Module
-    written: frozenset[str]  # parameters that a pass changes
+    probe: Probe
     space: LabelSpace
     ids: dict[str, list[Ids]]  # per tensor and dim the unit of every position
     layers: dict[int, list[Layer]]  # id() of a tensor -> its labels
+
+    @property
+    def model(self) -> nn.Module:
+        """The copy that runs."""
+        return self.probe.model
 
     def label_tensors(self) -> None:
         """Give every position of every dim an id; tied tensors share theirs."""
@@ -108,8 +112,10 @@ class _Discovery:
 
     def _trace(self, way: Pass, *, explores: bool) -> Mapping[int, bool]:
         """Return the truth values that the pass read from its data, by number."""
-        tracer = UnitTracer(self.space, explores=explores)
-        for tensor in tensors_of(self.model).values():
+        tensors, originals = tensors_of(self.model), self.probe.originals.items()
+        strangers = {original: tensors[name] for original, name in originals}
+        tracer = UnitTracer(self.space, explores=explores, strangers=strangers)
+        for tensor in tensors.values():
             layers = self.layers.get(id(tensor), [])
             tracer.label(tensor, layers, from_input=False, silent=True)
         example = way.cast(Tensor.clone).example
@@ -118,7 +124,7 @@ class _Discovery:
         draws = FixedDraws(way.level, way.outcomes)
         self.model.train(way.training)
         with (
-            kept_state(self.model, self.written),
+            kept_state(self.model, self.probe.written),
             same_random_state(),
             tracer.watching(self.model),
             UncheckedOneHot(),

@@ -1,6 +1,6 @@
 """Follow unit labels through every operation of one forward pass."""
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.aliases import Aliases, spread, written
 from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
+from flwr_asyncdrop.submodel.discovery.readers import Readers
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
 from flwr_asyncdrop.submodel.discovery.rules.values import pass_on
@@ -32,6 +32,10 @@ _NO_RULE = "used by {op}, for which there is no rule"
 _DATA_DEPENDENT = (
     "used where a Python value was read from the data: other inputs may take another "
     "path through the model"
+)
+_STRANGER = (
+    "used by way of a name outside of the model, as a global variable is, which does "
+    "not name a copy of it"
 )
 
 
@@ -60,6 +64,9 @@ class UnitTracer(DispatchMode):
     explores : bool
         Whether each truth value read from the data is tried both ways. If not, it
         freezes what it may concern, as other values do.
+    strangers : Mapping of int to Tensor
+        By the ``id()`` of each tensor of the model that was copied, the copy's. Code
+        that uses one does not know of the copy: units of the copy's stay whole.
 
     Attributes
     ----------
@@ -68,10 +75,17 @@ class UnitTracer(DispatchMode):
         depend on inputs or weights.
     """
 
-    def __init__(self, space: LabelSpace, *, explores: bool = False) -> None:
+    def __init__(
+        self,
+        space: LabelSpace,
+        *,
+        explores: bool = False,
+        strangers: Mapping[int, Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self._space = space
         self._explores = explores
+        self._strangers = strangers or {}
         self._labels: MutableMapping[Tensor, tuple[list[Layer], bool]]
         self._labels = WeakTensorKeyDictionary()
         self._conditions: MutableMapping[Tensor, list[Condition]]
@@ -130,7 +144,7 @@ class UnitTracer(DispatchMode):
                 module.register_forward_hook(self._leave),
             ]
         try:
-            with _Readers(self):
+            with Readers(self.note_read):
                 yield
         finally:
             for hook in hooks:
@@ -186,6 +200,9 @@ class UnitTracer(DispatchMode):
         }
         tensors = [v for v in tree_leaves(arguments) if isinstance(v, Tensor)]
         known = {id(tensor): self.operand(tensor) for tensor in tensors}
+        for stranger in self._strangers.keys() & known.keys():
+            for layer in self.operand(self._strangers[stranger]).layers:
+                self._space.freeze(layer, _STRANGER)
         for tensor in written(func, arguments):
             known[id(tensor)] = _as_it_was(known[id(tensor)])
         result = func(*args, **kwargs)
@@ -311,28 +328,6 @@ def _deciding_sizes(call: Call) -> list[Tensor]:
     masks = (torch.bool, torch.uint8)
     indices = call.arguments["indices"]
     return [index for index in indices if index is not None and index.dtype in masks]
-
-
-class _Readers(TorchFunctionMode):
-    """Sees the methods that give Python the values of a tensor, unseen by dispatch."""
-
-    def __init__(self, tracer: UnitTracer) -> None:
-        super().__init__()
-        self._tracer = tracer
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func in _READERS:
-            self._tracer.note_read([args[0]])
-        return func(*args, **(kwargs or {}))
-
-
-_READERS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 
 
 def _as_it_was(operand: Operand) -> Operand:

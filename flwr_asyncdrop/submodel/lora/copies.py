@@ -1,11 +1,10 @@
 """A copy of a model with adapters of its own, on the same base."""
 
-import copy
 from typing import Any
 
 from torch import nn
 
-from flwr_asyncdrop.submodel.derived import derived_tensors
+from flwr_asyncdrop.submodel.copies import copy_module
 from flwr_asyncdrop.submodel.lora.tensors import travelling
 
 
@@ -17,4 +16,4 @@ def copy_adapters(model: nn.Module) -> nn.Module:
         for tensor in [*model.parameters(), *model.buffers()]
         if id(tensor) not in mine
     }
-    return copy.deepcopy(model, derived_tensors(model) | shared)
+    return copy_module(model, shared)
