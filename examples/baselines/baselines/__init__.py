@@ -5,5 +5,5 @@ from torch import Tensor
 
 
 def at_least_single(tensor: Tensor) -> Tensor:
-    """Return what a server may sum up for a whole run: half precision loses too much."""
+    """Return what a server sums up for a whole run: half precision loses too much."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
