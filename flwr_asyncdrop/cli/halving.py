@@ -89,11 +89,11 @@ def candidates(search: Mapping[str, Sequence[Value]], most: int) -> list[Values]
 
 def _combination(search: Mapping[str, Sequence[Value]], place: int) -> Values:
     """Return the combination at a place of the grid, which may be too large to make."""
-    found: Values = {}
-    for key, values in reversed(search.items()):
+    found: list[tuple[str, Value]] = []
+    for key, values in reversed([*search.items()]):
         place, at = divmod(place, len(values))
-        found[key] = values[at]
-    return dict(reversed(found.items()))
+        found.append((key, values[at]))
+    return dict(reversed(found))
 
 
 def best(results: Sequence[Result], count: int) -> list[Result]:
