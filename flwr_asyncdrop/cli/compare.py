@@ -34,7 +34,7 @@ from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
 from flwr_asyncdrop.cli.shards import agree, deal, describe, shard, standing
 from flwr_asyncdrop.cli.tuned import Tuned
 from flwr_asyncdrop.cli.variants import build_variants
-from flwr_asyncdrop.exceptions import FolderError, FolderInUseError
+from flwr_asyncdrop.exceptions import ConfigError, FolderError, FolderInUseError
 from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import comparison_table
 from flwr_asyncdrop.storage.lock import FolderLock
@@ -124,8 +124,10 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
 def run(arguments: argparse.Namespace) -> int:
     """Do the runs that are missing, and print the table."""
     backend = backend_of(arguments)
-    algorithms, vary = _what(arguments)
     explicit = given(arguments)
+    algorithms, vary = _what(arguments)
+    if both := sorted(explicit.keys() & vary.keys()):
+        raise ConfigError(f"{both[0]} varies: leave --{both[0]} out")
     tuned: Callable[[str], Mapping[str, Value]] = lambda name: {}  # noqa: E731
     if arguments.tuned is not None:
         found = Tuned.read(arguments.tuned)
@@ -199,6 +201,9 @@ def _what(
     if arguments.ablation:
         ablation = ABLATIONS[arguments.ablation]
         algorithms, vary = ablation.algorithms, dict(ablation.vary)
+    named = [key for key, _ in arguments.vary]
+    if twice := [key for key in named if named.count(key) > 1]:
+        raise ConfigError(f"{twice[0]} varies twice: give all of its values at once")
     return arguments.algos or algorithms, {**vary, **dict(arguments.vary)}
 
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from flwr_asyncdrop.app.config import Value
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.seeding import numpy_generator
+
+_MOST_COMBINATIONS = 2**63 - 1  # that NumPy can draw from
 
 Values = dict[str, Value]
 """What a candidate sets: a value for each key that is searched."""
@@ -70,14 +73,27 @@ def rungs(candidates: int, eta: int, count: int, last: int = 1) -> list[Rung]:
 def candidates(search: Mapping[str, Sequence[Value]], most: int) -> list[Values]:
     """Return combinations of values: all, or `most` of them drawn at random.
 
-    They stay in the order of the grid. The same search draws the same ones.
+    They stay in the order of the grid. The same search draws the same ones. ConfigError
+    for more than can be drawn from.
     """
-    grid = [dict(zip(search, each, strict=True)) for each in product(*search.values())]
-    if len(grid) <= most:
-        return grid
-    generator = numpy_generator(0, "candidates", len(grid), most)
-    chosen = generator.choice(len(grid), most, replace=False)
-    return [grid[place] for place in sorted(chosen.tolist())]
+    size = math.prod(map(len, search.values()))
+    if size <= most:
+        grid = product(*search.values())
+        return [dict(zip(search, each, strict=True)) for each in grid]
+    if size > _MOST_COMBINATIONS:
+        raise ConfigError(f"{size:,} combinations are too many: search less")
+    generator = numpy_generator(0, "candidates", size, most)
+    chosen = generator.choice(size, most, replace=False)
+    return [_combination(search, place) for place in sorted(chosen.tolist())]
+
+
+def _combination(search: Mapping[str, Sequence[Value]], place: int) -> Values:
+    """Return the combination at a place of the grid, which may be too large to make."""
+    found: list[tuple[str, Value]] = []
+    for key, values in reversed([*search.items()]):
+        place, at = divmod(place, len(values))
+        found.append((key, values[at]))
+    return dict(reversed(found))
 
 
 def best(results: Sequence[Result], count: int) -> list[Result]:

@@ -1,5 +1,6 @@
 """What is compared: every algorithm, with every combination of what varies."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -12,6 +13,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import details
 
 MOST_VARIANTS = 1000
+_LONGEST_LABEL = 255  # bytes of a folder's name
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ def variant_of(
     parts = [algorithm(name).label(), *(f"{k}={_shown(v)}" for k, v in values.items())]
     # It is the name of a folder too.
     label = ",".join(parts).replace("/", "_").replace(":", ".")
+    if (size := len(os.fsencode(label))) > _LONGEST_LABEL:
+        raise ConfigError(
+            f"{', '.join(values)} make a label of {size} bytes, and the folder of that "
+            f"name can have {_LONGEST_LABEL}: give those with one value as flags"
+        )
     return Variant(label, settings)
 
 

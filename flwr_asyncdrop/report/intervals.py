@@ -18,6 +18,8 @@ MOST_ALL = 8
 """Seeds up to which every resample is looked at."""
 
 _DRAWS = 10_000
+# Of the wider bound: what is less may be zero before the rounding of floats.
+_ROUNDING = 1e-9
 
 T = TypeVar("T")
 
@@ -35,7 +37,8 @@ class Interval:
         """Whether the interval lies on one side of zero."""
         if self.low is None or self.high is None:
             return False
-        return self.low > 0 or self.high < 0
+        rounding = _ROUNDING * max(abs(self.low), abs(self.high))
+        return self.low > rounding or self.high < -rounding
 
 
 def interval(seeds: Sequence[T], figure: Callable[[Sequence[T]], float]) -> Interval:

@@ -31,6 +31,7 @@ _PAGE: Final = (7.0, 2.5)
 _COMPARISON: Final = 6.8
 _RUN_DPI, _DPI = 150, 220
 _MARGIN: Final = 0.015  # of the width
+_LONGEST_NAME: Final = 200  # bytes of a label in a file's name, of 255
 _LARGE: Final = {
     "font_size": 15,
     "axes_titlesize": 17,
@@ -146,15 +147,17 @@ def file_name(text: str) -> str:
 def file_names(labels: Iterable[str]) -> dict[str, str]:
     """Return a name for the files of each label.
 
-    No two are one to a disk that ignores case, and how a letter is composed.
+    No two are one to a disk that ignores case, and how a letter is composed, and none
+    is longer than a disk allows.
     """
     names: dict[str, str] = {}
     taken: set[str] = set()
     for label in labels:
-        name, number = file_name(label), 1
+        short = file_name(label).encode()[:_LONGEST_NAME].decode(errors="ignore")
+        name, number = short, 1
         while (one := as_one(name)) in taken:
             number += 1
-            name = f"{file_name(label)}-{number}"
+            name = f"{short}-{number}"
         taken.add(one)
         names[label] = name
     return names

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
@@ -49,13 +50,15 @@ def what_made(
         words.append(f"--reference={comparison.reference}")
     return Made(
         facts=tuple(_facts(by_label)),
-        differing=differing,
+        differing=tuple(map(printable, differing)),
         variants={
             label: tuple(values[key] for key in differing)
             for label, values in told.items()
         },
-        common=tuple((key, some[key]) for key in keys if key not in differing),
-        commands=(*_commands(by_label), shlex.join(words)),
+        common=tuple(
+            (printable(key), some[key]) for key in keys if key not in differing
+        ),
+        commands=(*_commands(by_label), _joined(words)),
     )
 
 
@@ -83,7 +86,8 @@ def _setting(log: RunLog, key: str) -> Any:
 
 
 def _listed(values: Iterable[Any]) -> str:
-    return ", ".join(dict.fromkeys(str(v) for v in values if v not in (None, "")))
+    found = (printable(str(v)) for v in values if v not in (None, ""))
+    return ", ".join(dict.fromkeys(found))
 
 
 def _facts(by_label: dict[str, dict[int, RunLog]]) -> Iterator[tuple[str, str]]:
@@ -125,4 +129,10 @@ def _flags(log: RunLog) -> str:
             words.append(f"--{key}" if value else f"--no-{key}")
         else:
             words.append(f"--{key}={value}")
-    return shlex.join(words)
+    return _joined(words)
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Return a command, which has no more than it shows."""
+    command = shlex.join(words)
+    return command if command.isprintable() else printable(command, len(command))

@@ -13,7 +13,7 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA
 from flwr_asyncdrop.observers.history_reading import without_wall
 from flwr_asyncdrop.observers.left_out import LeftOut
-from flwr_asyncdrop.readable import headline, lower_is_better
+from flwr_asyncdrop.readable import headline, lower_is_better, printable
 from flwr_asyncdrop.report.tasks import (
     LostTasks,
     MergedTasks,
@@ -24,6 +24,8 @@ from flwr_asyncdrop.report.tasks import (
 )
 
 Record = dict[str, Any]
+
+_LONGEST_NAME = 60  # characters of a metric's
 
 LEVELS = "level-accuracy"
 """The metric of the ready app that has a value for each speed level."""
@@ -41,7 +43,8 @@ class Metric:
 
     @classmethod
     def of(cls, name: str, values: Iterable[float]) -> Self:
-        """Return the metric of that name, with these values."""
+        """Return the metric of a stranger's name, with these values."""
+        name = printable(name, _LONGEST_NAME)
         return cls(name, cls(name).is_share and max(values, default=0.0) > 1)
 
     @property
@@ -203,9 +206,13 @@ class RunLog:
         )
 
     def fact(self, name: str) -> Any:
-        """Return what the first line, or the run-config in it, says of the run."""
+        """Return what the first line, or the run-config in it, says of the run.
+
+        A text is one that can be shown.
+        """
         config = self.run.get("config", {})
-        return self.run.get(name, config.get(name.replace("_", "-")))
+        found = self.run.get(name, config.get(name.replace("_", "-")))
+        return printable(found) if isinstance(found, str) else found
 
     @property
     def complete(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.report.files import HISTORY, histories
 from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.runlog import Curve, RunLog
@@ -50,7 +51,9 @@ class Series:
         """The settings in which the complete runs differ, beside their seeds."""
         names = dict.fromkeys(name for each in self.settings for name in each)
         return tuple(
-            name for name in names if name != "seed" and _differ(self.settings, name)
+            printable(name)
+            for name in names
+            if name != "seed" and _differ(self.settings, name)
         )
 
 
@@ -117,8 +120,8 @@ def _histories(folders: Iterable[Path]) -> list[Path]:
 def _label(path: Path, log: RunLog) -> str:
     folder = path.parent
     if folder.name.startswith(_SEED):
-        return folder.parent.name
-    return str(log.fact("algorithm") or folder.name)
+        return printable(folder.parent.name)
+    return str(log.fact("algorithm") or printable(folder.name))
 
 
 def _series(label: str, logs: Mapping[int, RunLog]) -> Series:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from flwr_asyncdrop.readable import readable_bytes, readable_joules
+from flwr_asyncdrop.readable import printable, readable_bytes, readable_joules
 from flwr_asyncdrop.report.runlog import Point, RunLog
 
 _WIDTH = 80
@@ -123,7 +123,7 @@ def _described(point: Point) -> str:
 
 def _wrapped(label: str, value: str) -> str:
     return textwrap.fill(
-        " ".join(value.split()),
+        printable(value),
         width=_WIDTH,
         initial_indent=label,
         subsequent_indent=" " * len(label),

@@ -305,7 +305,7 @@ def _csv_row(row: Row, comparison: Comparison) -> dict[str, object]:
     metric = comparison.target.metric
     best, final = f"{metric.extreme}_{metric.name}", f"final_{metric.name}"
     values: dict[str, object] = {
-        "label": row.label,
+        "label": _no_formula(row.label),
         "seeds": len(row.outcomes),
         "reached": len(row.arrivals),
         best: row.best and row.best.mean,
@@ -318,6 +318,11 @@ def _csv_row(row: Row, comparison: Comparison) -> dict[str, object]:
     for name, found in _beside_reference(row, comparison).items():
         values |= _csv_interval(name, found)
     return values
+
+
+def _no_formula(text: str) -> str:
+    """Return a text that no spreadsheet runs: with a sign that it does not show."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _csv_interval(name: str, found: Interval | None) -> dict[str, float | None]:

@@ -168,6 +168,18 @@ def cases() -> dict[str, Case]:
             ),
             "7,880,599 variants are more than 1,000",
         ),
+        "vary-twice": (
+            (*COMPARE, "--vary=lr=0.1", "--vary=lr=0.2"),
+            "lr varies twice: give all of its values at once",
+        ),
+        "vary-given": (
+            (*COMPARE, "--lr=0.1", "--vary=lr=0.2,0.3"),
+            "lr varies: leave --lr out",
+        ),
+        "vary-given-ablation": (
+            (*COMPARE, "--ablation=drop-rate", "--drop-rate=0.5"),
+            "drop-rate varies: leave --drop-rate out",
+        ),
         "jobs": ((*COMPARE, "--jobs=1000000"), "must be in [1, "),
         "shard-0": ((*COMPARE, "--shard=0/4"), "the shards of 4 are 1/4 to 4/4"),
         "shard-5": ((*COMPARE, "--shard=5/4"), "the shards of 4 are 1/4 to 4/4"),

@@ -18,6 +18,7 @@ from flwr_asyncdrop.cli.halving import (
     tied,
 )
 from flwr_asyncdrop.cli.race import FinalMetric
+from flwr_asyncdrop.exceptions import ConfigError
 
 
 def test_rungs_by_hand():
@@ -27,6 +28,16 @@ def test_rungs_by_hand():
     assert rungs(4, 2, 1) == [Rung(1, 4)]
     assert rungs(9, 3, 2, last=3) == [Rung(9, 9), Rung(3, 3)]
     assert rungs(1, 2, 3) == [Rung(4, 1), Rung(2, 1), Rung(1, 1)]
+
+
+def test_candidates_of_a_large_grid_are_drawn_without_making_it():
+    search = {f"key-{number}": range(1000) for number in range(6)}
+    drawn = candidates(search, 5)
+    assert len({tuple(each.values()) for each in drawn}) == 5
+    assert all(each.keys() == search.keys() for each in drawn)
+    assert drawn == sorted(drawn, key=lambda each: tuple(each.values()))
+    with pytest.raises(ConfigError, match="combinations are too many: search less"):
+        candidates({**search, "more": range(100)}, 5)
 
 
 def test_the_rounds_of_a_part_of_a_run_by_hand():

@@ -37,6 +37,12 @@ def test_scale_varies_where_layers_become_narrower():
     ]
 
 
+def test_a_label_that_no_folder_can_have_is_refused_before_anything_runs():
+    vary = {"lr": [0.1], "trace": [f"{'t' * 240}.csv"]}
+    with pytest.raises(ConfigError, match="lr, trace make a label of 265 bytes"):
+        build_variants(["fedbuff"], DIGITS, {}, vary)
+
+
 def test_an_algorithm_does_not_vary_by_what_it_does_not_use():
     vary = {"drop-rate": [0.25, 0.5], "lr": [0.1]}
     assert labels(["fedbuff", "asyncdrop"], DIGITS, {}, vary) == [

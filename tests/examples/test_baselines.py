@@ -65,6 +65,15 @@ def test_ringleader_by_hand():
     assert walk(RunningMeans(1.0), updates) == [0, 0, 6, 6, 8]
 
 
+def test_ringleader_steps_with_a_mean_when_the_fleet_gets_smaller():
+    from baselines.memories import RunningMeans
+
+    # Ranks 0, 1 and 3 of four have sent something when one of them leaves.
+    updates = [replace(sends(6, rank=rank), num_ranks=4) for rank in (0, 1, 3)]
+    updates.append(replace(sends(6, rank=2), num_ranks=3))
+    assert walk(RunningMeans(1.0), updates) == [0, 0, 0, 6]
+
+
 def test_fadas_by_hand():
     from baselines.steps import AmsGrad
 
@@ -90,6 +99,29 @@ def test_with_one_update_a_step_and_no_memory_of_it_ca2fl_is_fedbuff():
 
     updates = [sends(4, 0), sends(8, 1)]
     assert walk(CalibratedBuffer(2, 1.0), updates) == walk(Buffered(2), updates)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda m: m.AceMemory(0.1), lambda m: m.CalibratedBuffer(2, 0.1)],
+    ids=["ace", "ca2fl"],
+)
+def test_sums_of_half_precision_lose_nothing_over_time(build):
+    """2,000 updates move the sums up and down; then all devices send nothing."""
+    from baselines import memories
+
+    generator = torch.Generator().manual_seed(0)
+    changes = [torch.randn(8, generator=generator) for _ in range(2000)]
+    changes += [torch.zeros(8)] * 8
+    aggregator, kind = build(memories), torch.float16
+    base = torch.zeros(8, dtype=kind)
+    for number, change in enumerate(changes):
+        update = sends(0, number % 4)
+        arrays = {"w": change.to(kind)}
+        update = replace(update, arrays=arrays, base={"w": base})
+        aggregator.merge({"w": base.clone()}, update)
+    memory = aggregator.memory
+    assert (memory.mean or memory.sums)["w"].abs().max() < 1e-3
 
 
 def with_statistics(mean, counted, **sender):

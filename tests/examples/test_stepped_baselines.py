@@ -31,6 +31,18 @@ def test_fedadam_by_hand():
     )
 
 
+def test_moments_of_half_precision_are_those_of_single_precision():
+    from baselines.steps import AmsGrad
+
+    # A square of 1e-3 is no half, and neither is eps: the step was 0 / 0, and D / 0.
+    state, kind = {"w": torch.zeros(2, dtype=torch.float16)}, torch.float16
+    base = {"w": torch.zeros(2, dtype=kind)}
+    change = {"w": torch.tensor([0.0, 1e-3], dtype=kind)}
+    AmsGrad(1, 0.1, (0.9, 0.99), 1e-8, 10).merge(state, Update(change, {}, 0, 1, base))
+    # m / sqrt(v) = 0.1 D / (0.1 D)
+    assert state["w"].tolist() == pytest.approx([0.0, 0.1], abs=1e-3)
+
+
 def test_a_cohort_waits_for_fedadam_and_may_be_short_of_a_device():
     from baselines.steps import Adam, FedAdam
 

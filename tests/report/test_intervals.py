@@ -67,3 +67,16 @@ def test_pairs_take_out_what_a_seed_does_to_both():
 )
 def test_what_is_clear(low, high, clear):
     assert Interval(0.0, low, high).is_clear == clear
+
+
+def test_rounding_makes_no_difference_clear():
+    """In right answers the lower bound is 0; in shares of 4,000 it is rounded."""
+    own = [2003, 1999, 2001, 1998, 2001]
+    base = [2001, 1998, 1999, 1996, 2002]
+    whole = interval([a - b for a, b in zip(own, base, strict=True)], fmean)
+    assert whole.low == 0.0
+    assert not whole.is_clear
+    pairs = zip(own, base, strict=True)
+    found = interval([a / 4000 - b / 4000 for a, b in pairs], fmean)
+    assert found.low != 0.0
+    assert not found.is_clear

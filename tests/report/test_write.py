@@ -1,5 +1,7 @@
 import html
+import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -8,7 +10,9 @@ from html.parser import HTMLParser
 from random import Random
 
 import pytest
+from rich.console import Console
 
+from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.report import comparison_table, write_report
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.page import render_page
@@ -16,7 +20,9 @@ from flwr_asyncdrop.report.pagedata import embedded, page_data
 from flwr_asyncdrop.report.paper import latex
 from flwr_asyncdrop.report.pictures import file_names
 from flwr_asyncdrop.report.provenance import what_made
+from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.report.summary import Summary
 from tests.report.histories import history, series, write
 
 WALL = {"wall": {"seconds": 0.0}}
@@ -124,11 +130,40 @@ def test_labels_end_no_script_and_become_no_markup(tmp_path):
     Page(page)
     found = re.search(r'<script type="application/json" id="data">(.*?)<', page, re.S)
     data = json.loads(found[1])
-    assert label in [row["label"] for row in data["rows"]]
+    assert printable(label) in [row["label"] for row in data["rows"]]
     assert "<!--" not in page
-    text = embedded({"</script>": "<b>&"})
-    assert not set("<>&") & set(text)
-    assert json.loads(text) == {"</script>": "<b>&"}
+    text = embedded({"</script>": "<b>&\u2028"})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"</script>": "<b>&\u2028"}
+
+
+def test_nothing_of_a_stranger_commands_a_terminal(tmp_path):
+    """Folders, metrics and all that a history says; 300 letters are no file name."""
+    evil = "\x1b]0;title\x07\u202e\udcff\n"
+    metric = f"score{evil}{'x' * 300}"
+    labels = [f"=cmd(){evil}{'y' * 200}".encode(errors="surrogateescape"), b"fedavg"]
+    for label in labels:
+        facts = {"algo": evil, "model": evil, f"key{evil}": 1}
+        lines = history(evil, 0, [2.0, 6.0], metric=metric, **facts)
+        again = [{**line, "seed": 1} for line in lines]
+        again[0]["config"] = {**again[0]["config"], f"key{evil}": 2}
+        write(tmp_path / "runs" / os.fsdecode(label) / "seed-0", lines)
+        write(tmp_path / "runs" / os.fsdecode(label) / "seed-1", again)
+    out = tmp_path / "report"
+    write_report([tmp_path / "runs"], out, paper=True)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(comparison_table([tmp_path / "runs"]))
+    texts = {"terminal": console.file.getvalue()}
+    files = ("table.md", "table.csv", "table.json", "report.html", "paper/table.tex")
+    for name in files:
+        texts[name] = (out / name).read_text()
+    history_path = tmp_path / "runs" / "fedavg" / "seed-0" / "history.jsonl"
+    texts["summary"] = Summary(read_log(history_path)).text()
+    for name, text in texts.items():
+        assert not set("\x1b\x07\u202e") & set(text), name
+        assert "score" in text or name == "paper/table.tex"
+    (bad,) = [line for line in texts["table.csv"].splitlines() if "cmd()" in line]
+    assert bad.startswith("'=cmd()")  # which no spreadsheet runs
 
 
 def test_pictures_say_what_is_to_be_seen(page):

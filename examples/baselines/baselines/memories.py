@@ -14,6 +14,8 @@ from flwr_asyncdrop.parameters import more_than, parameter
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 
+from baselines import at_least_single
+
 
 @dataclass
 class _Memory:
@@ -41,7 +43,11 @@ class Remembering(Aggregator):
         """
         check_fits(state, update.arrays, update.indices)
         delta = change_of(update).delta
-        weights = {n: d for n, d in delta.items() if is_weight(n, state[n])}
+        weights = {
+            name: at_least_single(change)
+            for name, change in delta.items()
+            if is_weight(name, state[name])
+        }
         if not self.take(state, weights, update):
             return False  # devices are sent the version that there was: nothing moves
         for name in delta.keys() - weights.keys():
@@ -129,7 +135,7 @@ class RunningMeans(Remembering):
         if len(memory.counts) < update.num_ranks:
             return False
         for rank, total in sorted(memory.changes.items()):
-            share = self.server_lr / update.num_ranks / memory.counts[rank]
+            share = self.server_lr / len(memory.counts) / memory.counts[rank]
             for name, tensor in total.items():
                 state[name].add_(tensor, alpha=share)
         memory.changes, memory.counts = {}, {}

@@ -17,6 +17,7 @@ from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 from torch import Tensor
 
+from baselines import at_least_single
 from baselines.collecting import Collecting
 
 
@@ -51,6 +52,7 @@ class Moments(Collecting):
     def follow(self, name: str, change: Tensor) -> tuple[Tensor, Tensor]:
         """Take the change of a tensor into its moments, and return them."""
         known, (one, two) = self.moments, self.betas
+        change = at_least_single(change)
         first = known.first.get(name, torch.zeros_like(change))
         second = known.second.get(name, torch.full_like(change, self.start))
         first = one * first + (1 - one) * change

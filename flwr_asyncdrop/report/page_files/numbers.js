@@ -73,5 +73,7 @@ function interval(seeds, figure) {
 }
 
 function isClear(found) {
-  return found.low !== undefined && (found.low > 0 || found.high < 0);
+  if (found.low === undefined) return false;
+  const rounding = 1e-9 * Math.max(Math.abs(found.low), Math.abs(found.high));
+  return found.low > rounding || found.high < -rounding;
 }
