@@ -1,5 +1,6 @@
 """Saves a run in a thread, and finds the checkpoint that it resumes from."""
 
+import json
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,7 +8,6 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest
@@ -126,9 +126,10 @@ class Checkpointer(Callback):
 
         `settings` are those that the strategy knows. A CheckpointError says that there
         is no checkpoint, or none that fits; a ConfigError, that another run's are in
-        the way.
+        the way, or that a setting is no JSON.
         """
-        self._all_settings = {**settings, **self.settings}
+        together = {**settings, **self.settings}
+        self._all_settings = {key: _as_json(key, together[key]) for key in together}
         self._own = []
         if self.resume is None:
             if not self.overwrite and all_checkpoints(self.path):
@@ -231,7 +232,7 @@ class Checkpointer(Callback):
             while len(self._own) > self.keep:
                 delete(self._own[:1])
                 del self._own[0]
-        except (OSError, SafetensorError) as error:
+        except Exception as error:  # whatever it is, nobody waits for this thread
             logger.warning(
                 "no checkpoint at update %d, and the run continues: %s",
                 body["updates"],
@@ -250,3 +251,14 @@ class Checkpointer(Callback):
                 f"{checkpoint.path} is of a run with another configuration "
                 f"({'; '.join(differences)}): resume with the same, or {START_OVER}"
             )
+
+
+def _as_json(key: str, value: Json) -> Json:
+    """Return a setting as it will be read again; ConfigError if JSON has no such."""
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the setting {key!r} cannot be saved in a checkpoint ({error}): give a "
+            "number, a text, a list or a dict"
+        ) from error

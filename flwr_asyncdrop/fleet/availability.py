@@ -6,6 +6,8 @@ from typing import Self
 
 from flwr_asyncdrop.exceptions import ConfigError
 
+_LEAST_SHARE = 1e-9  # a shorter stretch is lost in the rounding of times
+
 
 @dataclass(frozen=True)
 class Availability:
@@ -41,12 +43,12 @@ class Availability:
     def from_share(cls, share: float, period: float, phase: float) -> Self:
         """Return one stretch of presence a period.
 
-        The device is there for `share` of the time, in ``(0, 1)``, from `phase` on, a
-        part of the period in ``[0, 1)``. A stretch that passes the end of the period is
-        continued at its beginning.
+        The device is there for `share` of the time, in ``[1e-9, 1)``, from `phase` on,
+        a part of the period in ``[0, 1)``. A stretch that passes the end of the period
+        is continued at its beginning.
         """
-        if not 0 < share < 1:
-            raise ConfigError(f"share={share!r} must lie in (0, 1)")
+        if not _LEAST_SHARE <= share < 1:
+            raise ConfigError(f"share={share!r} must lie in [{_LEAST_SHARE:g}, 1)")
         if not 0 <= phase < 1:
             raise ConfigError(f"phase={phase!r} must lie in [0, 1)")
         start, end = phase * period, (phase + share) * period

@@ -60,6 +60,11 @@ class Leg:
         self.least_bytes = min(self.least_bytes, num_bytes)
         self.least_seconds = min(self.least_seconds, seconds)
 
+    def follow_clock(self, seconds: float) -> None:
+        """Note that messages seem to take so many seconds more from now on."""
+        self.least_seconds += seconds
+        self.recent = [[size, taken + seconds] for size, taken in self.recent]
+
     @property
     def bytes_per_second(self) -> float:
         """Its bandwidth; infinity while it is unknown."""
@@ -91,9 +96,23 @@ class Capacity:
             full = report.train_seconds / trip.cost.compute
             self.train_seconds = smoothed(self.train_seconds, full)
         if report.received_at and report.finished_at:
-            cost = trip.cost
-            self.down.observe(cost.bytes_down, report.received_at - trip.left_at)
-            self.up.observe(cost.bytes_up, trip.arrived_at - report.finished_at)
+            down = report.received_at - trip.left_at
+            up = trip.arrived_at - report.finished_at
+            self._follow_clocks(down, up)
+            self.down.observe(trip.cost.bytes_down, down)
+            self.up.observe(trip.cost.bytes_up, up)
+
+    def _follow_clocks(self, down: float, up: float) -> None:
+        """Follow a clock that was set, or stood still while its computer slept.
+
+        The clocks' difference drops out of a way down and one up, which take no less
+        than no time together. What they seem to take less, the difference has changed,
+        at the least.
+        """
+        set_back = max(-(down + self.up.least_seconds), 0.0)
+        set_forward = max(-(up + self.down.least_seconds), 0.0)
+        self.down.follow_clock(set_forward - set_back)
+        self.up.follow_clock(set_back - set_forward)
 
     def forget_links(self) -> None:
         """Measure them anew, as the clocks differ by another amount from now on."""

@@ -40,7 +40,7 @@ _AS_THEY_ARE = ("latency", "jitter", "dropout")
 _SPEEDS = ("seconds_per_step", "down_mbps", "up_mbps")
 _ENERGY = ("watts", "joules_per_megabyte")
 _MOST_BYTES, _MOST_DEVICES = 100_000_000, 1_000_000
-_LEAST, _MOST = 1e-9, 1e9  # of speeds; beyond, durations are no floats
+_LEAST, _MOST = 1e-9, 1e9  # of speeds and periods; beyond, times are no floats
 _SHOWN = 40  # characters of a cell that is wrong
 _COLUMNS = (*_SPEEDS, *_AS_THEY_ARE, "period", "available", *_ENERGY)
 
@@ -154,13 +154,13 @@ def _availability(cells: Mapping[str, str]) -> Availability:
     for text in cells["available"].split():
         start, _, end = text.partition("-")
         intervals.append((_number("available", start), _number("available", end)))
-    return Availability(_number("period", cells["period"]), tuple(intervals))
+    return Availability(_positive(cells, "period"), tuple(intervals))
 
 
 def _positive(cells: Mapping[str, str], name: str, default: str = "") -> float:
     text = cells.get(name, default)
     value = _number(name, text)
-    if not (_LEAST <= value <= _MOST or text == "inf"):
+    if not (_LEAST <= value <= _MOST or text == default == "inf"):
         raise ValueError(f"{name}={value!r} must be in [{_LEAST:g}, {_MOST:g}]")
     return value
 

@@ -1,7 +1,9 @@
 """Who runs the ClientApp for a grid: the interface, its calls, and the plain way."""
 
 import logging
+import os
 import pickle
+import sys
 import traceback
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -42,11 +44,16 @@ class ClientCall:
 
         The global generators of this process are seeded for it, and not set back.
         Whatever it raises becomes an Error reply. The grid then keeps the context as it
-        was before, as Flower's simulation engine does.
+        was before, as Flower's simulation engine does. A process that it has forked
+        ends where the ClientApp does.
         """
         seed_global_generators(self.seed)
+        process = os.getpid()
         try:
-            reply = app(self.message, self.context)
+            try:
+                reply = app(self.message, self.context)
+            finally:
+                _end_if_forked(process)
         except (Exception, SystemExit) as error:
             _log.warning("A ClientApp raised:\n%s", traceback.format_exc())
             return self.fail(one_line(error))
@@ -75,6 +82,19 @@ class ClientCall:
                 "make it with Message(content, reply_to=message)."
             )
         return None
+
+
+def _end_if_forked(process: int) -> None:
+    """End this process unless it is that one: it is a fork of the ClientApp's own.
+
+    It would answer a second time, and go on with all that its parent does.
+    """
+    if os.getpid() == process:
+        return
+    error = sys.exception()
+    if isinstance(error, SystemExit) and isinstance(error.code, int | None):
+        os._exit(error.code or 0)
+    os._exit(1)
 
 
 class Runner(ABC):

@@ -215,6 +215,7 @@ def test_data_sets_and_models_from_outside_are_taken_as_they_are():
         ({"dataset": "mnist"}, "dataset='mnist' must be one of digits, fashion-mnist"),
         ({"model": "vgg"}, "model='vgg' must be one of mlp, cnn"),
         ({"lr": 0.0}, "lr=0.0 must be in (0, 1000000]"),
+        ({"dirichlet-alpha": 5e-324}, "dirichlet-alpha=5e-324 must be in [0.00000"),
         ({"lr": float("inf")}, "lr=inf must be in (0, 1000000]"),
         ({"lr-milestones": "0.7,0.2"}, "ascending fractions"),
         ({"lr-milestones": "half"}, "ascending fractions"),

@@ -2,7 +2,9 @@
 
 import copy
 import threading
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -181,6 +183,20 @@ def test_a_type_that_safetensors_lacks_costs_a_warning_a_checkpoint(tmp_path, ca
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
+def test_whatever_stops_a_checkpoint_costs_a_warning(tmp_path, monkeypatch, caplog):
+    def short_of_memory(*_):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(checkpointer, "write", short_of_memory)
+    played = Played(tmp_path, every=1)
+    played.go_to(6)
+    played.saver.on_end(played.state)
+    assert caplog.messages == [
+        f"no checkpoint at update {number}, and the run continues: no memory"
+        for number in (0, 5)
+    ]
+
+
 def test_what_cannot_be_saved_is_an_error_before_the_first_update(tmp_path):
     played = Played(tmp_path)
     played.part.state_dict = lambda: {"odd": {1, 2}}
@@ -214,6 +230,18 @@ class TestSettings:
         assert self.loaded(tmp_path, {"lr": 9.0}, settings={"lr": 0.1}).updates == 0
         with pytest.raises(CheckpointError, match=r"\(lr 0.1, now 0.2\)"):
             self.loaded(tmp_path, settings={"lr": 0.2})
+
+    @pytest.mark.parametrize("odd", [np.float32(0.5), Path("there"), {1, 2}])
+    def test_one_that_json_lacks_is_refused_before_the_run(self, odd, tmp_path):
+        with pytest.raises(ConfigError, match=r"the setting 'odd' cannot be saved"):
+            Checkpointer(tmp_path / "new", settings={"odd": odd}).load({})
+
+    def test_they_are_compared_as_json_has_them(self, tmp_path):
+        settings = {"pair": (1, 2), "names": {3: "three"}}
+        played = Played(tmp_path / "new", settings=settings)
+        played.go_to(1)
+        played.saver.on_end(played.state)
+        assert self.loaded(tmp_path / "new", settings=settings).updates == 0
 
     def test_one_younger_than_the_checkpoint_had_its_default(self, tmp_path):
         defaults = {"queue-ahead": 0}

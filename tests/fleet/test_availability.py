@@ -80,6 +80,7 @@ def test_a_share_is_that_part_of_the_period(share, phase, period):
         (lambda: Availability(9.0, ((3.0, 5.0), (4.0, 6.0))), "without overlaps"),
         (lambda: Availability(9.0, ((-1.0, 5.0),)), "within [0, 9.0]"),
         (lambda: Availability.from_share(1.0, 9.0, 0.0), "share=1.0"),
+        (lambda: Availability.from_share(1e-17, 9.0, 0.5), "share=1e-17 must lie"),
         (lambda: Availability.from_share(0.5, 9.0, 1.0), "phase=1.0"),
     ],
 )

@@ -98,6 +98,23 @@ class TestCapacity:
         assert capacity.bytes_per_second_up == 1 * MB
         assert capacity.task_seconds(8 * MB, 8 * MB) == 10.0 + 4.0 + 8.0
 
+    @pytest.mark.parametrize("jump", [-30_000.0, -3.0, 3.0, 30_000.0])
+    def test_a_clock_that_is_set_while_the_run_goes_on(self, jump):
+        # As a computer's that slept, or the server's own. 20 MB take 2 s each way.
+        capacity, offset = Capacity(), 5000.0
+        for number in range(21):
+            size = 20 * MB if number else 0
+            offset += jump if number == 6 else 0.0
+            transfer, sent = size / (10 * MB), 100.0 * number
+            received = sent + 0.1 + transfer
+            report = DeviceReport(10.0, received + offset, received + offset + 10.0)
+            trip = Trip(sent, received + 10.1 + transfer, TaskCost(1.0, size, size))
+            capacity.update_from_report(report, trip)
+            if size:
+                assert 10.0 <= capacity.task_seconds(size, size) <= 14.5
+        # The last eight came after it.
+        assert capacity.task_seconds(size, size) > 13.0
+
     def test_what_is_declared_overrides(self):
         capacity = Capacity()
         report = DeviceReport(1.0, memory=50.0, capacity=2.0, bandwidth=float(MB))

@@ -94,6 +94,7 @@ def test_a_spreadsheets_byte_order_mark_is_no_part_of_the_first_column(trace):
         ("seconds_per_step,period,available\n1,9,3-x\n", "'x' is not a number"),
         ("seconds_per_step,period,available\n1,9,5-3\n", "must ascend"),
         ("seconds_per_step,period,available\n1,9,5-30\n", "within [0, 9.0]"),
+        ("seconds_per_step,period,available\n1,1e-99,0-1e-99\n", "period=1e-99 must"),
         ("seconds_per_step,watts\n1,2\n1,\n", "watts is empty: write 0"),
         ("seconds_per_step,watts\n1,-2\n", "watts=-2.0 must be in [0, 1e+09]"),
         ("seconds_per_step,watts\n1,inf\n", "watts=inf must be in [0, 1e+09]"),

@@ -100,6 +100,17 @@ def test_worker_that_dies_costs_its_task_only(
         assert len(multiprocessing.active_children()) == workers
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("number", "status"), [(0, 1), (1, 4), (2, 1)])
+def test_a_process_that_the_app_has_forked_answers_nothing(
+    workers: int, number: int, status: int
+) -> None:
+    with LocalGrid(APP, num_nodes=1, workers=workers) as grid:
+        (reply,) = grid.send_and_receive([task(1000, "fork", number)])
+        pid = pid_of(grid)
+        assert reply.content["facts"] == {"pid": pid, "status": status}
+
+
 def test_every_death_is_answered_even_when_all_workers_die_at_once() -> None:
     with LocalGrid(APP, num_nodes=NODES, workers=2) as grid:
         replies = grid.send_and_receive(task(n, "kill") for n in grid.get_node_ids())

@@ -128,7 +128,9 @@ class Settings:
         in_interval("[1, 1000000]"),
     )
     dirichlet_alpha: float = parameter(
-        0.5, "of partition='dirichlet': the smaller, the more skewed", more_than(0)
+        0.5,
+        "of partition='dirichlet': the smaller, the more skewed",
+        in_interval("[0.000000001, 1000000000]"),
     )
     model: str = parameter(
         "cnn",

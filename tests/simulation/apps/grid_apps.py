@@ -123,6 +123,20 @@ def exit_hard(message: Message, context: Context) -> Message:
     os._exit(3)
 
 
+@app.train("fork")
+def fork(message: Message, context: Context) -> Message:
+    """Fork; the new process ends in one of three ways, or goes on as this one."""
+    number = message.content["task"]["number"]
+    child = os.fork()
+    if child == 0 and number == 1:
+        sys.exit(4)
+    if child == 0 and number == 2:
+        raise ValueError("the new process has no work")
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else -1
+    facts = ConfigRecord({"pid": os.getpid(), "status": status})
+    return Message(RecordDict({"facts": facts}), reply_to=message)
+
+
 @app.train("kill")
 def kill(message: Message, context: Context) -> Message:
     os.kill(os.getpid(), signal.SIGKILL)
