@@ -77,6 +77,8 @@ class ClientCall:
         if not isinstance(reply, Message):
             return f"The ClientApp returned {type_of(reply)}, not a Message."
         if reply.metadata.reply_to_message_id != self.message.metadata.message_id:
+            if reply.has_error() and reply.error.reason:
+                return reply.error.reason  # a mod of Flower's answers the app's reply
             return (
                 "The ClientApp's reply answers another message; "
                 "make it with Message(content, reply_to=message)."

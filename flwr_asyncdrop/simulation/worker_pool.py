@@ -20,6 +20,7 @@ from flwr_asyncdrop.simulation.client_app import ClientAppSource, pickled
 from flwr_asyncdrop.simulation.fork_server import end_process, start_process
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
+from flwr_asyncdrop.simulation.startable import MAIN, check_startable, module_of
 from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, read_failure
 from flwr_asyncdrop.simulation.worker import serve
 
@@ -30,7 +31,6 @@ _CALLS_PER_WORKER = 2
 _MOST_FAILED_STARTS = 3
 # The first optimiser of a process imports it, which takes a second.
 _IMPORTED_LATE = ("torch._dynamo",)
-_MAIN = "__main__"
 _NO_FORK_SERVER = "has lost its fork server"
 
 _log = logging.getLogger(__name__)
@@ -107,15 +107,11 @@ class WorkerPool(Runner):
         limits: LivenessLimits = LivenessLimits(),  # noqa: B008  # it is immutable
         gpus: Sequence[str] = (),
     ) -> None:
-        if "forkserver" not in multiprocessing.get_all_start_methods():
-            raise ConfigError(
-                "LocalGrid cannot start worker processes on this system, which has no "
-                "fork server; use workers=0."
-            )
+        check_startable(client_app)
         self._client_app = pickled(client_app)
         # A factory's module may be the script itself.
         self._needs_main = (
-            not isinstance(client_app, str) or client_app.partition(":")[0] == _MAIN
+            not isinstance(client_app, str) or module_of(client_app) == MAIN
         )
         self._threads = threads
         self._limits = limits
@@ -303,12 +299,12 @@ def no_main_module() -> Iterator[None]:
 
     Else the process imports it first, which can take longer than its work.
     """
-    main = sys.modules[_MAIN]
-    sys.modules[_MAIN] = ModuleType(_MAIN)
+    main = sys.modules[MAIN]
+    sys.modules[MAIN] = ModuleType(MAIN)
     try:
         yield
     finally:
-        sys.modules[_MAIN] = main
+        sys.modules[MAIN] = main
 
 
 def _cause_of_death(process: BaseProcess) -> str:

@@ -135,7 +135,7 @@ class AsyncStrategy(Arguments):
         An update whose change is so many times the usual one is refused, see
         `OutlierGuard`; 0 for no guard.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
-        Flower's ``(list of RecordDict, weighting key) -> MetricRecord``; its weighted
+        Flower's ``(list of RecordDict, weighting key) -> MetricRecord``; the weighted
         mean by default.
     evaluators : sequence of Evaluator
         Who else evaluates the global model, beside ``evaluate_fn`` and the clients.

@@ -19,7 +19,6 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.codecs import CodecChoice, codec_choice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
-from flwr_asyncdrop.flower_internals.metrics import aggregate_metricrecords
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.results import MetricsFn
@@ -42,6 +41,7 @@ from flwr_asyncdrop.strategy.kinds import check_kinds
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import build_assignment, first_costs
+from flwr_asyncdrop.strategy.weighted_mean import weighted_mean
 from flwr_asyncdrop.submodel import Inputs, Plan, Scope, Trainable, examples_of
 from flwr_asyncdrop.wire.codec import Codec
 
@@ -158,10 +158,8 @@ class Arguments(SynchronousRounds):
         self.schedule = schedule
         self.faults = faults
         self.probe = probe
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
-        self.evaluate_metrics_aggr_fn = (
-            evaluate_metrics_aggr_fn or aggregate_metricrecords
-        )
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or weighted_mean
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or weighted_mean
         self.evaluators = tuple(evaluators)
         self.callbacks = tuple(callbacks)
         self.checkpointer = checkpointer

@@ -31,7 +31,17 @@ _KNOWN: Sequence[tuple[str, str]] = (
     (
         "'asyncdrop.",
         "the server compresses the arrays: add CodecMod() of flwr_asyncdrop to the "
-        "client, ClientApp(mods=[CodecMod()])",
+        "client, ClientApp(mods=[CodecMod()]), before mods that read arrays",
+    ),
+    (
+        "requires the key 'clipping_norm'",
+        "put the norm into start(train_config={'clipping_norm': ...}), and the mod "
+        "into @app.train(mods=[...]), as evaluations have none (docs/robustness.md)",
+    ),
+    (
+        "expects exactly one ArrayRecord, but found 0",
+        "this mod looks for arrays in the replies to evaluations, too: put it into "
+        "@app.train(mods=[...]) (docs/robustness.md)",
     ),
     ("could not broadcast input array", _SLICED),
     ("not compatible with provided weight shape", _SLICED),

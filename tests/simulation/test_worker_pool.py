@@ -1,10 +1,13 @@
 """Workers import the script that starts them only where they need it."""
 
+import multiprocessing
 import subprocess
 import sys
 
 import pytest
 
+from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.simulation.worker_pool import no_main_module
 from tests.nightly import nightly
 
@@ -51,6 +54,55 @@ def test_a_script_is_imported_by_the_workers_that_need_it(tmp_path, source, impo
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "imports").read_text() == "once " * imports
+
+
+NO_FILE = (
+    APP
+    + """
+import sys
+from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.exceptions import ConfigError
+
+def make_app():
+    return app
+
+for source in (make_app, "__main__:app"):
+    try:
+        LocalGrid(source, num_nodes=1)
+    except ConfigError as error:
+        assert "from a notebook" in str(error), error
+    else:
+        sys.exit("was not refused")
+LocalGrid(make_app, num_nodes=1, workers=0)
+LocalGrid("own_module:app", num_nodes=1).close()
+"""
+)
+
+
+@pytest.mark.parametrize("command", [["-c", NO_FILE], ["-"]])
+def test_an_app_without_a_file_is_refused(tmp_path, command):
+    (tmp_path / "own_module.py").write_text(APP)
+    done = subprocess.run(
+        [sys.executable, *command],
+        input=NO_FILE,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def start_a_grid():
+    with LocalGrid("own:app", num_nodes=1):
+        pass
+
+
+def test_a_daemon_is_refused():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with pytest.raises(ConfigError, match="a daemon of multiprocessing"):
+            pool.apply(start_a_grid)
 
 
 def test_the_main_module_is_back_afterwards_whatever_happens():

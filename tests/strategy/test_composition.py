@@ -1,5 +1,7 @@
 """Flower's own parts keep working around these strategies."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ from torch import nn
 from flwr_asyncdrop import (
     AsyncDropPlus,
     AsyncFedAvg,
+    CodecMod,
     FedBuff,
     HeteroAsyncDrop,
     LocalGrid,
@@ -45,17 +48,24 @@ def normalised():
         return nn.Sequential(nn.Linear(4, 64), nn.BatchNorm1d(64), nn.Linear(64, 3))
 
 
+def wide():
+    """A model whose weights are many enough for a codec."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 400), nn.ReLU(), nn.Linear(400, 3))
+
+
 def add_one(model, message):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
 
 
-def client_app(*mods, net=mlp, train=add_one):
+def client_app(*mods, net=mlp, train=add_one, of_training=()):
     """Build a client as users write it: load, change the weights, reply."""
     app = ClientApp(mods=list(mods))
 
-    @app.train()
+    @app.train(mods=list(of_training))
     def reply(message, context):
         model = load_submodel(net(), message.content["arrays"])
         train(model, message)
@@ -66,6 +76,11 @@ def client_app(*mods, net=mlp, train=add_one):
             }
         )
         return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        metrics = MetricRecord({"num-examples": 2, "accuracy": 0.5})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
@@ -102,6 +117,7 @@ class Updates(Callback):
 
     def __init__(self):
         self.shapes, self.metrics, self.failures = [], [], []
+        self.evaluated = 0
 
     def on_update(self, state, merged):
         self.shapes.append({n: tuple(t.shape) for n, t in merged.reply.arrays.items()})
@@ -109,6 +125,9 @@ class Updates(Callback):
 
     def on_failure(self, state, order, kind, reason):
         self.failures.append(kind)
+
+    def on_evaluation(self, state, evaluation):
+        self.evaluated += evaluation.metrics is not None
 
 
 def run(app, strategy=HeteroAsyncDrop, net=mlp, config=(), rounds=2, **options):
@@ -152,6 +171,39 @@ def test_flowers_privacy_mods_clip_every_update(mod, strategy):
     assert CLIP / 10 < moved(arrays) < 6 * CLIP
     narrow = updates.shapes[0]["0.weight"][0] < 6
     assert narrow == (strategy in DROPPING)
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, local_privacy(1e-7)])
+def test_clients_evaluate_if_such_a_mod_is_of_training_alone(mod, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    options = {"config": {"clipping_norm": CLIP}, "rounds": 1, "net": wide}
+    codec = {"codec": "q8"}  # whose mod is before those of training
+    for evaluated, app in (
+        (1, client_app(CodecMod(), net=wide, of_training=[mod])),
+        (0, client_app(CodecMod(), mod, net=wide)),
+    ):
+        caplog.clear()
+        updates = run(app, **options, **codec)[0]
+        assert updates.failures == []
+        assert updates.evaluated == evaluated
+        advised = "into @app.train(mods=[...])" in caplog.text
+        assert advised is not bool(evaluated)
+
+
+@pytest.mark.parametrize(
+    ("app", "config", "fix"),
+    [
+        (client_app(fixedclipping_mod), {}, r"start\(train_config={'clipping_norm'"),
+        (
+            client_app(fixedclipping_mod, CodecMod(), net=wide),
+            {"clipping_norm": CLIP},
+            "before mods that read",
+        ),
+    ],
+)
+def test_what_a_mod_lacks_is_said(app, config, fix):
+    with pytest.raises(RunError, match=fix):
+        run(app, net=wide, config=config, codec="q8")
 
 
 def test_without_a_mod_the_model_moves_further():
