@@ -100,9 +100,10 @@ def start_a_grid():
 
 
 def test_a_daemon_is_refused():
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        with pytest.raises(ConfigError, match="a daemon of multiprocessing"):
-            pool.apply(start_a_grid)
+    spawn = multiprocessing.get_context("spawn")
+    daemon = pytest.raises(ConfigError, match="a daemon of multiprocessing")
+    with spawn.Pool(1) as pool, daemon:
+        pool.apply(start_a_grid)
 
 
 def test_the_main_module_is_back_afterwards_whatever_happens():
