@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from contextlib import suppress
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ from flwr_asyncdrop.flower_internals import ray_workers
 
 _MARK = "ASYNCDROP_RUN"
 _PATIENCE = 10
+_MOMENT = 0.1
 _UNREADABLE = re.compile(r"[ ,%]")
 _OTHERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # if TMPDIR is unreadable, too
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -209,16 +211,25 @@ def report_failure(home: Path, reason: str | None) -> None:
 
 
 def end_processes(mark: str) -> None:
-    """End all processes whose environment bears the mark of this run."""
-    marked = [process for process in psutil.process_iter() if has_mark(process, mark)]
-    for process in marked:
-        # A process may end by itself meanwhile, as SIGTERM to its parent makes it.
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, alive = psutil.wait_procs(marked, timeout=_PATIENCE)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+    """End all processes whose environment bears the mark of this run.
+
+    A process may start another one while it is ended: the last look finds nobody.
+    """
+    while marked := marked_processes(mark):
+        for process in marked:
+            # It may end by itself meanwhile, as SIGTERM to its parent makes it.
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        _, alive = psutil.wait_procs(marked, timeout=_PATIENCE)
+        for process in alive:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """Return the processes that were started for this run."""
+    time.sleep(_MOMENT)  # one that was started just now has no environment yet
+    return [each for each in psutil.process_iter() if has_mark(each, mark)]
 
 
 def has_mark(process: psutil.Process, mark: str) -> bool:

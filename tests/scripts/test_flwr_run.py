@@ -121,7 +121,8 @@ def test_a_process_that_ends_by_itself_does_not_keep_others_from_being_ended(
             process.stdout.readline()
         listed = [psutil.Process(first.pid), psutil.Process(second.pid)]
         assert all(flwr_run.has_mark(process, mark) for process in listed)
-        monkeypatch.setattr(psutil, "process_iter", lambda: listed)
+        looks = iter([listed, []])
+        monkeypatch.setattr(psutil, "process_iter", lambda: next(looks))
         monkeypatch.setattr(flwr_run, "has_mark", lambda process, mark: True)
         monkeypatch.setattr(flwr_run, "_PATIENCE", 0.2)
         first.kill()
@@ -131,6 +132,38 @@ def test_a_process_that_ends_by_itself_does_not_keep_others_from_being_ended(
             second.wait(10)
         finally:
             second.kill()
+
+
+STARTS_ANOTHER = """
+import signal, subprocess, sys, time
+
+def start(number, frame):
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    print(subprocess.Popen(sleeper).pid, flush=True)
+    sys.exit()
+
+signal.signal(signal.SIGTERM, start)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_what_a_process_starts_while_it_is_ended_is_ended_too():
+    mark = str(uuid.uuid4())
+    environment = os.environ | {"ASYNCDROP_RUN": mark}
+    command = [sys.executable, "-c", STARTS_ANOTHER]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        flwr_run.end_processes(mark)
+        started = int(process.stdout.readline())
+    with suppress(psutil.NoSuchProcess):
+        child = psutil.Process(started)
+        try:
+            child.wait(10)
+        finally:
+            child.kill()
 
 
 ENDED = """
