@@ -168,8 +168,8 @@ def _check_mod(frozen: Frozen, reply: Message) -> None:
             raise ReplyError(
                 "client-error",
                 f"the client failed: {printable_ends(reason)}; the task leaves "
-                f"{len(frozen.tensors):,} tensors out, as they do not train: {fix}, or say trainable=lambda "
-                "name: True to the strategy",
+                f"{len(frozen.tensors):,} tensors out, as they do not train: "
+                f"{fix}, or say trainable=lambda name: True to the strategy",
             )
         return
     for arrays in wire.records_of(reply.content, ArrayRecord).values():

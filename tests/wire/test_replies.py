@@ -145,7 +145,7 @@ def test_of_a_long_traceback_the_end_is_read_and_shown():
     """Flower's simulation engine sends Ray's, whose last line has the cause."""
     calls = "  File '/some/where.py', line 1, in call\n" * 90
     reason = f"<class 'RayTaskError'>\n{calls}Message: 'fitins.parameters'"
-    with pytest.raises(ReplyError, match="@app.train") as caught:
+    with pytest.raises(ReplyError, match=r"@app\.train") as caught:
         wire.read_reply(Message(Error(2, reason), reply_to=task()), EXPECTED)
     assert "code 2: <class 'RayTaskError'> File" in str(caught.value)
     assert "... " in str(caught.value)
