@@ -113,6 +113,17 @@ def printable(text: str, longest: int = LONGEST_TEXT) -> str:
     return " ".join(head.split()) + ("..." if len(text) > longest else "")
 
 
+def printable_ends(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Return a stranger's text as `printable` does; of a long one, beginning and end.
+
+    A traceback ends with what was raised.
+    """
+    if len(text) <= longest:
+        return printable(text)
+    first = longest // 3
+    return printable(text, first) + " " + printable(text[first - longest :])
+
+
 def shown(value: object, longest: int = _LONGEST_VALUE) -> str:
     """Return a stranger's value as code would have it, short enough for a message.
 

@@ -97,7 +97,8 @@ def _recommended(advice: Advice) -> Iterator[str]:
     if not advice.has_intervals:
         if simpler := [e for e in equal if e.simplicity < chosen.simplicity]:
             names = ", ".join(each.algorithm for each in simpler)
-            yield f"  Simpler, and perhaps as good: {names}"
+            seeds = f"{advice.num_seeds} seeds cannot show that they are worse"
+            yield f"  Simpler, and {seeds}: {names}"
     elif chosen is not best:
         yield f"  {best.algorithm} has the better mean, which is no clear difference,"
         yield f"  and {chosen.algorithm} is as simple or simpler."

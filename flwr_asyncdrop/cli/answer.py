@@ -115,6 +115,11 @@ def _about(lane: Lane, advice: Advice) -> Iterator[str]:
             f"{lane.failed} settings of {lane.label} are out, as runs of them failed "
             "or diverged"
         )
+    if lane.is_by_chance:
+        yield (
+            f"settings of {lane.label} were equally good in the search: its first was "
+            "taken, and longer runs may tell them apart (--budget, --within)"
+        )
     tried, grid = len(lane.candidates), math.prod(map(len, lane.search.values()))
     if tried < grid:
         yield f"{tried} of {grid} settings of {lane.label} were tried: --candidates"

@@ -213,6 +213,17 @@ class Lane:
         """How many candidates are out, as runs of them failed or diverged."""
         return sum(None in each.finals for rung in self.results for each in rung)
 
+    @property
+    def is_by_chance(self) -> bool:
+        """Whether all candidates of a rung were equally good: the first ones went on.
+
+        So they are if the runs end before a device has done a task.
+        """
+        return any(
+            len(rung) > 1 and len({each.score for each in rung}) == 1
+            for rung in self.results
+        )
+
     def said(self) -> list[str]:
         """Return lines for people: what was chosen, and what limits that."""
         chosen, tried = self.winner, len(self._candidates)
@@ -221,6 +232,11 @@ class Lane:
         if self.failed:
             lines.append(
                 f"  {self.failed} of them are out, as runs of them failed or diverged"
+            )
+        if self.is_by_chance:
+            lines.append(
+                "  all were equally good in a rung, so the first went on: longer runs "
+                "may tell them apart"
             )
         if edges := at_edge(chosen.values, self.search):
             lines.append(

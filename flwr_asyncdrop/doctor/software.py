@@ -51,7 +51,7 @@ def check_required() -> Iterator[Finding]:
         lines = requires(_PACKAGE) or []
     except PackageNotFoundError:
         yield problem(
-            _PACKAGE, "is not installed", "pip install -e . in its folder, or from PyPI"
+            _PACKAGE, "is not installed", "pip install -e . in the folder of its clone"
         )
         return
     yield ok(_PACKAGE, version(_PACKAGE))

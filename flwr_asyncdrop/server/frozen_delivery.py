@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.readable import printable, readable_bytes, shown
+from flwr_asyncdrop.readable import printable_ends, readable_bytes, shown
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import Frozen
@@ -163,13 +163,13 @@ def _check_mod(frozen: Frozen, reply: Message) -> None:
         "give its ClientApp the mod that completes tasks, ClientApp(mods=[FrozenMod()])"
     )
     if reply.has_error():
-        reason = printable(reply.error.reason or "")
+        reason = reply.error.reason or ""
         if any(words in reason for words in _INCOMPLETE):
             raise ReplyError(
                 "client-error",
-                f"the client failed: {reason}; the task leaves {len(frozen.tensors):,} "
-                f"tensors out, as they do not train: {fix}, or say trainable=lambda "
-                "name: True to the strategy",
+                f"the client failed: {printable_ends(reason)}; the task leaves "
+                f"{len(frozen.tensors):,} tensors out, as they do not train: "
+                f"{fix}, or say trainable=lambda name: True to the strategy",
             )
         return
     for arrays in wire.records_of(reply.content, ArrayRecord).values():

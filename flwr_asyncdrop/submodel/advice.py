@@ -1,14 +1,17 @@
 """What one can do about units that stay whole, by the reason."""
 
 _DOCS = "docs/models.md"
-_PATCH = f"its class reads a width from an attribute: add a patch, {_DOCS}#a-patch"
+_WIDTH = (
+    "its code has a width as a number: write e.g. x.flatten(1) for x.view(-1, 400); "
+    f"for an attribute add a patch, {_DOCS}#a-patch"
+)
 
 # Part of a reason -> advice. Where nothing is to be done there is none.
 _ADVICE = {
     "for which there is no rule": f"add one: {_DOCS}#a-rule",
     "in a way that its rule cannot follow": f"add a rule of your own: {_DOCS}#a-rule",
-    "a narrower model does not run": _PATCH,
-    "a submodel does not train": _PATCH,
+    "a narrower model does not run": _WIDTH,
+    "a submodel does not train": _WIDTH,
     "differs from the full one with units silenced": (
         "the model's code knows its full width, or treats units unequally: an "
         f"attribute that goes stale needs a patch, {_DOCS}#a-patch"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+_MOST_CHARACTERS = 100_000
 _LEGACY = (
     "the client uses an API that Flower has replaced (NumPyClient, Client, or a mod "
     "of flwr.client.mod): write it with @app.train() of flwr.clientapp.ClientApp, "
@@ -49,5 +50,9 @@ _KNOWN: Sequence[tuple[str, str]] = (
 
 
 def advice(reason: str) -> str:
-    """Return the fix of a client's error, "" if there is nothing to add to it."""
-    return next((text for words, text in _KNOWN if words in reason), "")
+    """Return the fix of a client's error, "" if there is nothing to add to it.
+
+    The end of a very long reason is read: a traceback ends with what was raised.
+    """
+    end = reason[-_MOST_CHARACTERS:]
+    return next((text for words, text in _KNOWN if words in end), "")

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.readable import printable_ends, shown
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
@@ -101,8 +101,8 @@ def read_evaluation(
 
 def _content(message: Message) -> RecordDict:
     if message.has_error():
-        reason = printable(message.error.reason or "")
-        fix = advice(reason)
+        text = message.error.reason or ""
+        reason, fix = printable_ends(text), advice(text)
         raise ReplyError(
             "client-error",
             f"the client failed with code {shown(message.error.code)}: "

@@ -122,7 +122,7 @@ def test_three_seeds_are_no_evidence():
     assert advice.recommended.candidate.algorithm == "fedbuff"
     assert not advice.standings[1].is_clearly_worse
     text = "\n".join(lines(advice))
-    assert "Simpler, and perhaps as good: fedavg" in text
+    assert "Simpler, and 3 seeds cannot show that they are worse: fedavg" in text
     assert "clearly" not in text
     assert any("3 seeds are no evidence" in each for each in limits(advice))
 

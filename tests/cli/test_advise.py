@@ -191,6 +191,15 @@ def test_an_algorithm_whose_runs_fail_is_left_out_and_named(out):
         )
 
 
+def test_runs_too_short_to_tell_settings_apart_are_named(out):
+    """In a ninth of the time no device has done a task."""
+    flags = [*TINY, "--within=30", "--algos=fedavg,fedbuff", "--search=buffer-size=2"]
+    answer = answer_of(out, *flags, budget=7)
+    assert answer.plan.last == 9
+    said = "settings of fedbuff were equally good in the search: its first was taken"
+    assert said in "\n".join(answer.notes)
+
+
 def test_slow_links_without_compression_are_named(out):
     slow = [*TINY, "--algos=fedavg", "--lr=0.1", "--bandwidth-mbps=1"]
     assert "compression was not tried" in "\n".join(answer_of(out, *slow).notes)

@@ -79,6 +79,20 @@ def test_those_ahead_go_on_and_one_wins(tmp_path):
     ]
 
 
+def test_a_choice_among_equals_is_said(tmp_path):
+    (lane,) = lanes_of(["fedbuff"], terms(search={"lr": [0.1, 0.2, 0.3]}, seeds=[7]))
+    lane.runs(tmp_path)
+    lane.settle([[0.3], [0.3], [0.3]])
+    said = "  all were equally good in a rung, so the first went on: longer runs may"
+    assert any(line.startswith(said) for line in lane.said())
+
+    lane.settle([[0.3], [0.4]])
+    assert lane.is_by_chance
+    (decided,) = lanes_of(["fedbuff"], terms(search={"lr": [0.1, 0.2]}, seeds=[7]))
+    decided.settle([[0.3], [0.4]])
+    assert not decided.is_by_chance
+
+
 def test_two_algorithms_of_one_name_would_share_folders(tmp_path, monkeypatch):
     for package in ("here", "there"):
         (tmp_path / f"{package}.py").write_text(

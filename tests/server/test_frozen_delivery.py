@@ -208,6 +208,7 @@ def test_an_evaluation_brings_them_to_who_asked():
             "Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict",
             True,
         ),
+        ("File '/some/where.py' " * 90 + "Missing key(s) in state_dict", True),
         ("out of memory", False),
     ],
 )

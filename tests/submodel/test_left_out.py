@@ -213,7 +213,7 @@ def test_a_table_of_positions_is_not_left_out():
         (UnknownOperation, "add one: docs/models.md#a-rule"),
         (LayerNorm, "scope='stream' drops them, for a narrower model"),
         (UnequalCut, "say with declare_plan what belongs together"),
-        (HardCodedView, "its class reads a width from an attribute: add a patch"),
+        (HardCodedView, "its code has a width as a number: write e.g. x.flatten(1)"),
         (Shrinks, "an attribute that goes stale needs a patch"),
     ],
 )

@@ -141,6 +141,18 @@ def test_a_bad_reply_is_refused_in_one_line(message, kind, says):
     assert len(str(caught.value)) < 400
 
 
+def test_of_a_long_traceback_the_end_is_read_and_shown():
+    """Flower's simulation engine sends Ray's, whose last line has the cause."""
+    calls = "  File '/some/where.py', line 1, in call\n" * 90
+    reason = f"<class 'RayTaskError'>\n{calls}Message: 'fitins.parameters'"
+    with pytest.raises(ReplyError, match=r"@app\.train") as caught:
+        wire.read_reply(Message(Error(2, reason), reply_to=task()), EXPECTED)
+    assert "code 2: <class 'RayTaskError'> File" in str(caught.value)
+    assert "... " in str(caught.value)
+    assert "Message: 'fitins.parameters'; the client uses an API" in str(caught.value)
+    assert len(str(caught.value)) < 1300
+
+
 @pytest.mark.parametrize(
     "count", [0, -1, 0.5, 2.75, 1001, 1e18, np.inf, -np.inf, np.nan]
 )
