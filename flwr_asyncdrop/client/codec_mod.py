@@ -80,12 +80,9 @@ def _changes(record: ArrayRecord, sent: State) -> State:
     """Return the changes of the tensors that are coded, but for unsound ones."""
     changes: State = {}
     for name in _coded_names(sent):
-        before = sent[name]
         with suppress(ReplyError):
-            after = wire.read_sound_array(
-                name, record[name], tuple(before.shape), before.dtype
-            )
-            changes[name] = (after - before).float()
+            change = wire.read_change(name, record[name], sent[name])
+            changes[name] = change.float()
     return changes
 
 

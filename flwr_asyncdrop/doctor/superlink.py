@@ -116,7 +116,8 @@ def listener(port: int) -> tuple[int, str] | None:
 
 def check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Check Flower's variables that decide how `flwr run` goes."""
-    home = Path(environment.get("FLWR_HOME") or "~/.flwr").expanduser()
+    given = environment.get("FLWR_HOME")  # in which Flower does not expand ~
+    home = Path(given).absolute() if given else Path("~/.flwr").expanduser()
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     if there.is_dir() and os.access(there, os.W_OK):
         yield ok("FLWR_HOME", str(home))
@@ -126,7 +127,7 @@ def check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
             f"{there} cannot be written",
             "set FLWR_HOME to a folder that can be",
         )
-    if environment.get(_OFFLINE, "").lower() in ("1", "true"):
+    if environment.get(_OFFLINE) == "1":
         yield ok("environment", "`flwr run` uses the one that it is started from")
     else:
         yield warning(

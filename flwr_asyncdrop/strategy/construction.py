@@ -203,7 +203,8 @@ class Arguments(SynchronousRounds):
     ) -> Run:
         initial = read_initial(arrays, self.plan, self.trainable.model)
         state = RunState.start_from(initial, self.seed, self.trainable.frozen(initial))
-        check_mergeable(state.arrays)
+        codec = self.codec
+        check_mergeable(state.arrays, codec.label if codec and codec.is_lossy else "")
         simulated, algorithm = self.fleet is not None, self.algorithm
         resends = resends or bool(self.checkpointer or state.frozen.tensors)
         settings = TrainSettings(

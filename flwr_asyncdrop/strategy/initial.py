@@ -35,8 +35,11 @@ def read_initial(
     return initial
 
 
-def check_mergeable(arrays: State) -> None:
-    """Raise ConfigError if a model holds what no reply can be merged with."""
+def check_mergeable(arrays: State, codec: str = "") -> None:
+    """Raise ConfigError if a model holds what no reply can be merged with.
+
+    A lossy `codec` codes it in single precision.
+    """
     for name, tensor in arrays.items():
         if tensor.dtype in _UNMERGED:
             raise ConfigError(
@@ -52,6 +55,15 @@ def check_mergeable(arrays: State) -> None:
                 f"initial_arrays: {what}, and every reply that returns it would be "
                 "refused; keep a constant, such as a mask, out of the state_dict "
                 "(persistent=False), or out of what trains (trainable=...)"
+            ) from error
+        try:
+            if codec and wire.is_coded(name, tuple(tensor.shape), tensor.dtype):
+                wire.check_codable(name, tensor)
+        except ReplyError as error:
+            what = str(error).rpartition(": ")[0]
+            raise ConfigError(
+                f"codec={codec!r}: {what}, and a codec has single precision: set "
+                "codec='packed', which has not, or scale the model"
             ) from error
 
 

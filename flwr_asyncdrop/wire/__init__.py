@@ -6,15 +6,17 @@ learns the widths from the shapes that it receives; which units they are matters
 one that keeps layers of its own, or frozen ones.
 """
 
-from flwr_asyncdrop.wire.arrays import check_values, read_sound_array
+from flwr_asyncdrop.wire.arrays import check_values
 from flwr_asyncdrop.wire.coding import (
     Coding,
+    check_codable,
     coded_bytes,
     decode_change,
     decode_weights,
     encode_changes,
     encode_weights,
     is_coded,
+    read_change,
     read_coding,
     read_run,
 )
@@ -90,6 +92,7 @@ __all__ = [
     "ask_for_frozen",
     "asks_for_frozen",
     "bring",
+    "check_codable",
     "check_values",
     "coded_bytes",
     "completed",
@@ -111,6 +114,7 @@ __all__ = [
     "make_task",
     "packed",
     "packed_message",
+    "read_change",
     "read_coding",
     "read_config",
     "read_evaluation",
@@ -119,7 +123,6 @@ __all__ = [
     "read_reply",
     "read_report",
     "read_run",
-    "read_sound_array",
     "read_task",
     "records_of",
     "to_record",

@@ -44,6 +44,11 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "this mod looks for arrays in the replies to evaluations, too: put it into "
         "@app.train(mods=[...]) (docs/robustness.md)",
     ),
+    (
+        "unsupported ScalarType BFloat16",
+        "NumPy, and so Flower's Array, has no bfloat16: return the .float() of such "
+        "tensors, in which they were sent (docs/robustness.md)",
+    ),
     ("could not broadcast input array", _SLICED),
     ("not compatible with provided weight shape", _SLICED),
 )

@@ -38,6 +38,7 @@ _FIELDS = {
     "up_seed": "asyncdrop-codec-up-seed",
     "feedback": "asyncdrop-codec-feedback",
 }
+_HALF_MAX = torch.finfo(torch.float16).max
 _DTYPES = {
     "float16": torch.float16,
     "float32": torch.float32,
@@ -138,8 +139,10 @@ def decode_weights(record: ArrayRecord, coding: Coding) -> State:
             state[name] = torch.from_numpy(read_array(array))
             continue
         values = _decoded(array, coding.down, derive_seed(coding.down_seed, name))
-        decoded = torch.from_numpy(values.reshape(array.shape))
-        state[name] = decoded.to(_DTYPES[array.dtype])
+        decoded, dtype = torch.from_numpy(values), _DTYPES[array.dtype]
+        if dtype == torch.float16:  # the largest number may have been rounded up
+            decoded.clamp_(-_HALF_MAX, _HALF_MAX)
+        state[name] = decoded.reshape(array.shape).to(dtype)
     return state
 
 
@@ -158,6 +161,22 @@ def encode_changes(changes: State, like: State, coding: Coding) -> dict[str, Arr
     return coded
 
 
+def read_change(name: str, array: Array, before: Tensor) -> Tensor:
+    """Return, in single precision at least, how far an array is from what it was.
+
+    ReplyError as of `read_sound_array`, and for numbers that cannot be coded.
+    """
+    after = read_sound_array(name, array, tuple(before.shape), before.dtype)
+    check_codable(name, after)
+    wide = torch.promote_types(before.dtype, torch.float32)
+    return after.to(wide) - before.to(wide)
+
+
+def check_codable(name: str, tensor: Tensor) -> None:
+    """Raise ReplyError unless numbers are sound in single precision, as codes are."""
+    check_values(name, tensor.float().numpy())
+
+
 def decode_change(array: Array, name: str, coding: Coding) -> Tensor:
     """Return a change in single precision; ValueError if it cannot be read."""
     values = _decoded(array, coding.up, derive_seed(coding.up_seed, name))
@@ -174,18 +193,17 @@ def read_trained(name: str, array: Array, sent: Tensor, coding: Coding) -> Tenso
     if coding.up:
         change = _read_change(name, array, sent, coding)
     else:
-        after = read_sound_array(name, array, tuple(sent.shape), sent.dtype)
         record = encode_weights({name: sent}, coding)
-        change = after - decode_weights(record, coding)[name]
+        change = read_change(name, array, decode_weights(record, coding)[name])
     trained = (sent + change).to(sent.dtype)
-    check_values(name, trained.numpy())
+    check_codable(name, trained)
     return trained
 
 
 def _read_change(name: str, array: Array, sent: Tensor, coding: Coding) -> Tensor:
     shape = tuple(sent.shape)
     if not array.stype.startswith(CODED):
-        read_sound_array(name, array, shape, sent.dtype)
+        read_change(name, array, sent)
         raise ReplyError(
             "codec",
             f"array {name!r} came back as it is, and the task asked for "

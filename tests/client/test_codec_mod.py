@@ -271,6 +271,33 @@ def test_what_cannot_be_coded_is_refused_by_its_own_kind(case):
     assert not list(ctx.state)
 
 
+@pytest.mark.parametrize("coding", [Q4, wire.Coding("q8", ""), wire.Coding("", "q8")])
+def test_what_single_precision_cannot_hold_is_refused(coding):
+    """The next task would have to code it."""
+    far = constant(1e39)
+    with pytest.raises(ReplyError, match="'weight' holds NaN, infinity") as caught:
+        done(far, {"weight": torch.zeros(ROWS, 32).double()}, coding=coding)
+    assert caught.value.kind == "non-finite"
+
+
+@pytest.mark.parametrize("coding", [Q4, wire.Coding("q8", ""), wire.Coding("", "q8")])
+def test_half_precision_changes_by_more_than_it_can_hold(coding):
+    state = {"weight": torch.full((ROWS, 32), 6e4).half()}
+
+    def app(message, _):
+        weights = wire.from_record(message.content["arrays"])["weight"]
+        content = {
+            "arrays": wire.to_record({"weight": -weights}),
+            "metrics": MetricRecord({"num-examples": 3}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    message, sent = task(state, coding=coding)
+    reply = CodecMod()(message, context(), app)
+    trained = wire.read_reply(reply, expected(sent, coding)).arrays["weight"]
+    assert torch.allclose(trained.float(), torch.tensor(-6e4), rtol=0.02)
+
+
 def test_one_unsound_array_is_named_and_no_other():
     """The array before it, which could be coded, is not what is wrong."""
     state = {"a": torch.zeros(300), "b": torch.zeros(300)}

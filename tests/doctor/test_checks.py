@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import flwr
 import psutil
 import pytest
 import torch
+from flwr.supercore.utils import get_flwr_home
 from packaging.requirements import Requirement
 
 from flwr_asyncdrop.app.data import files
@@ -300,12 +302,24 @@ class TestVariables:
         assert found["environment"].level == "warning"
         assert found["FLWR_*"].found == "FLWR_X=7"
 
-    @pytest.mark.parametrize("value", ["1", "true", "True"])
-    def test_this_one_is_fine(self, value):
+    @pytest.mark.parametrize("value", ["1", "true", ""])
+    def test_whose_environment_flower_uses_is_what_flower_says(
+        self, value, monkeypatch
+    ):
         name = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+        monkeypatch.setenv(name, value)
+        flower = import_module("flwr.superlink.cli.flower_superlink")
+        builds_one = flower._runtime_dependency_install_default()
         found = by_name(check_variables({name: value}))
-        assert found["environment"].level == "ok"
+        assert found["environment"].level == ("warning" if builds_one else "ok")
         assert "FLWR_*" not in found
+
+    @pytest.mark.parametrize("value", ["~/flower", "flower", ""])
+    def test_the_home_is_where_flower_has_it(self, value, monkeypatch):
+        """It does not expand ~: a folder of that name is made where it starts."""
+        monkeypatch.setenv("FLWR_HOME", value)
+        found = by_name(check_variables({"FLWR_HOME": value}))
+        assert found["FLWR_HOME"].found == str(get_flwr_home().absolute())
 
     def test_a_home_that_cannot_be(self, tmp_path):
         (tmp_path / "file").touch()
@@ -350,6 +364,7 @@ def test_a_check_that_this_user_may_not_do_ends_no_other(tmp_path, monkeypatch):
 
 BARE = """
 import sys
+from importlib import import_module
 for name in {blocked!r}:
     sys.modules[name] = None
 from pathlib import Path

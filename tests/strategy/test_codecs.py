@@ -25,7 +25,12 @@ from flwr_asyncdrop import (
     speed_levels,
     wire,
 )
-from flwr_asyncdrop.exceptions import ConfigError, Interrupted, RunError
+from flwr_asyncdrop.exceptions import (
+    CheckpointError,
+    ConfigError,
+    Interrupted,
+    RunError,
+)
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.seeding import torch_generator
@@ -197,6 +202,17 @@ def test_a_client_that_loads_with_flowers_own_method_is_told_too():
         run(app, codec="q4")
 
 
+@pytest.mark.parametrize("codec", ["q4", "auto"])
+def test_a_model_that_single_precision_cannot_hold_is_refused_before_the_start(codec):
+    start = {"w": torch.full((300,), 1e39, dtype=torch.float64)}
+    strategy = AsyncFedAvg(in_flight=1, codec=codec, fleet=speed_levels)
+    with (
+        LocalGrid(lambda: client_app(CodecMod()), num_nodes=2, workers=0) as grid,
+        pytest.raises(ConfigError, match=r"codec.*'w' holds NaN, infinity or values"),
+    ):
+        strategy.start(grid, wire.to_record(start), num_rounds=1)
+
+
 @pytest.mark.parametrize("bad", ["q5", "Q4", "", "top", 4, True, object()])
 def test_a_codec_that_is_none(bad):
     with pytest.raises(ConfigError, match="codec"):
@@ -276,6 +292,18 @@ def test_a_run_with_feedback_is_not_resumed(tmp_path):
     go()
     with pytest.raises(ConfigError, match=r"topk-q4.*cannot be resumed"):
         go(resume=tmp_path / "run")
+
+
+def test_a_run_that_had_feedback_is_not_resumed_without(tmp_path):
+    ways = scheme("q8"), scheme("top5%+q8")
+
+    def go(codec, **options):
+        checkpointer = Checkpointer(tmp_path / "run", every=1, **options)
+        return run(client_app(CodecMod()), codec=codec, checkpointer=checkpointer)
+
+    go(Codec(*ways, feedback=True))
+    with pytest.raises(CheckpointError, match="feedback"):
+        go(Codec(*ways), resume=tmp_path / "run")
 
 
 def test_the_same_seed_gives_the_same_bits_with_any_number_of_workers():

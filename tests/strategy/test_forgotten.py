@@ -11,10 +11,12 @@ from flwr_asyncdrop import (
     LocalGrid,
     load_submodel,
     speed_levels,
+    wire,
 )
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.observers.unchanged import UnchangedReplies
 from flwr_asyncdrop.server.fingerprint import fingerprint, is_unchanged
+from flwr_asyncdrop.wire.advice import advice
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, answer, mlp, record
 from tests.strategy.test_strategy import ZEROS, log  # noqa: F401
@@ -159,7 +161,11 @@ class TestAForgottenLine:
         ],
     )
     def test_other_frameworks_are_told_of_masked_mode(self, error):
-        from flwr_asyncdrop.wire.advice import advice
-
         assert "mode='masked'" in advice(error)
         assert advice("ZeroDivisionError: division by zero") == ""
+
+    @pytest.mark.parametrize("reads", [ArrayRecord, wire.to_record])
+    def test_a_dtype_that_numpy_lacks_is_told_which_to_return(self, reads):
+        with pytest.raises(TypeError) as caught:
+            reads({"w": torch.ones(2, dtype=torch.bfloat16)})
+        assert ".float()" in advice(str(caught.value))

@@ -59,6 +59,17 @@ def test_what_is_decoded_is_near_and_the_rest_is_the_same():
             assert torch.equal(decoded[name], tensor)
 
 
+@pytest.mark.parametrize("down", ["q8", "q4", "q4/128"])
+def test_the_largest_numbers_of_half_precision_stay_finite(down):
+    """Scales are rounded up, and so is what they multiply."""
+    coding = wire.Coding(down)
+    most = torch.finfo(torch.float16).max
+    for share in torch.linspace(0.99, 1, 50):
+        state = {"w": torch.full((512,), most * float(share), dtype=torch.float16)}
+        decoded = wire.decode_weights(wire.encode_weights(state, coding), coding)["w"]
+        assert torch.allclose(decoded.float(), state["w"].float(), rtol=0.01)
+
+
 def test_the_size_is_known_before():
     shapes = {name: tuple(tensor.shape) for name, tensor in state().items()}
     dtypes = {name: tensor.dtype for name, tensor in state().items()}

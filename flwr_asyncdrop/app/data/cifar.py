@@ -3,10 +3,11 @@
 import io
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from flwr_asyncdrop.app.data.files import Arrays, damaged, read_file
+from flwr_asyncdrop.app.data.files import Arrays, damaged, read_file, unreadable
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.readable import one_line
 
@@ -25,12 +26,23 @@ def read_cifar(folder: Path, name: str) -> Arrays:
     kind = type(name, (kind,), {"base_folder": folder.name})
     try:
         parts = [kind(folder.parent, train=train) for train in (True, False)]
-    except (RuntimeError, OSError) as error:
-        raise damaged(folder, one_line(error)) from error
+    except RuntimeError as error:
+        raise damaged(_odd_file(kind, folder), one_line(error)) from error
+    except OSError as error:
+        raise unreadable(folder, error) from error
     images = (np.ascontiguousarray(part.data.transpose(0, 3, 1, 2)) for part in parts)
     labels = (np.array(part.targets, np.int64) for part in parts)
     train, test = zip(images, labels, strict=True)
     return Arrays(*train, *test)
+
+
+def _odd_file(kind: Any, folder: Path) -> Path:
+    """Return the first file with another checksum, as torchvision does not say it."""
+    fits = require("torchvision.datasets.utils", "data").check_integrity
+    meta = kind.meta["filename"], kind.meta["md5"]
+    files = [*kind.train_list, *kind.test_list, meta]
+    odd = (name for name, checksum in files if not fits(folder / name, checksum))
+    return folder / next(odd, "")
 
 
 def read_compact(folder: Path, name: str) -> Arrays:

@@ -14,7 +14,7 @@ from flwr_asyncdrop.app.data.cache import Tensors, cached
 from flwr_asyncdrop.app.data.catalogue import CATALOGUE, Entry
 from flwr_asyncdrop.app.data.dataset import Dataset, Normalise
 from flwr_asyncdrop.app.data.digits import read_digits
-from flwr_asyncdrop.app.data.files import Arrays, Source
+from flwr_asyncdrop.app.data.files import Arrays, Source, unreadable
 from flwr_asyncdrop.app.data.files import download as download_files
 from flwr_asyncdrop.app.data.next_words import next_words
 from flwr_asyncdrop.app.data.sizes import Sizes, check_no_text, fewer_words, resized
@@ -126,11 +126,13 @@ def _load(
     if source is None or folder is None:
         tensors = _tensors(read_digits())
     else:
-        tensors = cached(
-            source.reader,
-            list(source.paths(folder)),
-            lambda: _tensors(source.read(folder)),
-        )
+        try:
+            paths = list(source.paths(folder))
+            tensors = cached(
+                source.reader, paths, lambda: _tensors(source.read(folder))
+            )
+        except OSError as error:  # a link to nowhere, or a folder of others
+            raise unreadable(folder, error) from error
     _check(tensors, entry, f"{name} in {folder}")
     _tell_if_part(tensors, entry, f"{name} in {folder}")
     if entry.vocabulary is not None:

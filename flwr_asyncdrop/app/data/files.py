@@ -78,9 +78,12 @@ def read_file(folder: Path, name: str) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise damaged(path, one_line(error)) from error
     except OSError as error:
-        raise DataError(
-            f"cannot read {path} ({one_line(error)}); check its permissions"
-        ) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> DataError:
+    """Return the error for a file or a folder that the operating system refuses."""
+    return DataError(f"cannot read {path} ({one_line(error)}); check its permissions")
 
 
 def damaged(path: Path, reason: str) -> DataError:

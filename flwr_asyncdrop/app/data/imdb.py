@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.app.data.files import Arrays, damaged, read_file
+from flwr_asyncdrop.app.data.files import Arrays, damaged, read_file, unreadable
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.readable import one_line
 
@@ -41,14 +41,20 @@ def read_folders(folder: Path) -> Arrays:
     """Read ``{train,test}/{neg,pos}/*.txt``, sorted by name; hidden files are none."""
     reviews: Reviews = {"train": ([], []), "test": ([], [])}
     for split, (texts, labels) in reviews.items():
-        try:
-            for label, name in enumerate(("neg", "pos")):
-                for path in sorted((folder / split / name).glob("[!.]*.txt")):
-                    texts.append(path.read_text(encoding="utf-8"))
-                    labels.append(label)
-        except (OSError, ValueError) as error:
-            raise damaged(folder / split, one_line(error)) from error
+        for label, name in enumerate(("neg", "pos")):
+            for path in sorted((folder / split / name).glob("[!.]*.txt")):
+                texts.append(_text(path))
+                labels.append(label)
     return _arrays(reviews, folder)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise damaged(path, one_line(error)) from error
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def read_lines(folder: Path) -> Arrays:
@@ -62,8 +68,14 @@ def read_lines(folder: Path) -> Arrays:
             texts.append(fields["text"])
             labels.append((0, 1).index(fields["label"]))
         return _arrays(reviews, folder / name)
-    # The JSON, its encoding, its keys, or their values.
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    # The JSON, its encoding, its depth, its keys, or their values.
+    except (
+        ValueError,
+        RecursionError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise damaged(folder / name, one_line(error)) from error
 
 

@@ -14,7 +14,7 @@ from flwr_asyncdrop.wire.codec.scheme import Scheme
 from flwr_asyncdrop.wire.codec.specs import scheme
 from flwr_asyncdrop.wire.codec.top_k import TopK
 
-_OWN = re.compile("down=([^,]+),up=([^,]+)")
+_OWN = re.compile("down=([^,]+),up=([^,]+)(,feedback)?")
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,15 @@ class Codec:
 
     @property
     def name(self) -> str:
-        """The name of a preset, else both schemes: ``"down=q8,up=none"``."""
+        """The name of a preset, else both schemes: ``"down=q8,up=none"``.
+
+        With feedback: ``"down=q8,up=q4,feedback"``.
+        """
         for name, preset in PRESETS.items():
             if preset == self:
                 return name
         down, up = (each.name if each else "none" for each in (self.down, self.up))
-        return f"down={down},up={up}"
+        return f"down={down},up={up}" + (",feedback" if self.feedback else "")
 
 
 PRESETS: Mapping[str, Codec] = MappingProxyType(
@@ -74,7 +77,8 @@ def codec(name: str) -> Codec:
     =========== =============================== ====================================
 
     Weights take 4 bits at the least: an error in them is an error in what every device
-    begins with. Any two schemes make a codec too: ``down=q8,up=q1``.
+    begins with. Any two schemes make a codec too: ``down=q8,up=q1``, or
+    ``down=q8,up=top5%+q4,feedback``.
     """
     if isinstance(name, str):
         if name in PRESETS:
@@ -83,7 +87,7 @@ def codec(name: str) -> Codec:
             down, up = (
                 None if own[way] == "none" else scheme(own[way]) for way in (1, 2)
             )
-            return Codec(down, up)
+            return Codec(down, up, own[3] is not None)
     hint = did_you_mean(str(name), PRESETS)
     raise ConfigError(
         f"unknown codec {shown(name)}: "

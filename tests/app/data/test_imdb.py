@@ -81,6 +81,7 @@ def test_loads_from_either_layout(tmp_path, write, below):
         b'{"split": "val", "label": 1, "text": "a"}',
         b'{"split": "train", "label": 2, "text": "a"}',
         b'{"split": "train", "label": 1, "text": ["a"]}',
+        b"[" * 100_000,
     ],
 )
 def test_damaged_lines(tmp_path, content):
@@ -107,8 +108,16 @@ def test_a_part_without_reviews(tmp_path, missing):
 def test_a_review_that_is_no_text(tmp_path):
     folder = write_folders(tmp_path)
     (folder / "test" / "pos" / "9_9.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match=r"test is damaged .*UnicodeDecodeError"):
+    with pytest.raises(DataError, match=r"pos/9_9\.txt is damaged .*UnicodeDecode"):
         read_folders(folder)
+
+
+def test_a_link_to_itself_is_no_review(tmp_path):
+    path = write_folders(tmp_path) / "test" / "pos" / "9_9.txt"
+    path.symlink_to(path.name)
+    with pytest.raises(DataError, match=r"cannot read .*pos/9_9\.txt") as caught:
+        load_dataset("imdb", tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("download", [False, True])

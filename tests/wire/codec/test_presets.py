@@ -100,12 +100,16 @@ def test_what_each_direction_is():
 def test_a_codec_of_ones_own_is_named_by_its_schemes():
     assert Codec(Blocks(8), Rotated(1)).name == "down=q8,up=q1"
     assert Codec(None, Blocks(4)).name == "down=none,up=q4"
+    fed_back = Codec(Blocks(8), TopK(0.05, Blocks(8)), feedback=True)
+    assert fed_back.name == "down=q8,up=top5%+q8,feedback"
 
 
 @pytest.mark.parametrize("down", [None, *NAMES.values()])
 @pytest.mark.parametrize("up", [None, Blocks(4), Blocks(8, 32), TopK(0.07, Rotated(1))])
-def test_every_codec_comes_back_from_its_name(down, up):
-    assert codec(Codec(down, up).name) == Codec(down, up)
+@pytest.mark.parametrize("feedback", [False, True])
+def test_every_codec_comes_back_from_its_name(down, up, feedback):
+    made = Codec(down, up, feedback)
+    assert codec(made.name) == made
 
 
 def test_a_wrong_scheme_of_a_codec_is_refused_as_such():
