@@ -414,6 +414,34 @@ def test_what_a_pass_writes_on_parameters_is_taken_back(model):
     assert verify_plan(seeded(model), vectors(), declared).groups == declared.groups
 
 
+class SetByTheFirstBatch(nn.Module):
+    """Normalises by parameters that the first batch sets, as flows do."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(width))
+        self.shift = nn.Parameter(torch.zeros(width))
+        self.register_buffer("is_set", torch.tensor(False))
+
+    def forward(self, x):
+        if self.training and not self.is_set.item():
+            with torch.no_grad():
+                self.shift.copy_(-x.mean(0))
+                self.log_scale.copy_(-(x.std(0, unbiased=False) + 1e-6).log())
+                self.is_set.fill_(True)
+        return (x + self.shift) * self.log_scale.exp()
+
+
+def test_what_every_pass_sets_to_the_same_value_is_taken_back():
+    """A single example less its mean is zero, and so is its spread."""
+    chain = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 5))
+    model = nn.Sequential(SetByTheFirstBatch(5), chain, SetByTheFirstBatch(5)).double()
+
+    plan = plan_submodels(model, vectors(batch=1))
+
+    assert [group.name for group in plan.groups] == ["1.0"]
+
+
 class Shared(torch.autograd.Function):
     """Passes on what it gets, and of its gradient a share for each unit."""
 
