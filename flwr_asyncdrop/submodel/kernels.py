@@ -38,7 +38,7 @@ def plain_kernels() -> Iterator[None]:
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
         sdpa_kernel(SDPBackend.MATH),
-        _uncompiled(),
+        uncompiled(),
         _checked_indices(),
     ):
         was_enabled, was_fast = mkldnn.enabled, mha.get_fastpath_enabled()
@@ -58,7 +58,7 @@ def _checked_indices() -> AbstractContextManager[object]:
     return checked
 
 
-def _uncompiled() -> AbstractContextManager[object]:
+def uncompiled() -> AbstractContextManager[object]:
     """Run what ``torch.compile`` has wrapped as it is; without one spare the import."""
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
