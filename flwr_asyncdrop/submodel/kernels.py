@@ -40,6 +40,7 @@ def plain_kernels() -> Iterator[None]:
         sdpa_kernel(SDPBackend.MATH),
         uncompiled(),
         _checked_indices(),
+        _unvalidated(),
     ):
         was_enabled, was_fast = mkldnn.enabled, mha.get_fastpath_enabled()
         mkldnn.enabled = False  # type: ignore[assignment]  # a descriptor takes it
@@ -56,6 +57,18 @@ def _checked_indices() -> AbstractContextManager[object]:
     checked: AbstractContextManager[object]
     checked = torch.sparse.check_sparse_tensor_invariants()  # type: ignore[no-untyped-call]
     return checked
+
+
+@contextmanager
+def _unvalidated() -> Iterator[None]:
+    """Let `torch.distributions` read no values to check them, which decides nothing."""
+    cls = torch.distributions.Distribution
+    was_validated = cls._validate_args
+    cls.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        cls.set_default_validate_args(was_validated)
 
 
 def uncompiled() -> AbstractContextManager[object]:

@@ -331,6 +331,21 @@ def test_the_length_of_a_model_says_nothing(model):
     assert names == ["first", "second"]
 
 
+class Sampled(Chain):
+    """Draws what the second layer says from a distribution, which checks its values."""
+
+    def between(self, x):
+        for _ in range(10):
+            x = torch.distributions.Normal(x, 1 + x.sigmoid()).rsample()
+        return x
+
+
+def test_the_checks_of_distributions_are_no_paths():
+    names = [group.name for group in plan_submodels(seeded(Sampled), vectors()).groups]
+    assert names == ["first", "second"]
+    assert torch.distributions.Distribution._validate_args  # as before
+
+
 def test_a_compiled_model():
     graphs = []
 
