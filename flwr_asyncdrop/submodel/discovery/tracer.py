@@ -17,6 +17,7 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.readers import Readers
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
+from flwr_asyncdrop.submodel.discovery.rules.joining import concatenate
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
 from flwr_asyncdrop.submodel.discovery.rules.values import pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
@@ -222,7 +223,9 @@ class UnitTracer(DispatchMode):
         operands = call.known.values()
         rule = rule_for(call.func)
         numbered = any(operand.numbers is not None for operand in operands)
-        labelled = rule is expand or any(operand.layers for operand in operands)
+        labelled = rule in (expand, concatenate) or any(
+            operand.layers for operand in operands
+        )
         follows = (labelled or numbered) and not _is_empty(call)
         layers = self._apply(rule, call) if follows else call.unlabelled()
         pass_on(call)
