@@ -140,6 +140,8 @@ _SEQUENCES: Mapping[str, Entry] = {
     "conformer": Entry(sequences.Conformer, series(10, 8)),
     "highway": Entry(sequences.Highway, reals(20)),
     "forecaster": Entry(sequences.Forecaster, series(8, 3), large=True),
+    "liquid_cell": Entry(sequences.LiquidCell, series(5, 3)),
+    "world_model": Entry(sequences.WorldModel, several((3, 5), (3, 3)), large=True),
 }
 
 _PICTURES: Mapping[str, Entry] = {
@@ -152,6 +154,7 @@ _PICTURES: Mapping[str, Entry] = {
     "diffusion_transformer": Entry(pictures.PatchTransformer, conditioned),
     "cbam": Entry(pictures.Cbam, reals(*_SMALL_IMAGE)),
     "nerf": Entry(pictures.Radiance, several((3,), (3,))),
+    "flow": Entry(pictures.Flow, reals(6)),
 }
 
 _STRUCTURES: Mapping[str, Entry] = {
