@@ -346,6 +346,25 @@ def test_the_checks_of_distributions_are_no_paths():
     assert torch.distributions.Distribution._validate_args  # as before
 
 
+class Rare(Chain):
+    """A layer for rows that no example input has."""
+
+    def __init__(self):
+        super().__init__()
+        self.rare = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 8))
+
+    def between(self, x):
+        rows = x[:, 0] > 1e9
+        x = x.clone()
+        x[rows] = self.rare(x[rows])
+        return x
+
+
+def test_a_layer_that_no_row_of_the_examples_reaches():
+    with pytest.raises(UnsupportedModelError, match=r"rare.0: not used in any traced"):
+        plan_submodels(seeded(Rare), vectors())
+
+
 def test_a_compiled_model():
     graphs = []
 
