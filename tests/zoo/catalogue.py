@@ -78,6 +78,11 @@ def row(draw: Draw) -> Arguments:
     return Arguments((draw.reals(5), draw.whole(0, 10, 3)))
 
 
+def click(draw: Draw) -> Arguments:
+    """Return numbers, and three bags of words."""
+    return Arguments((draw.reals(5), draw.whole(0, 20, 3, 2)))
+
+
 def pair(draw: Draw) -> Arguments:
     """Return user and item, by keyword."""
     return Arguments(kwargs={"user": draw.whole(0, 50), "item": draw.whole(0, 80)})
@@ -172,6 +177,7 @@ _STRUCTURES: Mapping[str, Entry] = {
         structures.PointNet, lambda draw: draw.reals(3, 16 + draw.longer)
     ),
     "recommender": Entry(structures.Recommender, pair),
+    "sparse_interactions": Entry(structures.Interactions, click),
     "tabular": Entry(structures.Tabular, row),
     "memory": Entry(structures.Memory, text),
     "shape_branch": Entry(structures.ShapeBranch, reals(20)),
