@@ -38,8 +38,9 @@ def plain_kernels() -> Iterator[None]:
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
         sdpa_kernel(SDPBackend.MATH),
-        _uncompiled(),
+        uncompiled(),
         _checked_indices(),
+        _unvalidated(),
     ):
         was_enabled, was_fast = mkldnn.enabled, mha.get_fastpath_enabled()
         mkldnn.enabled = False  # type: ignore[assignment]  # a descriptor takes it
@@ -58,7 +59,19 @@ def _checked_indices() -> AbstractContextManager[object]:
     return checked
 
 
-def _uncompiled() -> AbstractContextManager[object]:
+@contextmanager
+def _unvalidated() -> Iterator[None]:
+    """Let `torch.distributions` read no values to check them, which decides nothing."""
+    cls = torch.distributions.Distribution
+    was_validated = cls._validate_args
+    cls.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        cls.set_default_validate_args(was_validated)
+
+
+def uncompiled() -> AbstractContextManager[object]:
     """Run what ``torch.compile`` has wrapped as it is; without one spare the import."""
     if "torch._dynamo" not in sys.modules:
         return nullcontext()

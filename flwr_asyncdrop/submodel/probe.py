@@ -133,6 +133,7 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
     failure: Exception | None = None
     for dtype in (torch.float64, torch.float32)[size > _LARGE :]:
         copied = private_copy(model, dtype)
+        before = parameter_sums(copied)
         try:
             passes = _passes(copied, examples, dtype)
         except _DoesNotTrainError as error:
@@ -141,7 +142,9 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
             failure = error
         else:
             originals = {id(tensor): n for n, tensor in tensors_of(model).items()}
-            written = _written(copied, passes)
+            written = _changed(before, copied)
+            if written:
+                copied = private_copy(model, dtype)
             probe = Probe(copied, passes, dtype, written, originals)
             return _most_finite(probe, model)
     if _needs_gradients(copied, examples[0], dtype):
@@ -206,16 +209,12 @@ def _count_finite(probe: Probe) -> tuple[int, int]:
     return finite, total
 
 
-def _written(model: nn.Module, passes: Sequence[Pass]) -> frozenset[str]:
-    """Return the parameters that a pass in training mode changes.
+def _changed(before: Mapping[str, float | complex], model: nn.Module) -> frozenset[str]:
+    """Return the parameters that passes have changed: they are not as they were.
 
-    Such as a teacher's, which are averages of those that train.
+    Such as a teacher's, which are averages of those that train, or ones that the first
+    batch sets.
     """
-    way = next((way for way in passes if way.training), None)
-    if way is None:
-        return frozenset()
-    before = parameter_sums(model)
-    _failure(model, way)
     after = parameter_sums(model)
     return frozenset(name for name, total in before.items() if after[name] != total)
 

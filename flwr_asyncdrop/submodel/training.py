@@ -11,6 +11,7 @@ from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.default_device import given_default
 from flwr_asyncdrop.submodel.draws import same_random_state
 from flwr_asyncdrop.submodel.in_place import check_separate, load_in_place
+from flwr_asyncdrop.submodel.kernels import uncompiled
 from flwr_asyncdrop.submodel.narrow import blank_copy
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import mapped
@@ -55,6 +56,7 @@ def _why_untrainable(
     state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
     with (
         same_random_state(),
+        uncompiled(),
         warnings.catch_warnings(action="ignore"),
         torch.inference_mode(False),
         torch.enable_grad(),

@@ -331,10 +331,51 @@ def test_the_length_of_a_model_says_nothing(model):
     assert names == ["first", "second"]
 
 
+class Sampled(Chain):
+    """Draws what the second layer says from a distribution, which checks its values."""
+
+    def between(self, x):
+        for _ in range(10):
+            x = torch.distributions.Normal(x, 1 + x.sigmoid()).rsample()
+        return x
+
+
+def test_the_checks_of_distributions_are_no_paths():
+    names = [group.name for group in plan_submodels(seeded(Sampled), vectors()).groups]
+    assert names == ["first", "second"]
+    assert torch.distributions.Distribution._validate_args  # as before
+
+
+class Rare(Chain):
+    """A layer for rows that no example input has."""
+
+    def __init__(self):
+        super().__init__()
+        self.rare = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 8))
+
+    def between(self, x):
+        rows = x[:, 0] > 1e9
+        x = x.clone()
+        x[rows] = self.rare(x[rows])
+        return x
+
+
+def test_a_layer_that_no_row_of_the_examples_reaches():
+    with pytest.raises(UnsupportedModelError, match=r"rare.0: not used in any traced"):
+        plan_submodels(seeded(Rare), vectors())
+
+
 def test_a_compiled_model():
-    compiled = torch.compile(seeded(Chain), backend="eager")
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(seeded(Chain), backend=backend)
     names = [group.name for group in plan_submodels(compiled, vectors()).groups]
     assert names == ["_orig_mod.first", "_orig_mod.second"]
+    assert not graphs  # compiling takes half a minute, and tells nothing more
 
 
 def test_a_hook_of_a_gradient_that_knows_the_width():
@@ -412,6 +453,34 @@ def test_what_a_pass_writes_on_parameters_is_taken_back(model):
     shapes = {name: t.shape for name, t in seeded(model).state_dict().items()}
     declared = declare_plan(shapes, {"hidden": hidden})
     assert verify_plan(seeded(model), vectors(), declared).groups == declared.groups
+
+
+class SetByTheFirstBatch(nn.Module):
+    """Normalises by parameters that the first batch sets, as flows do."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(width))
+        self.shift = nn.Parameter(torch.zeros(width))
+        self.register_buffer("is_set", torch.tensor(False))
+
+    def forward(self, x):
+        if self.training and not self.is_set.item():
+            with torch.no_grad():
+                self.shift.copy_(-x.mean(0))
+                self.log_scale.copy_(-(x.std(0, unbiased=False) + 1e-6).log())
+                self.is_set.fill_(True)
+        return (x + self.shift) * self.log_scale.exp()
+
+
+def test_what_every_pass_sets_to_the_same_value_is_taken_back():
+    """A single example less its mean is zero, and so is its spread."""
+    chain = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 5))
+    model = nn.Sequential(SetByTheFirstBatch(5), chain, SetByTheFirstBatch(5)).double()
+
+    plan = plan_submodels(model, vectors(batch=1))
+
+    assert [group.name for group in plan.groups] == ["1.0"]
 
 
 class Shared(torch.autograd.Function):

@@ -207,6 +207,27 @@ def test_projection_as_wide_as_what_is_left_of_the_hidden_state():
     assert narrow.rnn.hidden_size == narrow.rnn.proj_size == 3
 
 
+@pytest.mark.parametrize("embed", [nn.Identity(), nn.Linear(5, 5)], ids=str)
+@pytest.mark.parametrize("start", [0.0, 1.0])
+def test_cell_by_hand_that_starts_from_a_constant(embed, start):
+    """Its state stands beside its input, and has no units before the first step."""
+
+    def run(net, x):
+        state = x.new_full((len(x), len(net.decay)), start)
+        for step in net.embed(x).unbind(1):
+            new = torch.tanh(net.cell(torch.cat([step, state], -1)))
+            state = net.decay.sigmoid() * state + new
+        return net.head(state)
+
+    def build():
+        cell, head = nn.Linear(5 + 8, 8), nn.Linear(8, 3)
+        return Net(run, embed=embed, cell=cell, decay=parameter(8), head=head)
+
+    plan = planned(build, (steps(),), seeds=1)
+
+    assert sizes(plan)["cell"] == 8
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -78,6 +78,11 @@ def row(draw: Draw) -> Arguments:
     return Arguments((draw.reals(5), draw.whole(0, 10, 3)))
 
 
+def click(draw: Draw) -> Arguments:
+    """Return numbers, and three bags of words."""
+    return Arguments((draw.reals(5), draw.whole(0, 20, 3, 2)))
+
+
 def pair(draw: Draw) -> Arguments:
     """Return user and item, by keyword."""
     return Arguments(kwargs={"user": draw.whole(0, 50), "item": draw.whole(0, 80)})
@@ -140,6 +145,8 @@ _SEQUENCES: Mapping[str, Entry] = {
     "conformer": Entry(sequences.Conformer, series(10, 8)),
     "highway": Entry(sequences.Highway, reals(20)),
     "forecaster": Entry(sequences.Forecaster, series(8, 3), large=True),
+    "liquid_cell": Entry(sequences.LiquidCell, series(5, 3)),
+    "world_model": Entry(sequences.WorldModel, several((3, 5), (3, 3)), large=True),
 }
 
 _PICTURES: Mapping[str, Entry] = {
@@ -152,6 +159,7 @@ _PICTURES: Mapping[str, Entry] = {
     "diffusion_transformer": Entry(pictures.PatchTransformer, conditioned),
     "cbam": Entry(pictures.Cbam, reals(*_SMALL_IMAGE)),
     "nerf": Entry(pictures.Radiance, several((3,), (3,))),
+    "flow": Entry(pictures.Flow, reals(6)),
 }
 
 _STRUCTURES: Mapping[str, Entry] = {
@@ -169,6 +177,7 @@ _STRUCTURES: Mapping[str, Entry] = {
         structures.PointNet, lambda draw: draw.reals(3, 16 + draw.longer)
     ),
     "recommender": Entry(structures.Recommender, pair),
+    "sparse_interactions": Entry(structures.Interactions, click),
     "tabular": Entry(structures.Tabular, row),
     "memory": Entry(structures.Memory, text),
     "shape_branch": Entry(structures.ShapeBranch, reals(20)),

@@ -94,7 +94,9 @@ def observe(model: nn.Module, given: Arguments, experts: dict[int, Tensor]) -> O
             loss, list(parameters.values()), allow_unused=True
         )
     tensors = {
-        name: torch.zeros_like(tensor) if gradient is None else gradient.detach()
+        name: torch.zeros_like(tensor)
+        if gradient is None
+        else gradient.detach().to_dense()
         for (name, tensor), gradient in zip(parameters.items(), gradients, strict=True)
     }
     for name, tensor in model.state_dict().items():

@@ -218,3 +218,54 @@ class Radiance(nn.Module):
         hidden = self.second(torch.cat([self.first(turns), turns], -1))
         colour = self.colour(torch.cat([hidden, directions], -1))
         return {"density": F.softplus(self.density(hidden)), "colour": colour}
+
+
+class ActNorm(nn.Module):
+    """Scale and shift by parameters that the first batch sets."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(width))
+        self.shift = nn.Parameter(torch.zeros(width))
+        self.register_buffer("is_set", torch.tensor(False))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.training and not self.is_set.item():
+            with torch.no_grad():
+                self.shift.copy_(-x.mean(0))
+                self.log_scale.copy_(-(x.std(0, unbiased=False) + 1e-6).log())
+                self.is_set.fill_(True)
+        return (x + self.shift) * self.log_scale.exp(), self.log_scale.sum()
+
+
+class Coupling(nn.Module):
+    """Change one half as a network says that sees the other."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(width // 2, 24), nn.ReLU(), nn.Linear(24, width)
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        left, right = x.chunk(2, 1)
+        scale, shift = self.net(left).chunk(2, 1)
+        scale = scale.tanh()
+        return torch.cat([right * scale.exp() + shift, left], 1), scale.sum(1)
+
+
+class Flow(nn.Module):
+    """A normalising flow: what it maps to, and the logarithm of the determinant."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(
+            step(width) for step in (ActNorm, Coupling, ActNorm, Coupling)
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        determinant = x.new_zeros(len(x))
+        for step in self.steps:
+            x, part = step(x)
+            determinant = determinant + part
+        return x, determinant

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -247,3 +248,53 @@ class LinearAttention(nn.Module):
         mixed = q @ (k.transpose(-1, -2) @ v)
         mixed = mixed / (q * k.sum(-2, keepdim=True)).sum(-1, keepdim=True)
         return self.head((x + self.out(mixed.transpose(1, 2).flatten(2))).mean(1))
+
+
+class LiquidCell(nn.Module):
+    """A cell by hand, whose state decays, and starts from zeros beside the input."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.cell = nn.Linear(3 + width, 2 * width)
+        self.rate = nn.Parameter(torch.ones(width))
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, series: Tensor) -> Tensor:
+        state = series.new_zeros(len(series), len(self.rate))
+        for step in series.unbind(1):
+            value, gate = self.cell(torch.cat([step, state], 1)).chunk(2, 1)
+            state = state - 0.3 * F.softplus(self.rate) * state
+            state = state + value.tanh() * gate.sigmoid()
+        return self.head(state)
+
+
+class WorldModel(nn.Module):
+    """Latent states drawn from distributions, of what was seen and of what was done."""
+
+    def __init__(self, hidden: int = 24, latent: int = 6) -> None:
+        super().__init__()
+        self.latent = latent
+        self.start = nn.Parameter(torch.zeros(hidden))
+        self.mix = nn.Linear(latent + 3, 20)
+        self.cell = nn.GRUCell(20, hidden)
+        self.prior = nn.Linear(hidden, 2 * latent)
+        self.posterior = nn.Linear(hidden + 5, 2 * latent)
+        self.decoder = nn.Linear(hidden + latent, 5)
+
+    def forward(self, seen: Tensor, done: Tensor) -> dict[str, Tensor]:
+        state = self.start.expand(len(seen), -1)
+        latent = seen.new_zeros(len(seen), self.latent)
+        images, surprise = [], seen.new_zeros(len(seen))
+        for now, action in zip(seen.unbind(1), done.unbind(1), strict=True):
+            state = self.cell(F.elu(self.mix(torch.cat([latent, action], 1))), state)
+            prior = self.normal(self.prior(state))
+            posterior = self.normal(self.posterior(torch.cat([state, now], 1)))
+            latent = posterior.mean + posterior.stddev * torch.randn_like(prior.mean)
+            surprise = surprise + kl_divergence(posterior, prior).sum(1)
+            images.append(self.decoder(torch.cat([state, latent], 1)))
+        return {"images": torch.stack(images, 1), "surprise": surprise}
+
+    @staticmethod
+    def normal(values: Tensor) -> Normal:
+        mean, spread = values.chunk(2, 1)
+        return Normal(mean, F.softplus(spread) + 0.1)

@@ -320,3 +320,25 @@ class Memory(nn.Module):
         query = self.embedding(tokens)
         read = (query @ self.keys.t()).softmax(-1) @ self.values
         return self.head(torch.cat([query, read], -1))
+
+
+class Interactions(nn.Module):
+    """Dot products of a click's features, looked up in tables with sparse gradients."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(20, width, mode="sum", sparse=True) for _ in range(3)
+        )
+        self.dense = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, width))
+        self.top = nn.Sequential(nn.Linear(width + 6, 32), nn.ReLU(), nn.Linear(32, 1))
+        self.register_buffer("pairs", torch.tril_indices(4, 4, -1), persistent=False)
+
+    def forward(self, numbers: Tensor, words: Tensor) -> Tensor:
+        dense = self.dense(numbers)
+        looked_up = [
+            table(bag) for table, bag in zip(self.tables, words.unbind(1), strict=True)
+        ]
+        features = torch.stack([dense, *looked_up], 1)
+        products = (features @ features.mT)[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([dense, products], 1)).sigmoid()

@@ -17,8 +17,9 @@ from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.readers import Readers
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
+from flwr_asyncdrop.submodel.discovery.rules.joining import concatenate
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
-from flwr_asyncdrop.submodel.discovery.rules.values import pass_on
+from flwr_asyncdrop.submodel.discovery.rules.values import MOVES, pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
 from flwr_asyncdrop.submodel.discovery.silence import is_silent
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
@@ -212,7 +213,8 @@ class UnitTracer(DispatchMode):
         self._space.operation = str(func.overloadpacket)
         in_cell = self._cell_depth > 0
         call = Call(func, arguments, outputs, self._space, known, in_cell)
-        self._space.note_uses(layer for k in known.values() for layer in k.layers)
+        if func.overloadpacket.__name__ not in MOVES and not _is_empty(call):
+            self._space.note_uses(layer for k in known.values() for layer in k.layers)
         self._follow(call)
         self._note_reads(call)
         return result
@@ -222,7 +224,9 @@ class UnitTracer(DispatchMode):
         operands = call.known.values()
         rule = rule_for(call.func)
         numbered = any(operand.numbers is not None for operand in operands)
-        labelled = rule is expand or any(operand.layers for operand in operands)
+        labelled = rule in (expand, concatenate) or any(
+            operand.layers for operand in operands
+        )
         follows = (labelled or numbered) and not _is_empty(call)
         layers = self._apply(rule, call) if follows else call.unlabelled()
         pass_on(call)

@@ -4,17 +4,22 @@ import torch
 
 from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
-from flwr_asyncdrop.submodel.discovery.rules.pointwise import unify
+from flwr_asyncdrop.submodel.discovery.rules.pointwise import is_uniform, unify
 
 
 def concatenate(call: Call) -> Labels:
-    """Put the units along the dim side by side, join those along other dims."""
+    """Put the units along the dim side by side, join those along other dims.
+
+    A constant beside activations gets units of its own, which those of later calls may
+    join: a cell that is written by hand may start from zeros.
+    """
     shape = call.outputs[0].shape
     dim = call.arguments["dim"] % len(shape)
     parts = [part for part in call.tensors() if part.value.numel()]
     for part in parts:
         _settle_inner(call.space, part, dim)
-    labels = [_labels_along(call.space, part, dim) for part in parts]
+    beside = any(part.layers or part.from_input for part in parts)
+    labels = [_labels_along(call.space, part, dim, beside=beside) for part in parts]
     others = [
         part.narrow(dim, [k.narrow(dim, 0, 1) for k in _across(call.space, part, dim)])
         for part in parts
@@ -34,14 +39,19 @@ def _settle_inner(space: LabelSpace, part: Operand, dim: int) -> None:
             space.collapse(layer, [dim])
 
 
-def _labels_along(space: LabelSpace, part: Operand, dim: int) -> torch.Tensor:
+def _labels_along(
+    space: LabelSpace, part: Operand, dim: int, *, beside: bool
+) -> torch.Tensor:
     """Return the unit of each position along `dim`, 0 where there is none."""
     found = [layer for layer in part.layers if dim in space.varying(layer)]
     for layer in found[1:]:
         space.freeze(layer, "side by side with other units in {op}")
     if found:
         return space.vector(found[0], dim)
-    return torch.zeros(part.value.shape[dim], dtype=torch.int64)
+    size = part.value.shape[dim]
+    if beside and size > 1 and is_uniform(part, dim):
+        return space.copies(size)
+    return torch.zeros(size, dtype=torch.int64)
 
 
 def _across(space: LabelSpace, part: Operand, dim: int) -> list[Layer]:

@@ -14,14 +14,14 @@ from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 
 TOLD_APART = "told apart by number in {op}"
 
-_MOVES = (
+MOVES = (
     *("view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose"),
     *("t", "squeeze", "unsqueeze", "expand", "clone", "detach", "alias", "contiguous"),
     *("lift_fresh", "_to_copy"),
 )
-_KEEP_ZEROS = (*_MOVES, "div", "div_", "sum")
+_KEEP_ZEROS = (*MOVES, "div", "div_", "sum")
 _KEEP_NUMBERS = (
-    *(*_MOVES, "select", "slice", "split", "split_with_sizes", "unbind"),
+    *(*MOVES, "select", "slice", "split", "split_with_sizes", "unbind"),
     *("repeat", "flip", "roll", "cat", "stack"),
 )
 _TAKE_NUMBERS = (
@@ -38,7 +38,7 @@ def pass_on(call: Call) -> None:
     """Carry over to the outputs what is known of the values beyond the labels."""
     name = call.func.overloadpacket.__name__
     _pass_zeros_on(call, name)
-    if torch.Tag.pointwise in call.func.tags or name in _MOVES:
+    if torch.Tag.pointwise in call.func.tags or name in MOVES:
         _pass_taken_on(call)
     if name not in (*_TAKE_NUMBERS, *_IGNORE_VALUES):  # its rule has seen to them
         _pass_numbers_on(call, name)
