@@ -174,7 +174,7 @@ def _draw_apart(
         )
         if _is_beyond(one, axis.cost, reach):
             _note_in_panel(axes, f"{_ARROW} {_end(one, target, axis)}")
-    _share_heights(panels.flat[: len(series)])
+    _share_heights([*panels.flat][: len(series)])
     figure.supxlabel(axis.label, fontsize=8)
     figure.supylabel(target.metric.title, fontsize=8)
 
