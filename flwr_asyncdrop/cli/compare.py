@@ -28,7 +28,7 @@ from flwr_asyncdrop.cli.flags import (
     values,
 )
 from flwr_asyncdrop.cli.pool import RunPool, share_out
-from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once
+from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once, refuse_no_table
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
 from flwr_asyncdrop.cli.shards import agree, deal, describe, shard, standing
@@ -139,6 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_inputs([variant.settings for variant in variants], arguments.devices)
     out = make_output_folder(arguments.out, "out")
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
+    refuse_no_table(runs, out)
     console = make_console()
     if arguments.shard is not None:
         return _run_shard(arguments, runs, backend, console)
