@@ -18,6 +18,7 @@ from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.runlog import Curve, Metric, Point
 from tests.app import own
+from tests.cli.busy_pool import BusyPool
 from tests.nightly import by_night
 
 SMALL = [
@@ -303,6 +304,16 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
     config = first["config"]
     for key, value in content["chosen"]["fedbuff"].items():
         assert config[key] == value
+
+
+@pytest.mark.parametrize("command", ["tune", "advise"])
+def test_what_somebody_else_does_has_not_failed(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "RunPool", BusyPool)
+    words = [command, *SMALL, "--search=lr=0.1,0.2", "--algos=fedbuff,async-fedavg"]
+    assert main([*words, f"--out={tmp_path}"]) == 1
+    error = capsys.readouterr().err
+    assert re.search(r"other processes do \d of the runs to choose among", error)
+    assert not (tmp_path / "tuned.json").exists()
 
 
 def test_the_command_that_compares_has_seeds_that_have_not_chosen(tmp_path, capsys):
