@@ -319,6 +319,7 @@ def test_what_somebody_else_does_has_not_failed(command, tmp_path, monkeypatch, 
     assert not (tmp_path / "tuned.json").exists()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("command", ["tune", "advise"])
 def test_a_full_disk_of_the_output_does_not_end_it(
     command, tmp_path, monkeypatch, capsys
