@@ -339,6 +339,26 @@ def test_runs_without_a_table_are_refused_before_the_first(
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["simulate"],
+        ["compare", "--algos=fedavg"],
+        ["tune", "--algos=fedavg", "--search=lr=0.1,0.2"],
+        ["advise", "--algos=fedavg", "--search=lr=0.1,0.2"],
+    ],
+)
+def test_a_tracker_that_is_not_installed_is_said_once(
+    command, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main([*command, "--track=wandb", f"--out={tmp_path / 'out'}"]) != 0
+    error = capsys.readouterr().err
+    assert "wandb is not installed: pip install 'flwr-asyncdrop[wandb]'" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["compare", "--algos=nope"], "algo='nope' is not known: choose one of"),
