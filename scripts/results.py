@@ -30,7 +30,7 @@ from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.report.target import Target
 from flwr_asyncdrop.storage.done import DONE
 from flwr_asyncdrop.storage.whole import draft_of
-from scripts.cells import NONE, beside, costs, points
+from scripts.cells import beside, costs, points
 from scripts.factorial import factorial
 from scripts.paper import paper_table
 
@@ -67,10 +67,9 @@ def main() -> int:
 
 
 def pack(folder: Path, task: str) -> None:
-    """Write ``results/TASK.tar.xz``; DataError if there is no history to pack."""
+    """Write ``results/TASK.tar.xz``; DataError if a run is missing, or not complete."""
+    _check_complete(folder / task)
     kept = sorted(p for p in (folder / task).rglob("*") if p.name in _KEPT)
-    if not any(path.name == HISTORY for path in kept):
-        raise DataError(f"there is no {HISTORY} in {folder / task}")
     HISTORIES.mkdir(exist_ok=True)
     with (
         draft_of(HISTORIES / f"{task}.tar.xz") as draft,
@@ -85,6 +84,18 @@ def pack(folder: Path, task: str) -> None:
         tuned = folder / f"tune-{tuned_on}{suffix}" / TUNED
         if tuned.exists():
             _add(archive, tuned, f"{task}/{TUNED}")
+
+
+def _check_complete(folder: Path) -> None:
+    """Raise a DataError for the first run that a comparison lacks."""
+    series = read_series([folder])
+    seeds = {seed for one in series for seed in (*one.runs, *one.incomplete)}
+    for one in series:
+        if lacking := sorted(seeds - one.runs.keys()):
+            raise DataError(
+                f"{one.label} has no complete run with seed {lacking[0]} in {folder}: "
+                "do the runs that are missing first"
+            )
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
@@ -164,13 +175,16 @@ def verdict(grounds: Mapping[str, tuple[Series, ...]], label: str) -> Iterator[s
 def final_beside_best(series: tuple[Series, ...], target: Target, label: str) -> str:
     """Return by how much ours ends higher than the best of the others."""
     rows = compare(series, target).rows
-    best = max(
-        (row for row in rows if row.algorithm not in _OURS),
-        key=lambda row: target.metric.goodness(row.final.mean if row.final else 0.0),
-    )
-    row = _row(compare(series, target, best.label), label)
-    text = beside(row)
-    return f"{text} over `{best.label}`" if row.final is not None else NONE
+    finals = {
+        row.label: target.metric.goodness(row.final.mean)
+        for row in rows
+        if row.final is not None and row.algorithm not in _OURS
+    }
+    best = max(finals, key=finals.__getitem__, default=None)
+    if best is None:
+        return "every other one diverged"
+    row = _row(compare(series, target, best), label)
+    return "diverged" if row.diverged else f"{beside(row)} over `{best}`"
 
 
 def cost_beside_best(
@@ -261,14 +275,19 @@ def adjusted(name: str) -> tuple[Series, ...]:
 
 
 def goal(series: tuple[Series, ...], share: float) -> Target:
-    """Return a share of the best final value of those that are not ours."""
+    """Return a share of the best final value of those that are not ours.
+
+    One that diverged with a seed has none.
+    """
     others = [each for each in series if each.algorithm not in _OURS]
-    curves = next(iter(others)).curves
-    metric = next(iter(curves.values())).metric
+    metric = next(iter(others[0].curves.values())).metric
     finals = {
         each.label: sum(c.final.value for c in each.curves.values()) / len(each.curves)
         for each in others
+        if not any(curve.diverged for curve in each.curves.values())
     }
+    if not finals:
+        raise DataError("every other one diverged: there is no goal to take a share of")
     best = max(finals, key=lambda label: metric.goodness(finals[label]))
     value = finals[best] / share if metric.falls else finals[best] * share
     return Target(metric, value, f"{share:g} of {best}'s final {metric.title}")

@@ -8,8 +8,8 @@ from flwr_asyncdrop.cli.advice_text import limits, lines
 from flwr_asyncdrop.cli.answer import find, write_answer
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.budget import choose_plan, in_runs, in_seconds
-from flwr_asyncdrop.cli.compare import WITHOUT, compare, displays
-from flwr_asyncdrop.cli.console import make_console, print_line
+from flwr_asyncdrop.cli.compare import WITHOUT, choose_among, displays
+from flwr_asyncdrop.cli.console import make_console, print_if_possible, print_line
 from flwr_asyncdrop.cli.flags import (
     add_flags,
     add_jobs,
@@ -137,8 +137,9 @@ def run(arguments: argparse.Namespace) -> int:
         nonlocal undone
         if not arguments.quiet:
             seconds = runs[0].config.max_seconds
-            say(f"{what}: {len(runs)} runs of {seconds:,g} virtual s")
-        undone += compare(runs, jobs, backend, displays(arguments, console))
+            line = f"{what}: {len(runs)} runs of {seconds:,g} virtual s"
+            print_if_possible(line, console)
+        undone += choose_among(runs, jobs, backend, displays(arguments, console))
 
     with FolderLock(out):
         if plan is None:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -28,13 +29,18 @@ from flwr_asyncdrop.cli.flags import (
     values,
 )
 from flwr_asyncdrop.cli.pool import RunPool, share_out
-from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once
+from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once, refuse_no_table
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
 from flwr_asyncdrop.cli.shards import agree, deal, describe, shard, standing
 from flwr_asyncdrop.cli.tuned import Tuned
 from flwr_asyncdrop.cli.variants import build_variants
-from flwr_asyncdrop.exceptions import ConfigError, FolderError, FolderInUseError
+from flwr_asyncdrop.exceptions import (
+    ConfigError,
+    FolderError,
+    FolderInUseError,
+    RunError,
+)
 from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import comparison_table
 from flwr_asyncdrop.storage.lock import FolderLock
@@ -139,11 +145,13 @@ def run(arguments: argparse.Namespace) -> int:
     check_inputs([variant.settings for variant in variants], arguments.devices)
     out = make_output_folder(arguments.out, "out")
     runs = all_runs(variants, arguments.seeds, arguments.devices, out)
+    refuse_no_table(runs, out)
     console = make_console()
     if arguments.shard is not None:
         return _run_shard(arguments, runs, backend, console)
     with FolderLock(out):
-        undone = compare(runs, arguments.jobs, backend, displays(arguments, console))
+        show = displays(arguments, console)
+        undone = sum(compare(runs, arguments.jobs, backend, show))
     if undone < len(runs):
         _print_table(out, console)
     return _FAILED if undone else 0
@@ -164,7 +172,7 @@ def _run_shard(
         with FolderLock(out, own.lock):
             share = dealt[own.number - 1]
             show = displays(arguments, console)
-            undone = compare(share, arguments.jobs, backend, show)
+            undone = sum(compare(share, arguments.jobs, backend, show))
     except FolderInUseError as busy:
         raise FolderError(
             f"shard {own} of {out} is done by {busy.holder}: let it end"
@@ -214,15 +222,41 @@ def displays(
     return partial(make_display, console, quiet=arguments.quiet)
 
 
-def compare(
+class Undone(NamedTuple):
+    """How many runs are still missing: they failed, or somebody else does them."""
+
+    failed: int
+    skipped: int
+
+
+def choose_among(
     runs: Sequence[RunSpec],
     jobs: int,
     backend: Backend,
     make: Callable[[int, int], LineDisplay],
 ) -> int:
+    """Do as `compare` does; return how many have failed.
+
+    RunError if somebody else does some: nobody knows yet how good they are.
+    """
+    failed, skipped = compare(runs, jobs, backend, make)
+    if skipped:
+        raise RunError(
+            f"other processes do {skipped} of the runs to choose among: let them end, "
+            "then the same command resumes"
+        )
+    return failed
+
+
+def compare(
+    runs: Sequence[RunSpec],
+    jobs: int,
+    backend: Backend,
+    make: Callable[[int, int], LineDisplay],
+) -> Undone:
     """Do the runs that are missing on so many cores; return how many are still so.
 
-    They have failed, or somebody else does them. On a Ray cluster the cores are how
+    On a Ray cluster the cores are how
     many runs are side by side. `make` makes what shows them.
     """
     missing = [run for run in runs if not is_complete(run)]
@@ -248,4 +282,4 @@ def compare(
     if skipped:
         count = f"{skipped} of {len(runs)} runs skipped"
         display.say(f"{count}: the same command does what their processes leave")
-    return failed + skipped
+    return Undone(failed, skipped)

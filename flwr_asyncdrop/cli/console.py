@@ -1,6 +1,7 @@
 """Where commands print: as wide as a page in a file, and never the end of a run."""
 
 import errno
+from contextlib import suppress
 
 from rich.console import Console
 
@@ -39,3 +40,9 @@ def make_console() -> Console:
 def print_line(line: str, console: Console) -> None:
     """Print a line as it is."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_if_possible(line: str, console: Console) -> None:
+    """Print a line as it is, if the disk or pipe that it goes to takes it."""
+    with suppress(OSError):
+        print_line(line, console)

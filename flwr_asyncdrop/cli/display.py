@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Protocol, Self
@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from flwr_asyncdrop.cli.console import print_line
+from flwr_asyncdrop.cli.console import print_if_possible
 from flwr_asyncdrop.cli.events import (
     Ended,
     Event,
@@ -149,8 +149,7 @@ class LineDisplay:
 
     def say(self, line: str) -> None:
         """Print a line as it is, if the disk or pipe that it goes to takes it."""
-        with suppress(OSError):
-            print_line(line, self.console)
+        print_if_possible(line, self.console)
 
 
 class QuietDisplay(LineDisplay):

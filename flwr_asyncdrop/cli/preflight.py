@@ -9,14 +9,18 @@ from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.data import check_dataset
 from flwr_asyncdrop.app.experiment import initial_model, load_data
 from flwr_asyncdrop.app.server import build_strategy
+from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.cli.runs import RunSpec
-from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError
+from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError, DataError
 from flwr_asyncdrop.fleet.traces import read_trace
 from flwr_asyncdrop.references import is_reference, load_reference
+from flwr_asyncdrop.report.files import HISTORY
+from flwr_asyncdrop.report.runlog import RunLog
+from flwr_asyncdrop.report.series import check_together
 
 
 def check_inputs(settings: Iterable[Mapping[str, Value]], devices: int) -> None:
-    """Raise what is wrong with the files and the fleet of some runs' settings.
+    """Raise what is wrong with the files, fleet and trackers of some runs' settings.
 
     Data sets are looked for, and not read: that takes seconds.
     """
@@ -31,9 +35,10 @@ def check_inputs(settings: Iterable[Mapping[str, Value]], devices: int) -> None:
                 "once: give more --devices, or a smaller --in-flight"
             )
         files = (config.dataset, config.data_path, config.download, config.trace)
-        if (named := (*files, config.model)) not in seen:
+        if (named := (*files, config.model, config.track)) not in seen:
             seen.add(named)
             _check_files(config)
+            trackers_of(config, {}, Path())  # which are made, and do nothing yet
 
 
 def refuse_at_once(runs: Sequence[RunSpec]) -> None:
@@ -58,6 +63,30 @@ def refuse_at_once(runs: Sequence[RunSpec]) -> None:
     initial_model.cache_clear()
     if refusals:
         raise refusals[-1]
+
+
+def refuse_no_table(runs: Sequence[RunSpec], out: Path) -> None:
+    """Raise a ConfigError if no table can have these runs and others in their folder.
+
+    Histories at their own places are looked at elsewhere.
+    """
+    planned = {}
+    for run in runs:
+        config = run.config
+        first = {
+            "seed": config.seed,
+            "devices": run.devices,
+            "algorithm": type(config.algorithm).label(),
+            "config": config.settings,
+        }
+        planned[run.folder / HISTORY] = RunLog.planned(first)
+    try:
+        check_together(out, planned)
+    except DataError as error:
+        raise ConfigError(
+            f"these runs and those in {out} would have no table ({error}): choose "
+            "another --out"
+        ) from error
 
 
 def _check_files(config: RunConfig) -> None:

@@ -7,8 +7,8 @@ from functools import partial
 
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
-from flwr_asyncdrop.cli.compare import WITHOUT, compare, displays
-from flwr_asyncdrop.cli.console import make_console, print_line
+from flwr_asyncdrop.cli.compare import WITHOUT, choose_among, displays
+from flwr_asyncdrop.cli.console import make_console, print_if_possible, print_line
 from flwr_asyncdrop.cli.flags import (
     add_flags,
     add_jobs,
@@ -141,8 +141,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     def do(rung: int, runs: Sequence[RunSpec]) -> None:
         if not arguments.quiet:
-            say(f"rung {rung} of {arguments.rungs}")
-        compare(runs, arguments.jobs, backend, displays(arguments, console))
+            print_if_possible(f"rung {rung} of {arguments.rungs}", console)
+        choose_among(runs, arguments.jobs, backend, displays(arguments, console))
 
     with FolderLock(out):
         lanes = race(arguments.algos, terms, out, do)

@@ -42,7 +42,7 @@ from flwr_asyncdrop.storage.whole import changing
 
 _STDOUT, _STDERR = 1, 2
 _FAILED = 1
-_COMMAND = "the same asyncdrop compare"
+_COMMAND = "the same command"  # compare, tune or advise
 # What processes of a comparison that was killed may need to end.
 _PATIENCE = 10.0
 

@@ -149,16 +149,16 @@ def _draw_apart(
     lines = max(title.count("\n") for title in titles)
     figure.set_size_inches(width, rows * (_PANEL + 0.11 * lines) + 0.3)
     styles, reach = looks(series), _reach(series, axis.cost)
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    # Matplotlib's own sharing looks at all panels for every line of each of them.
+    panels = figure.subplots(rows, columns, squeeze=False)
+    means = [band(one.curves.values(), axis.cost).thinned() for one in series]
     for place, axes in enumerate(panels.flat):
         if place >= len(series):
             axes.set_visible(False)
             continue
         one = series[place]
-        for other in series:
-            if other is not one:
-                line = band(other.curves.values(), axis.cost).thinned()
-                axes.plot(line.x, line.mean, color=_OTHERS, linewidth=0.7)
+        for line in means[:place] + means[place + 1 :]:
+            axes.plot(line.x, line.mean, color=_OTHERS, linewidth=0.7)
         curves = list(one.curves.values())
         draw_band(axes, curves, axis.cost, styles[one.label], label=one.label)
         axes.set_xlim(0, reach or 1)
@@ -168,11 +168,26 @@ def _draw_apart(
         axes.set_ylabel("")
         _draw_target(axes, target, named=place == 0)
         # The lowest panel of each column has the numbers of the x axis.
-        axes.tick_params(labelbottom=place + columns >= len(series))
+        axes.tick_params(
+            labelbottom=place + columns >= len(series),
+            labelleft=place % columns == 0,
+        )
         if _is_beyond(one, axis.cost, reach):
             _note_in_panel(axes, f"{_ARROW} {_end(one, target, axis)}")
+    _share_heights([*panels.flat][: len(series)])
     figure.supxlabel(axis.label, fontsize=8)
     figure.supylabel(target.metric.title, fontsize=8)
+
+
+def _share_heights(panels: Sequence[Axes]) -> None:
+    """Give all panels the y axis that one with the lines of all would have."""
+    first = panels[0]
+    first.update_datalim(
+        [corner for axes in panels for corner in axes.dataLim.corners()]
+    )
+    first.autoscale_view(scalex=False)
+    for axes in panels:
+        axes.set_ylim(first.get_ylim())
 
 
 def _style_panel(axes: Axes, title: str) -> None:

@@ -205,6 +205,12 @@ class RunLog:
             wall_seconds=seconds,
         )
 
+    @classmethod
+    def planned(cls, run: Record) -> Self:
+        """Return a run that has not begun, from what its first line will say."""
+        wall = {"wall": {"seconds": 0.0}}
+        return cls.from_records([{"event": "run", "schema": SCHEMA, **run, **wall}])
+
     def fact(self, name: str) -> Any:
         """Return what the first line, or the run-config in it, says of the run.
 

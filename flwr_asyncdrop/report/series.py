@@ -1,7 +1,9 @@
 """The runs of a folder, put together by what was run."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,9 +85,26 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     several algorithms, or data sets, headline metrics, who measured them, or clocks
     differ.
     """
+    logs = _by_label((path, read_log(path)) for path in _histories(folders))
+    return tuple(_series(label, logs[label]) for label in sorted(logs, key=_order))
+
+
+def check_together(folder: Path, planned: Mapping[Path, RunLog]) -> None:
+    """Raise the DataError that `read_series` would if some histories were there, too.
+
+    Of those only the first lines are known. Others at their places will be replaced.
+    """
+    own = set(map(os.path.realpath, planned))
+    others = (path for path in histories(folder) if os.path.realpath(path) not in own)
+    _by_label(chain(((path, read_log(path)) for path in others), planned.items()))
+
+
+def _by_label(
+    found: Iterable[tuple[Path, RunLog]],
+) -> dict[str, dict[int, RunLog]]:
+    """Return histories by label and seed; DataError if they are not comparable."""
     logs: dict[str, dict[int, RunLog]] = {}
-    for path in _histories(folders):
-        log = read_log(path)
+    for path, log in found:
         label = _label(path, log)
         of_label, seed = logs.setdefault(label, {}), _seed(path, log)
         if seed in of_label:
@@ -97,7 +116,7 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     for label, of_label in logs.items():
         _check_algorithm(label, of_label.values())
     _check_comparable(log for of_label in logs.values() for log in of_label.values())
-    return tuple(_series(label, logs[label]) for label in sorted(logs, key=_order))
+    return logs
 
 
 def _seed(path: Path, log: RunLog) -> int:

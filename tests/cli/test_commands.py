@@ -20,6 +20,8 @@ from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
 from tests.nightly import by_night, nightly
+from tests.report.histories import history as made_history
+from tests.report.histories import write
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--model=mlp", "--num-rounds=2", "--local-steps=2", "--in-flight=3"]
@@ -308,6 +310,52 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
     log = tmp_path / "layerwise-asyncdrop" / "seed-0" / "run.log"
     assert str(log) in shown
     assert "Traceback" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("label", "seed", "config", "flags", "says"),
+    [
+        ("fedbuff", 7, {"dataset": "cifar10"}, [], "data sets, cifar10, digits"),
+        ("fedavg", 7, {"clock": "wall"}, [], "clocks, time (s), virtual time (s)"),
+        ("more/fedavg", 0, {}, [], "a second run of fedavg with seed 0"),
+        ("fedavg", 7, {}, ["--vary=dataset=digits,made:up"], "digits, made:up"),
+    ],
+)
+def test_runs_without_a_table_are_refused_before_the_first(
+    label, seed, config, flags, says, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "made.py").write_text("def up(folder): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    there = tmp_path / "out" / label / f"seed-{seed}"
+    write(there, made_history(label.split("/")[-1], seed, [0.5], **config))
+    out = ["--seeds=0", "--jobs=1", f"--out={tmp_path / 'out'}"]
+    assert main(["compare", "--algos=fedavg", *SMALL, *FLEET, *flags, *out]) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert "choose another --out" in shown.err
+    assert shown.err.count("\n") == 1
+    assert "started" not in shown.out
+    assert len([*tmp_path.rglob("history.jsonl")]) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["simulate"],
+        ["compare", "--algos=fedavg"],
+        ["tune", "--algos=fedavg", "--search=lr=0.1,0.2"],
+        ["advise", "--algos=fedavg", "--search=lr=0.1,0.2"],
+    ],
+)
+def test_a_tracker_that_is_not_installed_is_said_once(
+    command, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main([*command, "--track=wandb", f"--out={tmp_path / 'out'}"]) != 0
+    error = capsys.readouterr().err
+    assert "wandb is not installed: pip install 'flwr-asyncdrop[wandb]'" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,36 +12,18 @@ import pytest
 from benchmarks.ray_nodes import RayNodes
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.cli import compare as compare_module
-from flwr_asyncdrop.cli.events import Skipped, Started
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.runs import all_runs
 from flwr_asyncdrop.cli.shards import DESCRIPTION, Shard, describe
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.storage.lock import FolderLock
+from tests.cli.busy_pool import BusyPool
 from tests.nightly import by_night
 
 TINY = ["--model=mlp", "--num-rounds=40", "--local-steps=2", "--in-flight=3"]
 TINY += ["--devices=6", "--levels=3", "--evaluate-every=60", "--checkpoint-every=3"]
 COMPARE = ["compare", "--algos=async-fedavg,fedbuff", "--seeds=0", "--jobs=1", *TINY]
-
-
-class BusyPool:
-    """Everything that it is given is somebody else's."""
-
-    def __init__(self, *_):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return
-
-    def do(self, runs):
-        for run in runs:
-            yield run, Started()
-            yield run, Skipped("process 7 on node-3")
 
 
 def test_a_shard_with_runs_that_were_skipped_has_not_succeeded(

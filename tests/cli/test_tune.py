@@ -3,6 +3,9 @@
 import json
 import re
 import shlex
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.runlog import Curve, Metric, Point
 from tests.app import own
+from tests.cli.busy_pool import BusyPool
 from tests.nightly import by_night
 
 SMALL = [
@@ -317,6 +321,33 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
     config = first["config"]
     for key, value in content["chosen"]["fedbuff"].items():
         assert config[key] == value
+
+
+@pytest.mark.parametrize("command", ["tune", "advise"])
+def test_what_somebody_else_does_has_not_failed(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "RunPool", BusyPool)
+    words = [command, *SMALL, "--search=lr=0.1,0.2", "--algos=fedbuff,async-fedavg"]
+    assert main([*words, f"--out={tmp_path}"]) == 1
+    error = capsys.readouterr().err
+    assert re.search(r"other processes do \d of the runs to choose among", error)
+    assert not (tmp_path / "tuned.json").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", ["tune", "advise"])
+def test_a_full_disk_of_the_output_does_not_end_it(
+    command, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(compare, "RunPool", BusyPool)
+    words = [command, *SMALL, "--search=lr=0.1,0.2", "--algos=fedbuff,async-fedavg"]
+    with Path("/dev/full").open("w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main([*words, f"--out={tmp_path}"]) == 1
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+    # It came to the end of its first runs, which are somebody else's.
+    assert "of the runs to choose among" in capsys.readouterr().err
 
 
 def test_the_command_that_compares_has_seeds_that_have_not_chosen(tmp_path, capsys):

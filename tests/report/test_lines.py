@@ -84,6 +84,18 @@ def test_many_lines_have_a_panel_each():
         assert labels.count(one.label) == 1
         assert len(axes.lines) == len(MANY) + 1  # and the target
     assert len({axes.get_xlim() for axes in shown}) == 1
+    assert len({axes.get_ylim() for axes in shown}) == 1
+
+
+def test_only_the_outer_panels_have_numbers_and_no_seed_is_cut():
+    runs = [*MANY, series("fedbuff", {0: [0.2, 0.1], 1: [0.2, 0.99]})]
+    panels = [axes for axes in drawn(runs).axes if axes.get_visible()]
+    top, bottom = panels[0].get_ylim()[::-1]
+    assert bottom < 0.1 < 0.99 < top
+    left = [any(t.get_text() for t in p.get_yticklabels()) for p in panels]
+    assert left == [place % 2 == 0 for place in range(10)]
+    below = [any(t.get_text() for t in p.get_xticklabels()) for p in panels]
+    assert below == [place >= 8 for place in range(10)]
 
 
 def test_long_labels_have_panels_too_and_all_of_their_text():

@@ -15,7 +15,7 @@ from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.storage.done import mark_done
 from scripts import results
 from tests.nightly import nightly
-from tests.report.histories import history, write
+from tests.report.histories import history, series, write
 
 ARCHIVES = sorted(results.HISTORIES.glob("*.tar.xz"))
 # The gate reads a tenth of the histories, which have a million updates
@@ -117,6 +117,47 @@ def test_nothing_replaces_no_archive(tuned_runs) -> None:
     with pytest.raises(DataError, match="there is no history"):
         results.pack(tuned_runs / "runs", "mlp-small")
     assert archive.read_bytes() == before
+
+
+@pytest.mark.parametrize("gap", ["cut off", "not begun"])
+def test_what_lacks_a_run_is_not_packed(tuned_runs, gap) -> None:
+    folder = tuned_runs / "runs" / "mlp-small"
+    write(folder / "fedavg" / "seed-1", history("fedavg", 1, [0.5]))
+    if gap == "cut off":
+        cut_off = history("fedbuff", 1, [0.5], ended=False)
+        write(folder / "fedbuff" / "seed-1", cut_off)
+    write(folder / "fedbuff" / "seed-0", history("fedbuff", 0, [0.5]))
+    with pytest.raises(DataError, match="fedbuff has no complete run with seed 1"):
+        results.pack(tuned_runs / "runs", "mlp-small")
+    assert not (tuned_runs / "results").exists()
+
+
+NAN = float("nan")
+OURS = "asyncdrop-plus"
+
+
+def perplexities(**values):
+    return tuple(
+        series(label.replace("_", "-"), {0: [9.0, value]}, metric="perplexity")
+        for label, value in values.items()
+    )
+
+
+def test_who_diverged_is_not_the_best_of_the_others() -> None:
+    runs = perplexities(fedavg=5.0, fedbuff=NAN, asyncdrop_plus=4.0)
+    goal = results.goal(runs, 0.5)
+    assert goal.value == 10.0
+    assert results.final_beside_best(runs, goal, OURS).endswith("over `fedavg`")
+
+
+def test_a_verdict_says_who_diverged() -> None:
+    runs = perplexities(fedavg=5.0, asyncdrop_plus=NAN)
+    goal = results.goal(runs, 0.5)
+    assert results.final_beside_best(runs, goal, OURS) == "diverged"
+    runs = perplexities(fedavg=NAN, asyncdrop_plus=5.0)
+    assert results.final_beside_best(runs, goal, OURS) == "every other one diverged"
+    with pytest.raises(DataError, match="every other one diverged"):
+        results.goal(runs, 0.5)
 
 
 @pytest.mark.parametrize("name", some(ARCHIVES))

@@ -21,6 +21,18 @@ function grouped(text) {
   return [whole.replace(/\B(?=(\d{3})+$)/g, ","), ...rest].join(".");
 }
 
+function oneDecimal(value) {
+  return grouped(fixed(value, 1));
+}
+
+// Three digits, or all of them before the point.
+function threeDigits(value) {
+  if (value >= 99.95) return grouped(fixed(value, 0));
+  const text = value.toExponential(2);
+  const power = Number(text.split("e")[1]);
+  return power < -4 ? text.replace(/-(\d)$/, "-0$1") : fixed(value, 2 - power);
+}
+
 function sum(numbers) {
   return numbers.reduce((total, number) => total + number, 0);
 }

@@ -185,9 +185,12 @@ function draw() {
 }
 
 function costWords(cost) {
-  const by = { time: [1, " s"], bytes: [1e6, " MB"], energy: [1e3, " kJ"] };
-  const [unit, words] = by[state.axis] ?? [1, " updates"];
-  return grouped(fixed(cost / unit, state.axis === "updates" ? 0 : 1)) + words;
+  switch (state.axis) {
+    case "time": return `${oneDecimal(cost)} s`;
+    case "bytes": return `${threeDigits(cost / 1e6)} MB`;
+    case "energy": return `${threeDigits(cost / 1e3)} kJ`;
+    default: return `${grouped(fixed(cost, 0))} updates`;
+  }
 }
 
 // What is to be seen, in words.

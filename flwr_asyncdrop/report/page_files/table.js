@@ -52,10 +52,10 @@ function arrivals(row, target) {
   return found;
 }
 
-function costText(costs, seeds, unit) {
+function costText(costs, seeds, { unit, write }) {
   if (!costs.length) return "N/A";
   const share = costs.length < seeds ? ` (${costs.length}/${seeds})` : "";
-  return grouped(fixed(mean(costs) / unit, 1)) + share;
+  return write(mean(costs) / unit) + share;
 }
 
 function excess(pairs) {
@@ -101,9 +101,9 @@ function cheapest(found, cost) {
 }
 
 const COSTS = [
-  { key: "seconds", word: "s", overhead: "time_overhead", unit: 1, place: 1 },
-  { key: "bytes", word: "MB", overhead: "byte_overhead", unit: 1e6, place: 2 },
-  { key: "joules", word: "kJ", overhead: "energy_overhead", unit: 1e3, place: 4 },
+  { key: "seconds", word: "s", overhead: "time_overhead", unit: 1, write: oneDecimal, place: 1 },
+  { key: "bytes", word: "MB", overhead: "byte_overhead", unit: 1e6, write: threeDigits, place: 2 },
+  { key: "joules", word: "kJ", overhead: "energy_overhead", unit: 1e3, write: threeDigits, place: 4 },
 ].filter(({ key }) => headings.some((heading) => heading.dataset.key === key));
 
 function followTarget(target) {
@@ -118,7 +118,8 @@ function followTarget(target) {
   });
   const found = data.rows.map((row) => arrivals(row, target));
   const reference = data.rows.findIndex((row) => row.label === data.reference);
-  for (const { key, overhead: more, unit, place: cost } of COSTS) {
+  for (const column of COSTS) {
+    const { key, overhead: more, place: cost } = column;
     const best = own ? [] : cheapest(found, cost);
     data.rows.forEach((row, place) => {
       if (own) {
@@ -129,7 +130,7 @@ function followTarget(target) {
         return;
       }
       const costs = Object.values(found[place]).map((point) => point[cost]);
-      const text = costText(costs, Object.keys(row.runs).length, unit);
+      const text = costText(costs, Object.keys(row.runs).length, column);
       fill(place, key, text, costs.length ? mean(costs) : undefined, best[place]);
       if (place === reference) return;
       const beside = reference < 0
