@@ -1,6 +1,7 @@
 """The runs of a folder, put together by what was run."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +16,7 @@ from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _SEED = "seed-"
+_NUMBER = re.compile(r"((?:(?<==)-)?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 # What algorithms are compared on; that they have settings of their own is the rule.
 _GROUND: Final = (
     *("devices", "in-flight", "num-rounds", "max-seconds"),
@@ -154,10 +156,13 @@ def _series(label: str, logs: Mapping[int, RunLog]) -> Series:
     )
 
 
-def _order(label: str) -> tuple[int, str]:
+def _order(label: str) -> tuple[int, list[str | float], str]:
+    """Return the algorithm's place, and words and numbers: lr=2 is before lr=10."""
     names, algorithm = list(ALGORITHMS), label.partition(",")[0]
     place = names.index(algorithm) if algorithm in names else len(names)
-    return place, label
+    parts: list[str | float] = list(_NUMBER.split(label))
+    parts[1::2] = map(float, parts[1::2])
+    return place, parts, label
 
 
 def _check_algorithm(label: str, logs: Iterable[RunLog]) -> None:

@@ -44,15 +44,15 @@ class Probe:
         Of its real numbers: float64, or float32 for large models.
     written : frozenset of str
         The parameters that a pass in training mode changes.
-    originals : Mapping of int to str
-        By the ``id()`` of each tensor of the model that was copied, its name.
+    originals : Mapping of str to Tensor
+        The tensors of the model that was copied.
     """
 
     model: nn.Module
     passes: tuple[Pass, ...]
     dtype: torch.dtype
     written: frozenset[str] = frozenset()
-    originals: Mapping[int, str] = field(default_factory=dict)
+    originals: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def training_example(self) -> Example:
@@ -141,11 +141,10 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         except Exception as error:  # whatever the model's own code raises
             failure = error
         else:
-            originals = {id(tensor): n for n, tensor in tensors_of(model).items()}
             written = _changed(before, copied)
             if written:
                 copied = private_copy(model, dtype)
-            probe = Probe(copied, passes, dtype, written, originals)
+            probe = Probe(copied, passes, dtype, written, tensors_of(model))
             return _most_finite(probe, model)
     if _needs_gradients(copied, examples[0], dtype):
         raise UnsupportedModelError(

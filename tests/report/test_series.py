@@ -25,6 +25,15 @@ def test_runs_are_put_together_by_label_in_the_order_of_the_algorithms(tmp_path)
     assert finals == {0: 0.5, 2: 0.25}
 
 
+def test_numbers_in_labels_are_in_their_own_order(tmp_path):
+    values = ["-2", "-1", "1e-05", "0.5", "2", "10"]
+    labels = [f"fedavg,lr={value},codec=q4" for value in values]
+    labels += ["fedavg,milestones=25,milestones=100", "fedavg,milestones=25s"]
+    for label in sorted(labels):
+        write(tmp_path / label / "seed-0", history("fedavg", 0, [0.5]))
+    assert [one.label for one in read_series([tmp_path])] == labels
+
+
 def test_runs_without_an_end_or_without_an_accuracy_are_incomplete(tmp_path):
     run(tmp_path, "fedavg", seed=0)
     run(tmp_path, "fedavg", seed=1, ended=False)

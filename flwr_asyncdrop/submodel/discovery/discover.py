@@ -113,7 +113,7 @@ class _Discovery:
     def _trace(self, way: Pass, *, explores: bool) -> Mapping[int, bool]:
         """Return the truth values that the pass read from its data, by number."""
         tensors, originals = tensors_of(self.model), self.probe.originals.items()
-        strangers = {original: tensors[name] for original, name in originals}
+        strangers = {id(original): tensors[name] for name, original in originals}
         tracer = UnitTracer(self.space, explores=explores, strangers=strangers)
         for tensor in tensors.values():
             layers = self.layers.get(id(tensor), [])
