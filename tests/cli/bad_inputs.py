@@ -163,7 +163,7 @@ def cases() -> dict[str, Case]:
                 *COMPARE,
                 *(
                     f"--vary={key}={','.join(map(str, range(1, 200)))}"
-                    for key in ("lr", "batch-size", "local-steps")
+                    for key in ("lr", "batch-size", "test-samples")
                 ),
             ),
             "7,880,599 variants are more than 1,000",
