@@ -33,6 +33,7 @@ from flwr_asyncdrop.app.experiment import (
 )
 from flwr_asyncdrop.app.fleets import build_fleet, keys_in, trace_digest
 from flwr_asyncdrop.app.lr_schedule import expected_schedule
+from flwr_asyncdrop.app.missed_decays import MissedDecays
 from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
 from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.checkpoint import Checkpointer, newest
@@ -159,7 +160,7 @@ def _train(
     earlier = EarlierFiles(folder)
     watching = [*_monitors(config), *trackers_of(config, settings, folder.path)]
     # Those first that may refuse to begin: after them files are replaced.
-    callbacks = [*watching, earlier, history, test, *callbacks]
+    callbacks = [*watching, earlier, history, test, MissedDecays(config), *callbacks]
     strategy = build_strategy(config, callbacks, checkpointer)
     weights = weights_of(initial_model(config))
     check_types(weights)

@@ -1,0 +1,49 @@
+"""A run that its time ends before the learning rate has decayed says so."""
+
+import pytest
+
+from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import run_experiment
+
+TINY = {
+    **{"dataset": "tests.app.own:plane", "model": "tests.app.own:perceptron"},
+    **{"algo": "async-fedavg", "partition": "iid", "local-steps": 1, "lr": 0.01},
+    **{"in-flight": 2, "levels": 1, "speed-ratio": 1.0, "step-seconds": 1.0},
+}
+APP = "flwr_asyncdrop.client_app:app"
+
+
+def warnings_of(out, caplog, **settings):
+    told = {key.replace("_", "-"): value for key, value in settings.items()}
+    config = RunConfig.parse({**TINY, "out-dir": str(out), **told})
+    with LocalGrid(APP, num_nodes=4, workers=0, run_config=config.settings) as grid:
+        run_experiment(grid, config)
+    return [message for message in caplog.messages if "lr had decayed" in message]
+
+
+@pytest.mark.parametrize(("seconds", "decays"), [(3.5, 0), (6.5, 1)])
+def test_decays_that_did_not_come_are_counted(tmp_path, caplog, seconds, decays):
+    # A task takes a second, so that the first decay is sent after 5 of 10 rounds.
+    said = warnings_of(tmp_path, caplog, num_rounds=10, max_seconds=seconds)
+    share = ",".join(f"{part * seconds:g}s" for part in (0.5, 0.75))
+    assert said == [
+        f"max-seconds={seconds:g} ended the run when lr had decayed {decays} of 2 "
+        "times: lr-milestones='0.5,0.75' are shares of all 10 rounds. Of the time they "
+        f"are {share!r}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_rounds": 10},
+        {"num_rounds": 3, "max_seconds": 100.0},
+        {"num_rounds": 10, "max_seconds": 9.5},
+        {"num_rounds": 10, "max_seconds": 3.5, "lr_milestones": "1s,9s"},
+        {"num_rounds": 10, "max_seconds": 3.5, "lr_milestones": ""},
+        {"num_rounds": 10, "max_seconds": 3.5, "lr_gamma": 1.0},
+    ],
+)
+def test_otherwise_nothing_is_said(tmp_path, caplog, settings):
+    assert warnings_of(tmp_path, caplog, **settings) == []
