@@ -7,9 +7,16 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 
 TINY = {
-    **{"dataset": "tests.app.own:plane", "model": "tests.app.own:perceptron"},
-    **{"algo": "async-fedavg", "partition": "iid", "local-steps": 1, "lr": 0.01},
-    **{"in-flight": 2, "levels": 1, "speed-ratio": 1.0, "step-seconds": 1.0},
+    "dataset": "tests.app.own:plane",
+    "model": "tests.app.own:perceptron",
+    "algo": "async-fedavg",
+    "partition": "iid",
+    "local-steps": 1,
+    "lr": 0.01,
+    "in-flight": 2,
+    "levels": 1,
+    "speed-ratio": 1.0,
+    "step-seconds": 1.0,
 }
 APP = "flwr_asyncdrop.client_app:app"
 
