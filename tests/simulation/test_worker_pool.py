@@ -37,6 +37,19 @@ if __name__ == "__main__":
 """
 
 
+def run_python(words, folder, program=""):
+    done = subprocess.run(
+        [sys.executable, *words],
+        input=program,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("source", "imports"),
     [nightly('"own_module:app"', 1), nightly('"__main__:app"', 3), ("make_app", 3)],
@@ -44,15 +57,7 @@ if __name__ == "__main__":
 def test_a_script_is_imported_by_the_workers_that_need_it(tmp_path, source, imports):
     (tmp_path / "script.py").write_text(APP + SCRIPT.format(source=source))
     (tmp_path / "own_module.py").write_text(APP)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(["script.py"], tmp_path)
     assert (tmp_path / "imports").read_text() == "once " * imports
 
 
@@ -82,16 +87,7 @@ LocalGrid("own_module:app", num_nodes=1).close()
 @pytest.mark.parametrize("command", [["-c", NO_FILE], ["-"]])
 def test_an_app_without_a_file_is_refused(tmp_path, command):
     (tmp_path / "own_module.py").write_text(APP)
-    done = subprocess.run(
-        [sys.executable, *command],
-        input=NO_FILE,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(command, tmp_path, NO_FILE)
 
 
 def start_a_grid():
