@@ -115,8 +115,10 @@ def test_a_killed_supernode_takes_its_trainer_along(environment):
 def test_nothing_is_left_in_tmpdir(environment, tmp_path, number, warm):
     folder = tmp_path / "tmp"
     folder.mkdir()
+    command = node_command(Settings(0.1, warm, ()), ["--stay"])
     with subprocess.Popen(
-        node_command(Settings(0.1, warm, ()), ["--stay"]),
+        # Whoever starts the tests may ignore some signals, as nohup does.
+        ["env", "--default-signal", *command],
         env={**environment, "TMPDIR": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
