@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -95,6 +96,7 @@ def _simulate(
 ) -> None:
     if moments is not None:
         moments.begin()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 1)
