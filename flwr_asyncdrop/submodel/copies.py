@@ -118,8 +118,10 @@ class _Functions:
             return self._copies.get(id(value), (value, value))[1]
         if isinstance(value, MethodType):
             return MethodType(self.put(value.__func__), self.put(value.__self__))
-        if type(value) is tuple:
-            return tuple(map(self.put, value))
+        if type(value) in (tuple, frozenset):
+            return type(value)(map(self.put, value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):  # a named one
+            return type(value)(*map(self.put, value))
         if isinstance(value, _PLAIN) or id(value) in self._done:
             return value
         self._done.add(id(value))
@@ -133,6 +135,10 @@ class _Functions:
             value.update({key: self.put(item) for key, item in value.items()})
         elif isinstance(value, list):
             value[:] = map(self.put, value)
+        elif isinstance(value, set):
+            items = [*map(self.put, value)]
+            value.clear()
+            value.update(items)
         elif not isinstance(value, Tensor):
             self.put(getattr(value, "__dict__", None))
         return value

@@ -3,6 +3,8 @@
 import functools
 import types
 import weakref
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -104,6 +106,21 @@ class LambdasInList(Net):
         return self.steps[1][0](self.steps[0](x))
 
 
+class Steps(NamedTuple):
+    layer: Callable
+    scale: set[Callable]
+
+
+class LambdasInNamedTuple(Net):
+    def __init__(self):
+        super().__init__()
+        scales = frozenset([lambda x: x * self.gain])
+        self.steps = Steps(lambda x: self.a(x), {lambda x: next(iter(scales))(x)})
+
+    def first(self, x):
+        return next(iter(self.steps.scale))(self.steps.layer(x))
+
+
 class LambdaInModule(Net):
     def __init__(self):
         super().__init__()
@@ -167,6 +184,7 @@ NETS = (
     HookOfObject,
     LambdaInAttribute,
     LambdasInList,
+    LambdasInNamedTuple,
     LambdaInModule,
     ForwardReplaced,
     ForwardOfLayerReplaced,
