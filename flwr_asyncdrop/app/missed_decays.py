@@ -21,6 +21,11 @@ class MissedDecays(Callback):
         self._config = config
         self._factor = 1.0
 
+    def on_resume(self, state: RunState) -> None:
+        """Note how far it had decayed for the tasks that are out."""
+        out = [*state.in_flight.values(), *state.late.values()]
+        self._factor = min((order.lr_factor for order in out), default=1.0)
+
     def on_dispatch(self, state: RunState, order: Order) -> None:
         """Note how far the rate has decayed."""
         self._factor = order.lr_factor

@@ -1,9 +1,12 @@
 """A run that its time ends before the learning rate has decayed says so."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.missed_decays import MissedDecays
 from flwr_asyncdrop.app.server import run_experiment
 
 TINY = {
@@ -54,3 +57,13 @@ def test_decays_that_did_not_come_are_counted(tmp_path, caplog, seconds, decays)
 )
 def test_otherwise_nothing_is_said(tmp_path, caplog, settings):
     assert warnings_of(tmp_path, caplog, **settings) == []
+
+
+def test_a_run_that_resumes_knows_how_far_the_rate_had_decayed(caplog):
+    # The tasks that were out are all that it still does.
+    out = SimpleNamespace(lr_factor=0.01)
+    state = SimpleNamespace(in_flight={"a task": out}, late={}, time=3.5)
+    decays = MissedDecays(RunConfig(max_seconds=3.5))
+    decays.on_resume(state)
+    decays.on_end(state)
+    assert caplog.messages == []
