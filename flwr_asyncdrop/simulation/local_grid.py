@@ -262,9 +262,10 @@ class LocalGrid(Grid):
             left = None if end is None else max(0.0, end - time.monotonic())
             if not self.wait_any(waiting, left):
                 break
-            arrived = self.pull_messages(waiting)
-            waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
-            replies += arrived
+            with self._lock:
+                arrived = [each for each in self._replies if each in waiting]
+                replies += self.pull_messages(arrived)
+            waiting.difference_update(arrived)
         return replies
 
     def _accept(self, message: Message) -> str:

@@ -233,6 +233,15 @@ def test_more_messages_than_slots_all_come_back(grid: LocalGrid) -> None:
     assert numbers == list(range(40))
 
 
+def test_replies_come_in_the_order_in_which_they_were_made() -> None:
+    # Floats are summed in it. Two answers and more may be there at one pull.
+    with LocalGrid(APP, num_nodes=3, workers=0) as grid:
+        nodes = grid.get_node_ids()
+        replies = grid.send_and_receive(task(nodes[n % 3], number=n) for n in range(40))
+    numbers = [reply.content["task"]["number"] for reply in replies]
+    assert numbers == list(range(40))
+
+
 def test_set_run_reaches_messages_and_contexts(grid: LocalGrid) -> None:
     run = grid.run
     run.run_id = 42
