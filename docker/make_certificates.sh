@@ -53,14 +53,25 @@ main() {
         command -v $program >/dev/null || fail "$program is needed: install it"
     done
 
-    mkdir -p "$out/server" "$out/devices" "$out/public"
+    mkdir -p "$out/server" "$out/devices" "$out/public" || not_yours "$out"
+    for folder in "$out" "$out/server" "$out/devices" "$out/public"; do
+        [ -w "$folder" ] || not_yours "$folder"
+    done
     authority
     server
     for name in "$@"; do device "$name"; done
     readable_for_containers
 }
 
+# What a fleet mounts and is missing when it starts Docker makes: as root, as a folder.
+not_yours() {
+    fail "$1 is not yours to write: if Docker made it, as root, delete $out"
+}
+
 authority() {
+    if [ -d "$out/ca.crt" ]; then
+        rmdir "$out/ca.crt" 2>/dev/null || fail "$out/ca.crt is a folder: delete it"
+    fi
     [ -s "$out/ca.crt" ] && return
     [ ! -s "$out/ca.key" ] || fail "$out has a ca.key without its ca.crt: delete both"
     quietly openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \

@@ -83,6 +83,11 @@ def credential(environment: Mapping[str, str], name: str) -> str:
             f"cannot read {path} as user {os.getuid()}: docker/make_certificates.sh "
             "makes it (or set ASYNCDROP_INSECURE=1, on a laptop)"
         )
+    if path.is_dir():
+        raise InvalidError(
+            f"{path} is a folder, which Docker makes where a file is missing: run "
+            "docker/make_certificates.sh, then `docker compose up --force-recreate`"
+        )
     return str(path)
 
 

@@ -71,6 +71,32 @@ def test_a_folder_that_compose_would_look_for_elsewhere_is_refused(make):
     assert "EDGE_CERTIFICATES='certificates' must be an absolute path" in done.stderr
 
 
+def test_folders_that_docker_made_in_place_of_files_are_no_authority(make, tmp_path):
+    """It does for each mount that is missing: whoever starts the fleet too early."""
+    for name in ("ca.crt", "server", "public", "devices/phone"):
+        (tmp_path / name).mkdir(parents=True)
+    assert make("phone").returncode == 0
+    assert (tmp_path / "ca.crt").read_text().startswith("-----BEGIN CERTIFICATE")
+
+
+def test_a_folder_in_place_of_a_file_that_has_something_in_it_is_left(make, tmp_path):
+    (tmp_path / "ca.crt" / "mine").mkdir(parents=True)
+    done = make("phone")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"make_certificates.sh: {tmp_path}/ca.crt is a folder: delete it\n"
+    )
+
+
+@pytest.mark.skipif(not os.getuid(), reason="root can write everywhere")
+def test_what_docker_made_as_root_is_said(make, tmp_path):
+    (tmp_path / "devices").mkdir(mode=0o555)
+    done = make("phone")
+    assert done.returncode == 1
+    assert f"{tmp_path}/devices is not yours to write" in done.stderr
+    assert "as root" in done.stderr
+
+
 @pytest.mark.parametrize("program", ["openssl req -new ", "ssh-keygen -q"])
 def test_what_was_made_by_half_is_made_again(make, tmp_path, program):
     """The program does its work, and the script is ended before it goes on."""

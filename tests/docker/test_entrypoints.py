@@ -135,6 +135,16 @@ def test_a_device_says_which_credential_it_lacks(tmp_path):
     assert "make_certificates.sh" in done.stderr
 
 
+def test_a_folder_in_place_of_a_credential_is_said(tmp_path):
+    """Docker makes one where the file of a mount is missing."""
+    (tmp_path / "ca.crt").mkdir()
+    environment = {"SUPERLINK": "here:9092", "ASYNCDROP_CREDENTIALS": str(tmp_path)}
+    done = run("device.py", environment)
+    assert done.returncode == 1
+    assert f"{tmp_path / 'ca.crt'} is a folder" in done.stderr
+    assert "make_certificates.sh" in done.stderr
+
+
 def test_a_device_needs_to_know_its_server():
     done = run("device.py", {})
     assert done.stderr.startswith("device: SUPERLINK is not set")
