@@ -1,5 +1,6 @@
 """Where `flwr run` starts its local SuperLink, and Flower's variables."""
 
+import errno
 import os
 import re
 import socket
@@ -79,8 +80,10 @@ def _check_port(port: int, fix: str) -> Finding:
     except PermissionError as error:
         found = f"this user may not listen there ({error.strerror})"
         return problem(name, found, f"{fix}, from 1024 on")
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            found = f"nobody can listen on 127.0.0.1 ({error.strerror})"
+            return problem(name, found, "give this machine its loopback interface")
     else:
         return ok(name, "free")
     process = listener(port)

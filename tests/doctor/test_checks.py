@@ -274,6 +274,15 @@ class TestPorts:
         assert finding.found == "this user may not listen there (Permission denied)"
         assert "from 1024 on" in finding.fix
 
+    def test_one_on_a_machine_without_loopback(self, monkeypatch):
+        def refuse(address):
+            raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+
+        monkeypatch.setattr(socket, "create_server", refuse)
+        finding, _ = check_ports({HTTP: "9"})
+        assert finding.level == "problem"
+        assert "Cannot assign requested address" in finding.found
+
     def test_two_that_are_the_same(self, free):
         first, second = check_ports({HTTP: free, CONTROL: free})
         assert (first.level, second.level) == ("ok", "problem")
