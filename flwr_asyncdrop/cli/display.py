@@ -31,6 +31,7 @@ from flwr_asyncdrop.cli.events import (
     Skipped,
     Started,
     Waiting,
+    Warned,
 )
 from flwr_asyncdrop.cli.runs import LOG
 from flwr_asyncdrop.readable import readable_bytes, readable_seconds, sparkline
@@ -76,6 +77,7 @@ class LineDisplay:
         self._started: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self._began: dict[str, tuple[float, int]] = {}
+        self._warned: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +99,10 @@ class LineDisplay:
                 self.on_progress(run, event)
             case Waiting():
                 self.say(f"waiting  {run.name}: {event.reason}")
+            case Warned():
+                if event.kind not in self._warned:
+                    self._warned.add(event.kind)
+                    self.say(f"warning  {run.name}: {event.text}")
             case Ended() | Failed() | Skipped():
                 self._num_ended += 1
                 self.on_end(run)

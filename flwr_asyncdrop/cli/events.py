@@ -62,6 +62,17 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Warned:
+    """The run warns of something, which its log has, too.
+
+    `kind` is what all warnings of its kind have in common.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Ended:
     """The run has ended well, with its last progress."""
 
@@ -82,10 +93,10 @@ class Skipped:
     holder: str
 
 
-Said = Preparing | RunProgress | Waiting | Failed | Skipped
+Said = Preparing | RunProgress | Waiting | Warned | Failed | Skipped
 """What a process says of the run that it does."""
 
-Event = Started | Preparing | RunProgress | Waiting | Ended | Failed | Skipped
+Event = Started | Said | Ended
 
 
 class Reporter(Callback):

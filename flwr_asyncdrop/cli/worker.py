@@ -1,5 +1,6 @@
 """One run on a LocalGrid: in this process, or in one of a comparison's."""
 
+import logging
 import os
 import sys
 import threading
@@ -22,7 +23,9 @@ from flwr_asyncdrop.cli.events import (
     Said,
     Skipped,
     Waiting,
+    Warned,
 )
+from flwr_asyncdrop.cli.message import plain_line
 from flwr_asyncdrop.cli.runs import (
     LOG,
     RunSpec,
@@ -74,6 +77,12 @@ def summary_of(folder: Path) -> Summary:
 
 def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> None:
     """Do a run in a process of its own, which exits with 0 if all is well."""
+    lock = threading.Lock()
+
+    def say(said: Said) -> None:
+        with lock:  # any thread may warn
+            channel.send(said)
+
     forget()
     see_only(backend.gpus[0] if backend.gpus else "")
     leave_to_the_parent()
@@ -81,20 +90,21 @@ def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> N
     try:
         with FolderLock(run.folder, patience=_PATIENCE):
             _write_output_to(run.folder / LOG)
+            logging.getLogger("flwr").addHandler(_Warnings(say))
             try:
-                _do(run, backend, channel.send)
+                _do(run, backend, say)
             except Exception:
                 traceback.print_exc()
                 raise
     except BrokenPipeError:
         sys.exit(_FAILED)  # the comparison is gone
     except FolderInUseError as busy:
-        channel.send(Skipped(busy.holder))
+        say(Skipped(busy.holder))
         sys.exit(_FAILED)
     except Exception as error:
         known = isinstance(error, AsyncDropError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
-        channel.send(Failed(reason))
+        say(Failed(reason))
         sys.exit(_FAILED)
     finally:
         _let_go_of_the_log()
@@ -116,6 +126,21 @@ def _do(
     ) as files:
         files.finish(over=True)
     say(progress_of(run))
+
+
+class _Warnings(logging.Handler):
+    """Says the first warning of each kind."""
+
+    def __init__(self, say: Callable[[Warned], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+        self._kinds: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = str(record.msg)
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            self._say(Warned(kind, plain_line(record.getMessage())))
 
 
 def _end_with_the_comparison() -> None:

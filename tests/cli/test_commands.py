@@ -386,6 +386,17 @@ def test_what_cannot_be_done_is_said_in_one_line(arguments, says, tmp_path, caps
     assert error.count("\n") == 1
 
 
+def test_a_comparison_says_once_what_its_runs_warn_of(tmp_path, capsys):
+    algos = ["--algos=fedbuff,async-fedavg", "--max-seconds=1"]
+    flags = [*SMALL, *FLEET, "--seeds=0", f"--out={tmp_path}"]
+    assert main(["compare", *algos, *flags]) == 0
+    said = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in said if line.startswith("warning  "))
+    assert "seed 0: max-seconds=1 ended the run when lr had decayed 0 of 2" in line
+    logs = [each.read_text() for each in tmp_path.glob("*/*/run.log")]
+    assert ["max-seconds=1 ended the run" in log for log in logs] == [True, True]
+
+
 def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
     run = tmp_path / "fedavg" / "seed-0"
     assert main(["simulate", "--algo=fedavg", *SMALL, *FLEET, f"--out={run}"]) == 0

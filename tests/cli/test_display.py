@@ -11,7 +11,14 @@ from flwr_asyncdrop.cli.display import (
     make_display,
     warnings_to,
 )
-from flwr_asyncdrop.cli.events import Ended, Failed, Preparing, RunProgress, Started
+from flwr_asyncdrop.cli.events import (
+    Ended,
+    Failed,
+    Preparing,
+    RunProgress,
+    Started,
+    Warned,
+)
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 
 SETTINGS = {"num-rounds": 2, "in-flight": 4}
@@ -132,6 +139,18 @@ def test_quiet_shows_only_what_went_wrong(run):
         assert printed(quiet) == ""
         quiet.show(run, Failed("no data"))
         assert printed(quiet) == "FAILED   asyncdrop seed 0 [3/2]: no data\n"
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_warning_that_many_runs_give_is_said_once(run, quiet):
+    lines = make_display(console(terminal=False), 2, quiet=quiet)
+    for device in (3, 4):
+        lines.show(run, Warned("device %d is gone", f"device {device} is gone"))
+    lines.show(run, Warned("no space", "no space"))
+    assert printed(lines).splitlines() == [
+        "warning  asyncdrop seed 0: device 3 is gone",
+        "warning  asyncdrop seed 0: no space",
+    ]
 
 
 def test_a_run_has_its_bar_while_it_goes_on(run):
