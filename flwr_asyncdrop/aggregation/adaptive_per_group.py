@@ -99,7 +99,7 @@ class AdaptivePerGroup(LatestPerGroup):
     def _remember(self, state: State, update: Update, change: Change) -> None:
         measured, group = self._measured, self.group_of(update)
         groups = self.groups_of(update)
-        # Where devices are fewer than groups, the others are not heard seldom, but never
+        # Groups without a device are never heard, and no measure of the others.
         heard = min(update.num_devices, groups) / groups
         for each in range(groups):
             count = measured.arrivals.get(each, _ARRIVALS)

@@ -308,9 +308,7 @@ def test_complex_and_half_precision():
             base = {"w": torch.zeros(2, dtype=dtype)}
             memory.merge(
                 state,
-                Update(
-                    sent, {}, 0, 1, base, rank=n % 2, num_ranks=2, num_devices=2
-                ),
+                Update(sent, {}, 0, 1, base, rank=n % 2, num_ranks=2, num_devices=2),
             )
         assert state["w"].isfinite().all()
         assert state["w"].abs().sum() > 0
