@@ -10,14 +10,18 @@ the algorithms are those of ``examples/baselines``, FedRolex and the plain ones.
 ``mlp-small-coded`` ours and the closest of the others, all with a codec of 4 bits.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flwr_asyncdrop.cli import compare, tune
 from flwr_asyncdrop.cli.main import main as asyncdrop
+from flwr_asyncdrop.cli.message import say
+from flwr_asyncdrop.cli.parser import Parser
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import did_you_mean
 
 _EXAMPLES = Path(__file__).parents[1] / "examples"
 OUTSIDE = [str(_EXAMPLES / name) for name in ("baselines", "custom-algorithm")]
@@ -216,17 +220,45 @@ def _run(name: str, algos: str, flags: Sequence[str]) -> list[str]:
     ]
 
 
+def check(name: str, flags: Sequence[str]) -> None:
+    """Refuse flags that a ground has set, or that one of its commands does not know.
+
+    Of a flag that is given twice the last one counts, and `compare` would refuse its
+    words when `tune` has run for hours. Algorithms may be others.
+    """
+    ours = {word for each in commands(name, Path("out"), ()) for word in each}
+    for flag in (flag.partition("=")[0] for flag in flags):
+        if flag.startswith("--") and flag in ours - {"--algos"}:
+            raise ConfigError(f"{flag} is set by the ground: leave it out")
+    words = commands(name, Path("out"), flags)
+    for command, (command_name, *rest) in zip((tune, compare), words, strict=True):
+        parser = Parser(prog=f"asyncdrop {command_name}", allow_abbrev=False)
+        command.add_arguments(parser, rest)
+        if unknown := parser.parse_known_args(rest)[1]:
+            parser.refuse(unknown)
+
+
 def main() -> int:
     """Tune, then compare."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("ground", choices=NAMES)
+    parser = Parser(prog="fair", description=__doc__, allow_abbrev=False)
+    parser.add_argument("ground", metavar="NAME", help=f"{', '.join(NAMES)}")
     parser.add_argument("--out", type=Path, required=True)
-    arguments, flags = parser.parse_known_args()
     # A process of a run finds the baselines as a user's own algorithm: by Python's path
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, (*OUTSIDE, os.environ.get("PYTHONPATH")))
     )
     sys.path[:0] = OUTSIDE
+    try:
+        arguments, flags = parser.parse_known_args()
+        if arguments.ground not in NAMES:
+            hint = did_you_mean(arguments.ground, NAMES)
+            raise ConfigError(
+                f"no ground is {arguments.ground!r}: {hint or 'see --help'}"
+            )
+        check(arguments.ground, flags)
+    except ConfigError as error:
+        say(str(error))
+        return 2
     for words in commands(arguments.ground, arguments.out, flags):
         if status := asyncdrop(words):
             return status

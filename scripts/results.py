@@ -20,8 +20,10 @@ from typing import Any, Final
 
 from benchmarks.fair import ADJUSTED, CODED, GROUNDS, OTHERS, ground_of
 from flwr_asyncdrop.app.config import INCIDENTAL
+from flwr_asyncdrop.cli.message import say
+from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.cli.tuned import TUNED
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import AsyncDropError, DataError
 from flwr_asyncdrop.report.comparison import Comparison, Row, compare
 from flwr_asyncdrop.report.files import HISTORY
 from flwr_asyncdrop.report.intervals import Interval
@@ -56,13 +58,23 @@ _KEPT: Final = (HISTORY, DONE, TUNED)
 
 def main() -> int:
     """Pack histories, or write the tables."""
-    if sys.argv[1:2] == ["pack"]:
-        for task in sys.argv[3:]:
-            pack(Path(sys.argv[2]), task)
-        return 0
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        page.write_text(filled(text), encoding="utf-8")
+    parser = Parser(prog="results", description=__doc__)
+    packs = parser.add_subparsers(dest="command").add_parser("pack")
+    packs.add_argument("folder", type=Path)
+    packs.add_argument("tasks", nargs="+", metavar="task")
+    try:
+        arguments = parser.parse_args()
+        if arguments.command == "pack":
+            for task in arguments.tasks:
+                pack(arguments.folder, task)
+            return 0
+        # All are read before the first is written.
+        texts = {page: filled(page.read_text(encoding="utf-8")) for page in PAGES}
+    except (AsyncDropError, OSError) as error:
+        say(str(error))
+        return 2
+    for page, text in texts.items():
+        page.write_text(text, encoding="utf-8")
     return 0
 
 

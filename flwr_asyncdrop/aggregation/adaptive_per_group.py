@@ -62,8 +62,8 @@ class AdaptivePerGroup(LatestPerGroup):
 
     with the share ``p_g`` of the updates that come from its group: with the inverse of
     it, F has the same expectation as if all groups sent as often (Horvitz and Thompson,
-    1952). ``1 / (G p_g)`` is 4 at the most; ``s_i`` is that of `LatestPerGroup`. It
-    starts with ``rho`` = 1/4.
+    1952). ``1 / (G p_g)`` is 4 at the most, and ``G`` the number of devices if they are
+    fewer; ``s_i`` is that of `LatestPerGroup`. It starts with ``rho`` = 1/4.
 
     Parameters
     ----------
@@ -99,10 +99,12 @@ class AdaptivePerGroup(LatestPerGroup):
     def _remember(self, state: State, update: Update, change: Change) -> None:
         measured, group = self._measured, self.group_of(update)
         groups = self.groups_of(update)
+        # Groups without a device are never heard, and no measure of the others.
+        heard = min(update.num_devices, groups) / groups
         for each in range(groups):
             count = measured.arrivals.get(each, _ARRIVALS)
             count *= 1 - 1 / (_ARRIVALS * groups)
-            measured.arrivals[each] = count + (each == group)
+            measured.arrivals[each] = count + heard * (each == group)
         found = self._correlation(state, update, change)
         if found is not None:
             new = 1 / (_UPDATES * groups)

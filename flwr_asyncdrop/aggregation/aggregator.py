@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import whole_from
 from flwr_asyncdrop.state_dict import Stateless
 from flwr_asyncdrop.submodel import Indices, State
 
@@ -135,3 +136,20 @@ class Aggregator(Stateless, ABC):
         which is changed in place, has changed; by default it does not.
         """
         return False
+
+
+def check_aggregator(found: object, whose: str) -> Aggregator:
+    """Return an aggregator that a run can go by; ConfigError if it is none."""
+    if not isinstance(found, Aggregator):
+        raise ConfigError(
+            f"aggregator() of {whose} returned {found!r}: return an Aggregator"
+        )
+    kind = type(found).__name__
+    for name in ("waits_for", "updates_per_version"):
+        whole_from(1).check(f"{name} of {kind}", getattr(found, name))
+    if not found.wait_limit > 0:
+        raise ConfigError(
+            f"wait_limit of {kind} is {found.wait_limit}: it must be more than 0; "
+            "infinity is no limit"
+        )
+    return found

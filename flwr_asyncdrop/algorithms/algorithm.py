@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from flwr_asyncdrop.aggregation import Aggregator, Clipped
+from flwr_asyncdrop.aggregation.aggregator import check_aggregator
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
 from flwr_asyncdrop.parameters import at_least, check_parameters, in_interval, parameter
@@ -76,6 +77,7 @@ class Algorithm(ABC):
 
     def clipped(self, aggregator: Aggregator) -> Aggregator:
         """Return an aggregator that clips updates first, if this algorithm does."""
+        aggregator = check_aggregator(aggregator, type(self).__name__)
         return Clipped(aggregator, self.clip_norm) if self.clip_norm else aggregator
 
     @classmethod

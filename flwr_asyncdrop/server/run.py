@@ -13,12 +13,13 @@ from flwr_asyncdrop.aggregation import (
     average_,
     check_counters,
 )
-from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
+from flwr_asyncdrop.exceptions import ReplyError, RunError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.mailbox import Mailbox
+from flwr_asyncdrop.server.merging import asked
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.state_dict import StateDict
@@ -207,10 +208,10 @@ class Run:
         )
         try:
             self._check(update, order.device)
-            changed = self.aggregator.merge(state.arrays, update)
+            changed = asked(self.aggregator.merge, state.arrays, update)
         except ShapeError as error:
             raise ReplyError("shape", str(error)) from error
-        if self._says(changed, "merge"):
+        if changed:
             self._changed()
         elif self._waits(order.device):
             state.waiting.append(order)
@@ -244,22 +245,10 @@ class Run:
     @cpu_by_default()
     def flush(self) -> bool:
         """Take a step with the updates that are there; return whether there was one."""
-        changed = self._says(self.aggregator.flush(self.state.arrays), "flush")
+        changed = asked(self.aggregator.flush, self.state.arrays)
         if changed:
             self._changed()
         return changed
-
-    def _says(self, changed: object, method: str) -> bool:
-        """Return whether an aggregator says that the global model has changed.
-
-        ConfigError for None: devices would go on with the version before.
-        """
-        if changed is None:
-            raise ConfigError(
-                f"{method} of {type(self.aggregator).__name__} returned None: return "
-                "whether the global model has changed, or devices get the old one"
-            )
-        return bool(changed)
 
     def _changed(self) -> None:
         """Note that the global model has changed."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, OUTLIER_FACTORS, Aggregator
+from flwr_asyncdrop.aggregation.aggregator import check_aggregator
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.exceptions import ConfigError
@@ -169,7 +170,9 @@ class Arguments(SynchronousRounds):
         """Return a new aggregator for so many devices in flight."""
         if self.aggregator is not None:
             own = deepcopy(self.aggregator)
-            return own if self.algorithm is None else self.algorithm.clipped(own)
+            if self.algorithm is None:
+                return check_aggregator(own, type(self).__name__)
+            return self.algorithm.clipped(own)
         if self.algorithm is None:
             raise ConfigError(
                 f"nothing says how {type(self).__name__} merges updates: pass an "

@@ -28,7 +28,15 @@ def one(values):
     return {"w": torch.tensor(values, dtype=torch.float64)}
 
 
-def update(change, rank=0, num_ranks=2, kept=None, lr_factor=1.0, discount=1.0):
+def update(
+    change,
+    rank=0,
+    num_ranks=2,
+    kept=None,
+    lr_factor=1.0,
+    discount=1.0,
+    num_devices=None,
+):
     base = [1.0] * len(change)
     local = [1.0 + each for each in change]
     indices = {} if kept is None else {"w": {0: torch.tensor(kept)}}
@@ -42,6 +50,7 @@ def update(change, rank=0, num_ranks=2, kept=None, lr_factor=1.0, discount=1.0):
         num_ranks=num_ranks,
         lr_factor=lr_factor,
         discount=discount,
+        num_devices=num_devices or num_ranks,
     )
 
 
@@ -243,6 +252,20 @@ def test_a_group_that_is_heard_seldom_counts_about_as_much(correlation, drift):
     assert state["w"].item() - settled == pytest.approx(50 * drift, abs=0.8)
 
 
+def test_groups_without_a_device_make_no_step_smaller():
+    """Three nodes for eight tasks in flight have the ranks 0, 2 and 5."""
+
+    class Fixed(AdaptivePerGroup):
+        correlation = 0.25
+
+    memory, state = Fixed(1, combine_fresh=MEAN), one([0.0])
+    for number in range(300):
+        rank = (0, 2, 5)[number % 3]
+        before = state["w"].item()
+        memory.merge(state, update([1.0], rank, 8, num_devices=3))
+    assert state["w"].item() - before == pytest.approx(1.0, abs=0.02)
+
+
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_a_run_that_is_saved_anywhere_goes_on_alike(cut):
     torch.manual_seed(cut)
@@ -285,7 +308,7 @@ def test_complex_and_half_precision():
             base = {"w": torch.zeros(2, dtype=dtype)}
             memory.merge(
                 state,
-                Update(sent, {}, 0, 1, base=base, rank=n % 2, num_ranks=2),
+                Update(sent, {}, 0, 1, base, rank=n % 2, num_ranks=2, num_devices=2),
             )
         assert state["w"].isfinite().all()
         assert state["w"].abs().sum() > 0

@@ -1,6 +1,7 @@
 """What each algorithm is made of, and what its fields change."""
 
 import math
+import re
 from dataclasses import FrozenInstanceError, asdict, dataclass, fields, replace
 from functools import partial
 
@@ -280,3 +281,33 @@ def test_an_unknown_algorithm_is_refused_with_those_there_are():
 def test_the_table_cannot_be_changed_by_accident():
     with pytest.raises(TypeError):
         ALGORITHMS["mine"] = ALGORITHMS["asyncdrop"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"waits_for": 0}, "waits_for of Odd=0 must be at least 1"),
+        ({"updates_per_version": 0}, "updates_per_version of Odd=0 must be at least 1"),
+        ({"waits_for": 2.5}, "waits_for of Odd=2.5 must be at least 1, and a whole"),
+        ({"wait_limit": math.nan}, "wait_limit of Odd is nan"),
+        (None, "aggregator() of Own returned None: return an Aggregator"),
+    ],
+)
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_an_aggregator_that_no_run_can_go_by_is_refused(changes, says, clip_norm):
+    """They divided by zero, or had no attribute, when the run began."""
+
+    class Odd(Mixing):
+        pass
+
+    @dataclass(frozen=True)
+    class Own(Algorithm):
+        def aggregator(self, in_flight):
+            if changes is None:
+                return None
+            built = Odd()
+            vars(built).update(changes)
+            return built
+
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        Own(clip_norm=clip_norm).clipped_aggregator(8)

@@ -16,6 +16,7 @@ from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of
 from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import preset_settings
+from flwr_asyncdrop.exceptions import ConfigError
 from scripts import results
 
 
@@ -77,6 +78,37 @@ def test_the_same_loss_is_that_of_asyncdrop_plus():
     for words in fair.commands(f"mlp-small{fair.ADJUSTED}", Path("runs"), ()):
         given = float(words[words.index("--logit-adjustment") + 1])
         assert given == AsyncDropPlus().logit_adjustment
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--seeds", "0-1"), ("--rungs=3",), ("--tie", "0.1"), ("--max-seconds", "9")],
+    ids=" ".join,
+)
+def test_what_makes_a_ground_is_not_given_again(flags):
+    """Settings were chosen on seeds of the table, say: the last of two flags counts."""
+    with pytest.raises(ConfigError, match=f"^{flags[0].partition('=')[0]} is set by"):
+        fair.check("mlp-small", flags)
+
+
+def test_a_flag_that_compare_does_not_know_is_refused_before_settings_are_tuned():
+    flags = ("--candidates", "3")
+    with pytest.raises(ConfigError, match="--candidates"):
+        fair.check("mlp-small", flags)
+
+
+def test_what_makes_no_other_ground_may_be_given():
+    flags = ("--jobs", "2", "--threads", "1", "--algos", "fedavg,async-fedavg")
+    fair.check("mlp-small", flags)
+
+
+def test_a_wrong_name_is_an_error_of_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fair", "mlp-smal", "--out", "runs"])
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert fair.main() == 2
+    said = capsys.readouterr().err
+    assert "did you mean 'mlp-small'?" in said
+    assert said.count("\n") == 1
 
 
 def test_every_table_has_its_commands():

@@ -57,6 +57,16 @@ def test_ca2fl_by_hand():
     assert walk(CalibratedBuffer(2, 1.0), updates) == [0, 6, 6, 11, 11, 15]
 
 
+def test_the_memory_of_ca2fl_is_averaged_over_the_fleet_of_today():
+    from baselines.memories import CalibratedBuffer
+
+    # One device does 4: W = 4, and the mean of h is 4. Then there are two, and it is 2:
+    # W = 4 + 2 + 4 = 10. Both have done 4 now: W = 10 + 4 + 0.
+    updates = [replace(sends(4, 0), num_devices=1)]
+    updates += [replace(sends(4, device), num_devices=2) for device in (1, 0)]
+    assert walk(CalibratedBuffer(1, 1.0), updates) == [4, 10, 14]
+
+
 def test_ringleader_by_hand():
     from baselines.memories import RunningMeans
 
@@ -72,6 +82,16 @@ def test_ringleader_steps_with_a_mean_when_the_fleet_gets_smaller():
     updates = [replace(sends(6, rank=rank), num_ranks=4) for rank in (0, 1, 3)]
     updates.append(replace(sends(6, rank=2), num_ranks=3))
     assert walk(RunningMeans(1.0), updates) == [0, 0, 0, 6]
+
+
+def test_ringleader_waits_for_no_rank_without_a_device():
+    from baselines.memories import RunningMeans
+
+    # Three nodes for eight tasks in flight have the ranks 0, 2 and 5.
+    updates = [
+        replace(sends(6, rank=rank), num_ranks=8, num_devices=3) for rank in (0, 2, 5)
+    ]
+    assert walk(RunningMeans(1.0), updates) == [0, 0, 6]
 
 
 def test_fadas_by_hand():

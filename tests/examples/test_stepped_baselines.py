@@ -68,6 +68,27 @@ def test_weights_that_some_devices_lack_are_averaged_over_those_that_have_them()
     assert state["w"].tolist() == [3.0, 9.0]
 
 
+@pytest.mark.parametrize("name", ["Fadas", "FedAdam", "Qafel"])
+def test_a_complex_weight_steps_as_its_real_and_its_imaginary_part(name):
+    from baselines import quantised, steps
+
+    build = {
+        "Fadas": lambda: steps.AmsGrad(1, 0.1, (0.5, 0.9), 1e-8, 10),
+        "FedAdam": lambda: steps.Adam(1, 0.1, (0.5, 0.9), 1e-3),
+        "Qafel": lambda: quantised.HiddenState(1, "q4", "q4"),
+    }[name]
+    whole, parts = build(), build()
+    state, same = (torch.zeros(2, dtype=torch.complex64) for _ in range(2))
+    for change in (1 + 2j, -3 + 1j, 2 - 1j):
+        sent = torch.tensor([change, 0.3 * change])
+        base = torch.zeros_like(sent)
+        whole.merge({"w": state}, Update({"w": sent}, {}, 0, 1, {"w": base}))
+        sent, base = map(torch.view_as_real, (sent, base))
+        view = {"w": torch.view_as_real(same)}
+        parts.merge(view, Update({"w": sent}, {}, 0, 1, {"w": base}))
+        assert torch.equal(state, same)
+
+
 def test_momentum_approximation_by_hand():
     from baselines.momentum import MomentumApproximation
 

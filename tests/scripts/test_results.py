@@ -119,6 +119,31 @@ def test_nothing_replaces_no_archive(tuned_runs) -> None:
     assert archive.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pakc", "runs", "mlp-small"], "pakc"),
+        (["pack"], "the following arguments are required"),
+        (["pack", "runs"], "the following arguments are required"),
+        (["pack", "runs", "mlp-small"], "there is no history.jsonl"),
+    ],
+    ids=["misspelt", "no folder", "no task", "no runs"],
+)
+def test_what_is_not_understood_writes_nothing(
+    words, said, tmp_path, monkeypatch, capsys
+) -> None:
+    """A word that was misspelt wrote all the tables, and an error was a traceback."""
+    page = tmp_path / "page.md"
+    monkeypatch.setattr(results, "PAGES", (page,))
+    monkeypatch.setattr(results, "HISTORIES", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["results", *words])
+    assert results.main() == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("gap", ["cut off", "not begun"])
 def test_what_lacks_a_run_is_not_packed(tuned_runs, gap) -> None:
     folder = tuned_runs / "runs" / "mlp-small"

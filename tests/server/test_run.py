@@ -71,3 +71,31 @@ def test_an_aggregator_that_does_not_say_whether_the_model_has_changed_is_refuse
     reply = opened.read(order, answer(message, ONES))
     with pytest.raises(ConfigError, match="merge of Forgetful returned None: return"):
         opened.merge(order, reply, staleness=0)
+
+
+@pytest.mark.parametrize(
+    ("write", "says", "why"),
+    [
+        (lambda w: w.add_(1), False, "has written into the global model and returned"),
+        (lambda w: w + 1, False, "has written into the global model and returned"),
+        (lambda w: w.double(), True, "has changed names, shapes or dtypes"),
+        (lambda w: w[:1], True, "has changed names, shapes or dtypes"),
+        (lambda w: None, True, "has changed names, shapes or dtypes"),
+    ],
+    ids=["in place", "another tensor", "dtype", "shape", "name"],
+)
+def test_what_an_aggregator_of_ones_own_must_not_do_is_refused(write, says, why):
+    """Devices trained the initial model, and tests were of another."""
+
+    class Wrong(Mixing):
+        def merge(self, state, update):
+            written = write(state.pop("w"))
+            state.update({} if written is None else {"w": written})
+            return says
+
+    opened = session()
+    order, message = one_order(opened)
+    reply = opened.read(order, answer(message, ONES))
+    opened.aggregator = Wrong(0.5)
+    with pytest.raises(ConfigError, match=f"merge of Wrong {why}"):
+        opened.merge(order, reply, staleness=0)

@@ -22,6 +22,7 @@ class _Memory:
     changes: dict[int, State] = field(default_factory=dict)  # by device
     sums: State = field(default_factory=dict)
     mean: State = field(default_factory=dict)
+    devices: int = 0  # that the mean is over
     counts: dict[int, int] = field(default_factory=dict)  # by device
     collected: int = 0
 
@@ -111,6 +112,10 @@ class CalibratedBuffer(Remembering):
         memory.collected += 1
         if memory.collected < size:
             return False
+        if memory.devices != update.num_devices:  # some have joined
+            share = memory.devices / update.num_devices
+            memory.mean = {name: share * mean for name, mean in memory.mean.items()}
+            memory.devices = update.num_devices
         for name, total in memory.sums.items():
             state[name].add_(total, alpha=self.server_lr / size)
             if name in memory.mean:
@@ -124,7 +129,8 @@ class CalibratedBuffer(Remembering):
 class RunningMeans(Remembering):
     """A step once every speed rank has sent something, with the mean of their means.
 
-    ``W <- W + (lr / n) sum_g mean_j Delta_gj`` over the changes since the last step.
+    ``W <- W + (lr / n) sum_g mean_j Delta_gj`` over the changes since the last step. A
+    fleet of fewer devices than ranks has as many as devices.
     """
 
     def take(self, state: State, delta: State, update: Update) -> bool:
@@ -132,7 +138,7 @@ class RunningMeans(Remembering):
         memory, rank = self.memory, update.rank
         memory.changes[rank] = _plus(memory.changes.get(rank, {}), delta)
         memory.counts[rank] = memory.counts.get(rank, 0) + 1
-        if len(memory.counts) < update.num_ranks:
+        if len(memory.counts) < min(update.num_ranks, update.num_devices):
             return False
         for rank, total in sorted(memory.changes.items()):
             share = self.server_lr / len(memory.counts) / memory.counts[rank]

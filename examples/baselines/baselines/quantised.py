@@ -82,7 +82,10 @@ class HiddenState(Collecting):
 
 
 def rounded(values: Tensor, spec: str, seed: int, *, unbiased: bool) -> Tensor:
-    """Return what a receiver has of real numbers that were sent with a scheme."""
+    """Return what a receiver has of numbers that were sent with a scheme."""
+    if values.is_complex():
+        parts = torch.view_as_real(values)
+        return torch.view_as_complex(rounded(parts, spec, seed, unbiased=unbiased))
     coder = scheme(spec)
     flat = values.float().reshape(-1).contiguous().numpy()
     data = coder.encode(flat, seed, unbiased=unbiased)

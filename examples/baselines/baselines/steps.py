@@ -17,7 +17,7 @@ from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 from torch import Tensor
 
-from baselines import at_least_single
+from baselines import as_real, at_least_single
 from baselines.collecting import Collecting
 
 
@@ -32,6 +32,7 @@ class Moments(Collecting):
     """Averages of the mean changes ``D`` and of their squares, for steps with them.
 
     ``m <- b1 m + (1 - b1) D`` from 0 on, ``v <- b2 v + (1 - b2) D^2`` from `start` on.
+    The real and the imaginary parts of complex numbers have moments each.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Moments(Collecting):
     def follow(self, name: str, change: Tensor) -> tuple[Tensor, Tensor]:
         """Take the change of a tensor into its moments, and return them."""
         known, (one, two) = self.moments, self.betas
-        change = at_least_single(change)
+        change = at_least_single(as_real(change))
         first = known.first.get(name, torch.zeros_like(change))
         second = known.second.get(name, torch.full_like(change, self.start))
         first = one * first + (1 - one) * change
@@ -97,7 +98,8 @@ class AmsGrad(Moments):
         for name, change in mean.items():
             first, second = self.follow(name, change)
             largest[name] = torch.maximum(largest.get(name, second), second)
-            state[name].add_(first / (largest[name].sqrt() + self.eps), alpha=lr)
+            step = first / (largest[name].sqrt() + self.eps)
+            as_real(state[name]).add_(step, alpha=lr)
 
 
 class Adam(Moments):
@@ -116,7 +118,8 @@ class Adam(Moments):
         """Step with the mean."""
         for name, change in mean.items():
             first, second = self.follow(name, change)
-            state[name].add_(first / (second.sqrt() + self.eps), alpha=self.lr)
+            step = first / (second.sqrt() + self.eps)
+            as_real(state[name]).add_(step, alpha=self.lr)
 
 
 class DelayAdaptiveStep(Aggregator):
