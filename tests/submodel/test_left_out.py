@@ -291,6 +291,33 @@ def test_blank_example_inputs_show_as_much_as_real_ones():
     assert [group.name for group in blank.groups] == ["second"]
 
 
+class WithLoss(Chain):
+    """Its forward computes the loss, of labels that come as real numbers."""
+
+    def forward(self, x, labels):
+        return F.cross_entropy(super().forward(x), labels.long())
+
+
+@pytest.mark.parametrize("inputs", [vectors(batch=9), torch.zeros(9, 5)])
+@pytest.mark.parametrize("label", [0.0, 2.0])
+def test_blank_labels_stay_labels(inputs, label):
+    plan = plan_submodels(seeded(WithLoss), (inputs, torch.full((9,), label)))
+
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+
+def test_labels_of_which_no_others_will_do_are_tried_in_other_batches():
+    class ByBatch(WithLoss):
+        def between(self, x):  # knows its width, where there are not two rows
+            return x if len(x) == 2 else x + torch.ones(8)
+
+    labels = torch.tensor([0.0, 2.0])
+
+    plan = plan_submodels(seeded(ByBatch), (vectors(), labels))
+
+    assert [group.name for group in plan.groups] == ["second"]
+
+
 def test_model_that_insists_on_single_precision():
     class Single(Chain):
         def between(self, x):
