@@ -114,6 +114,29 @@ def test_units_that_stay_whole(model, reason):
     assert plan.left_out["third"] == "part of the model's output"
 
 
+@pytest.mark.parametrize("loss", [F.mse_loss, F.binary_cross_entropy_with_logits])
+def test_units_that_a_loss_takes_need_no_rule(loss):
+    class Learns(Chain):
+        def forward(self, x, targets):
+            return loss(super().forward(x), targets)
+
+    plan = plan_submodels(seeded(Learns), (vectors(), vectors(3)))
+
+    assert [group.name for group in plan.groups] == ["first", "second"]
+    assert "rule" not in str(plan)
+
+
+def test_a_reason_is_given_once():
+    class Knows(Chain):
+        def forward(self, x):
+            if self.first.out_features + self.second.out_features < 16:
+                raise ValueError("too narrow")
+            return super().forward(x)
+
+    with pytest.raises(UnsupportedModelError, match="first, second: a narrower model"):
+        plan_submodels(seeded(Knows), vectors())
+
+
 class Shrinks(Chain):
     """Knows the full width, and runs with any other."""
 
