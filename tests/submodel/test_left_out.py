@@ -137,6 +137,37 @@ def test_a_reason_is_given_once():
         plan_submodels(seeded(Knows), vectors())
 
 
+class Coder(nn.Module):
+    """Its forward is not what it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 5))
+
+    def forward(self, x):
+        return self.encoder(x)
+
+    def loss(self, x):
+        return F.mse_loss(self.decoder(self.encoder(x)), x)
+
+
+def test_a_subclass_says_what_is_trained():
+    class Trained(Coder):
+        def forward(self, x):
+            return self.loss(x)
+
+    plan = plan_submodels(seeded(Trained), vectors())
+
+    names = ["encoder.0", "encoder.2", "decoder.0"]
+    assert [group.name for group in plan.groups] == names
+    model = seeded(Coder)
+    half = tuple(torch.arange(group.size // 2) for group in plan.groups)
+    small = load_submodel(model, extract(model.state_dict(), plan.indices(half)))
+    assert small.decoder[0].weight.shape == (4, 1)
+    small.loss(vectors()).backward()
+
+
 class Shrinks(Chain):
     """Knows the full width, and runs with any other."""
 
