@@ -15,13 +15,17 @@ def is_reference(name: str) -> bool:
 def load_reference(key: str, reference: str) -> Any:
     """Import what ``"package.module:attribute"`` names; a ConfigError names the key."""
     module, _, path = reference.partition(":")
+    found: Any = None
     try:
-        found: Any = import_module(module)
+        found = import_module(module)
         for name in path.split("."):
             found = getattr(found, name)
     except (Exception, SystemExit) as error:  # whatever its code does
         reason = " ".join(str(error).split())
-        absent = isinstance(error, (ImportError, AttributeError, ValueError))
+        if isinstance(error, ModuleNotFoundError):  # or of what the module imports
+            absent = f"{module}.".startswith(f"{error.name}.")
+        else:
+            absent = found is not None or not module
         advice = (
             "write package.module:attribute, of a package that is installed here"
             if absent

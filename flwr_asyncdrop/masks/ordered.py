@@ -28,6 +28,7 @@ class OrderedMask(MaskPolicy):
 
     def __init__(self, drop_rate: float, round_to: int = 1) -> None:
         self._drop_rate = GradedRate(drop_rate, round_to)
+        self.is_full = self._drop_rate.rate == 0
 
     def choose(self, context: MaskContext) -> Keep:
         """Keep the first units of every group, as many as the rank is to train."""

@@ -109,10 +109,14 @@ class MaskPolicy(Stateless, ABC):
         What a submodel must save to be sent, over the share of units that it leaves
         out: the larger of the shares of compute and of bytes. A device whose submodel
         saves less gets the full model.
+    is_full : bool
+        Whether it keeps all units of all devices: models without units that can be
+        dropped are then trained whole.
     """
 
     score_vectors: bool = True
     least_saving: float = 0.0
+    is_full: bool = False
 
     @abstractmethod
     def choose(self, context: MaskContext) -> Keep:
@@ -132,6 +136,8 @@ class MaskPolicy(Stateless, ABC):
 
 class FullMask(MaskPolicy):
     """Every device trains every unit (Algorithm 1)."""
+
+    is_full = True
 
     def choose(self, context: MaskContext) -> Keep:
         """Keep all units."""

@@ -41,6 +41,7 @@ class RandomMask(MaskPolicy):
         at_least(0).check("least_saving", least_saving)
         self._drop_rate = GradedRate(drop_rate, round_to, spread)
         self.least_saving = least_saving
+        self.is_full = self._drop_rate.rate == 0
 
     def choose(self, context: MaskContext) -> Keep:
         """Draw the units to keep, group by group."""

@@ -36,6 +36,7 @@ class SmartPartition(MaskPolicy):
         self, drop_rate: float, round_to: int = 1, *, score_vectors: bool = True
     ) -> None:
         self._drop_rate = DropRate(drop_rate, round_to)
+        self.is_full = self._drop_rate.rate == 0
         self.score_vectors = A_SWITCH.check("score_vectors", score_vectors)
 
     def choose(self, context: MaskContext) -> Keep:

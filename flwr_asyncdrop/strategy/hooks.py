@@ -151,7 +151,8 @@ class RoundHooks(Callback):
             raise ConfigError(
                 f"aggregate_train of {self._kind} passes other replies on than it was "
                 "given, which were merged as they came: choose or change updates in an "
-                f"Aggregator, and what may be merged by clip_norm and combine {_SEE}"
+                "Aggregator, and what may be merged by clip_norm and combine; of a "
+                f"client that raises an error nothing is merged {_SEE}"
             )
         return self._arrays, self._collector.aggregated()
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import nn
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.parameters import Range
@@ -58,7 +58,14 @@ def build_assignment(
         return Assignment(), None
     if units == "blocks":
         _WHOLE.check("scope", scope)
-    plan = plan or discover(strategy, units, model, example_inputs, scope)
+    if plan is None and masks.is_full and (model is None or example_inputs is None):
+        return Assignment(), None
+    try:
+        plan = plan or discover(strategy, units, model, example_inputs, scope)
+    except UnsupportedModelError:
+        if not masks.is_full:
+            raise
+        return Assignment(), None
     compute = compute_share(plan, model, example_inputs, duration)
     masked = mode == "masked"
     if masked:
@@ -88,7 +95,8 @@ def discover(
     if model is None or example_inputs is None:
         raise ConfigError(
             f"{strategy} makes submodels: pass the model and example inputs, e.g. "
-            f"{strategy}(Net(), torch.zeros(1, 3, 32, 32)), or a plan"
+            f"{strategy}(Net(), torch.zeros(1, 3, 32, 32)), or a plan; without "
+            "submodels, drop_rate=0.0"
         )
     if units == "blocks":
         return plan_blocks(model, example_inputs)

@@ -33,7 +33,8 @@ _ADVICE = {
         "together"
     ),
     "not used in any traced forward pass": (
-        "add example inputs that use it, or say with declare_plan what it has"
+        "add example inputs that use it, plan a subclass whose forward uses it, or say "
+        "with declare_plan what it has"
     ),
 }
 

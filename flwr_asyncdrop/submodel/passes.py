@@ -75,7 +75,9 @@ def variations(
     draws = [_new_values(generator, most, masked) for most in (vocabulary, 0)]
 
     def valued(kinds: Sequence[Example]) -> list[Example]:
-        return [mapped(kind, draw) for kind in kinds for draw in draws]
+        # Last, where no other values will do, e.g. for labels: the same ones.
+        others = [mapped(kind, draw) for kind in kinds for draw in draws]
+        return [*others, *(kind for kind in kinds if kind is not example)]
 
     if thorough:
         return [valued([kind]) for kind in [*batches, *lengths, example]]

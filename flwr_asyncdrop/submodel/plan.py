@@ -173,15 +173,20 @@ class Plan:
         if self.frozen:
             share = self._elements(self.frozen) / max(self._elements(self.shapes), 1)
             lines.append(f"does not train, nor travel: {share:.1%} of the elements")
-        reasons = dict.fromkeys(self.left_out.values())
-        for reason in reasons:
-            names = [name for name, why in self.left_out.items() if why == reason]
-            lines.append(f"whole ({reason}): {', '.join(names)}")
+        for reason, names in self.by_reason().items():
+            lines.append(f"whole ({reason}): {names}")
             if advice := advice_for(reason):
                 lines.append(f"  {advice}")
         return "\n".join(lines)
 
     __str__ = report
+
+    def by_reason(self) -> dict[str, str]:
+        """Return what stays whole, with commas between names, by the reason."""
+        names: dict[str, list[str]] = {}
+        for name, reason in self.left_out.items():
+            names.setdefault(reason, []).append(name)
+        return {reason: ", ".join(those) for reason, those in names.items()}
 
     def _elements(self, names: Iterable[str]) -> int:
         return sum(math.prod(self.shapes[name]) for name in names)

@@ -92,12 +92,11 @@ def plan_submodels(
     del probe  # its memory
     plan = leave_out(plan, find_untrainable(source, example, plan))
     if not plan.groups:
-        reasons = (f"{name}: {reason}" for name, reason in plan.left_out.items())
-        why = "; ".join(reasons) or "it has none"
+        named = (f"{names}: {reason}" for reason, names in plan.by_reason().items())
+        why = "; ".join(named) or "it has none"
         raise UnsupportedModelError(
             f"no units of {type(model).__name__} can be dropped ({why}): say with "
-            "declare_plan which units it has, or train it with a full mask (drop rate "
-            "0)"
+            "declare_plan which units it has, or train it whole, with drop_rate=0.0"
         )
     return replace(plan, frozen=frozen_of(tensors_of(model)))
 

@@ -16,7 +16,7 @@ from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.kept_state import kept_state, parameter_sums
 from flwr_asyncdrop.submodel.kernels import one_thread, plain_kernels
-from flwr_asyncdrop.submodel.nested import leaves
+from flwr_asyncdrop.submodel.nested import leaves, tensors_within
 from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
 from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant, private_copy
@@ -166,8 +166,8 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
 
 def _needs_gradients(model: nn.Module, example: Example, dtype: torch.dtype) -> bool:
     """Whether a model that does not run in training mode does so with gradients."""
-    generator = torch.Generator().manual_seed(0)
-    way = Pass(mapped(example, lambda t: _prepared(t, dtype, generator)), training=True)
+    prepared = next(_prepared(example, dtype, torch.Generator().manual_seed(0)))
+    way = Pass(prepared, training=True)
     if _failure(model, way) is None:
         return False
     with torch.enable_grad():
@@ -247,21 +247,21 @@ def _passes(
     Raises what the model raises if an example runs in neither mode.
     """
     generator = torch.Generator().manual_seed(0)
-
-    def prepare(tensor: Tensor) -> Tensor:
-        return _prepared(tensor, dtype, generator)
-
     found: list[Pass] = []
     drawn: list[Pass] = []  # passes that depend on random numbers
     for example in examples:
-        prepared = mapped(example, prepare)
-        ways = [Pass(prepared, training) for training in (False, True)]
-        failures = [_failure(model, way, drawn) for way in ways]
-        if all(failures):
-            unwatched = Pass(prepared, training=False, watched=False)
-            if _failure(model, unwatched) is not None:
+        kinds = list(_prepared(example, dtype, generator))
+        for prepared in kinds:
+            ways = [Pass(prepared, training) for training in (False, True)]
+            failures = [_failure(model, way, drawn) for way in ways]
+            if not all(failures):
+                break
+        else:
+            unwatched = [Pass(kind, training=False, watched=False) for kind in kinds]
+            running = [way for way in unwatched if _failure(model, way) is None]
+            if not running:
                 raise next(failure for failure in failures if failure)
-            found.append(unwatched)
+            found.append(running[0])
         both = zip(ways, failures, strict=True)
         found += [way for way, failure in both if failure is None]
     if not found[0].watched:
@@ -316,14 +316,38 @@ def _failure(
     return None
 
 
-def _prepared(tensor: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Return a copy of an input in `dtype`; a blank one becomes noise."""
+def _prepared(
+    example: Example, dtype: torch.dtype, generator: torch.Generator
+) -> Iterator[Example]:
+    """Yield copies of the inputs in `dtype`: blank ones become noise.
+
+    If the model does not take that, only the largest of them does, and then none: noise
+    is no label, nor a probability.
+    """
+    given = mapped(example, lambda tensor: _copied(tensor, dtype))
+    blank = [t for t in tensors_within([given.args, given.kwargs]) if _is_blank(t)]
+    largest = sorted(blank, key=Tensor.numel)[-1:]
+
+    def with_noise(those: Sequence[Tensor]) -> Example:
+        noise = {id(t): torch.empty_like(t).normal_(generator=generator) for t in those}
+        return mapped(given, lambda tensor: noise.get(id(tensor), tensor))
+
+    yield with_noise(blank)
+    if len(blank) > 1:
+        yield with_noise(largest)
+    if blank:
+        yield given
+
+
+def _is_blank(tensor: Tensor) -> bool:
+    real = tensor.is_floating_point() and tensor.layout is torch.strided
+    return real and is_constant(tensor)
+
+
+def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if tensor.is_meta:
         tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    if not tensor.is_floating_point():
-        kind = COMPLEX[dtype] if tensor.is_complex() else tensor.dtype
-        return tensor.detach().to("cpu", kind, copy=True)
-    copied = tensor.detach().to("cpu", dtype, copy=True)
-    if copied.layout is torch.strided and is_constant(copied):
-        copied.normal_(generator=generator)
-    return copied
+    kind = tensor.dtype
+    if kind.is_floating_point or kind.is_complex:
+        kind = COMPLEX[dtype] if kind.is_complex else dtype
+    return tensor.detach().to("cpu", kind, copy=True)

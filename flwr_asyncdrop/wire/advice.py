@@ -19,7 +19,8 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "size mismatch for",
         "the server sends submodels with smaller tensors: in the client, call "
         "flwr_asyncdrop.load_submodel(model, message.content['arrays']) in place of "
-        "model.load_state_dict(...)",
+        "model.load_state_dict(...); for layers that it keeps from task to task, "
+        "load_personal and save_personal (docs/migrating.md#personal-layers)",
     ),
     ("fitins.parameters", _LEGACY),
     ("evaluateins.parameters", _LEGACY),

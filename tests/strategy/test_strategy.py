@@ -18,7 +18,9 @@ from torch import nn
 
 from flwr_asyncdrop import (
     AsyncDrop,
+    AsyncDropPlus,
     AsyncFedAvg,
+    AsyncFjord,
     AsyncStrategy,
     HeteroAsyncDrop,
     LayerwiseAsyncDrop,
@@ -554,6 +556,20 @@ class TestBadInput:
     def test_blocks_need_a_model_that_has_some(self):
         with pytest.raises(UnsupportedModelError, match="Sequential has 0 residual bl"):
             LayerwiseAsyncDrop(mlp(), INPUTS)
+
+    @pytest.mark.parametrize(
+        "kind", [AsyncDrop, HeteroAsyncDrop, AsyncDropPlus, AsyncFjord]
+    )
+    @pytest.mark.parametrize(
+        "arguments", [(), (torch.nn.Linear(4, 3), INPUTS), (torch.nn.Identity(),)]
+    )
+    def test_without_submodels_a_model_needs_no_units(self, kind, arguments):
+        strategy = kind(*arguments, drop_rate=0.0, in_flight=2, fleet=speed_levels)
+        grid = HandlerGrid(plus_one, node_ids=range(1, 4))
+        sent = torch.nn.Linear(4, 3).state_dict()
+        result = strategy.start(grid, wire.to_record(sent), num_rounds=2)
+        moved = wire.from_record(result.arrays)["bias"] - sent["bias"]
+        assert bool((moved > 0).all())
 
     def test_async_fedavg_needs_none(self):
         assert AsyncFedAvg().plan is None

@@ -114,6 +114,60 @@ def test_units_that_stay_whole(model, reason):
     assert plan.left_out["third"] == "part of the model's output"
 
 
+@pytest.mark.parametrize("loss", [F.mse_loss, F.binary_cross_entropy_with_logits])
+def test_units_that_a_loss_takes_need_no_rule(loss):
+    class Learns(Chain):
+        def forward(self, x, targets):
+            return loss(super().forward(x), targets)
+
+    plan = plan_submodels(seeded(Learns), (vectors(), vectors(3)))
+
+    assert [group.name for group in plan.groups] == ["first", "second"]
+    assert "rule" not in str(plan)
+
+
+def test_a_reason_is_given_once():
+    class Knows(Chain):
+        def forward(self, x):
+            if self.first.out_features + self.second.out_features < 16:
+                raise ValueError("too narrow")
+            return super().forward(x)
+
+    with pytest.raises(UnsupportedModelError, match="first, second: a narrower model"):
+        plan_submodels(seeded(Knows), vectors())
+
+
+class Coder(nn.Module):
+    """Its forward is not what it trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.decoder = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 5))
+
+    def forward(self, x):
+        return self.encoder(x)
+
+    def loss(self, x):
+        return F.mse_loss(self.decoder(self.encoder(x)), x)
+
+
+def test_a_subclass_says_what_is_trained():
+    class Trained(Coder):
+        def forward(self, x):
+            return self.loss(x)
+
+    plan = plan_submodels(seeded(Trained), vectors())
+
+    names = ["encoder.0", "encoder.2", "decoder.0"]
+    assert [group.name for group in plan.groups] == names
+    model = seeded(Coder)
+    half = tuple(torch.arange(group.size // 2) for group in plan.groups)
+    small = load_submodel(model, extract(model.state_dict(), plan.indices(half)))
+    assert small.decoder[0].weight.shape == (4, 1)
+    small.loss(vectors()).backward()
+
+
 class Shrinks(Chain):
     """Knows the full width, and runs with any other."""
 
@@ -291,6 +345,33 @@ def test_blank_example_inputs_show_as_much_as_real_ones():
     assert [group.name for group in blank.groups] == ["second"]
 
 
+class WithLoss(Chain):
+    """Its forward computes the loss, of labels that come as real numbers."""
+
+    def forward(self, x, labels):
+        return F.cross_entropy(super().forward(x), labels.long())
+
+
+@pytest.mark.parametrize("inputs", [vectors(batch=9), torch.zeros(9, 5)])
+@pytest.mark.parametrize("label", [0.0, 2.0])
+def test_blank_labels_stay_labels(inputs, label):
+    plan = plan_submodels(seeded(WithLoss), (inputs, torch.full((9,), label)))
+
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+
+def test_labels_of_which_no_others_will_do_are_tried_in_other_batches():
+    class ByBatch(WithLoss):
+        def between(self, x):  # knows its width, where there are not two rows
+            return x if len(x) == 2 else x + torch.ones(8)
+
+    labels = torch.tensor([0.0, 2.0])
+
+    plan = plan_submodels(seeded(ByBatch), (vectors(), labels))
+
+    assert [group.name for group in plan.groups] == ["second"]
+
+
 def test_model_that_insists_on_single_precision():
     class Single(Chain):
         def between(self, x):
@@ -365,7 +446,7 @@ class Rare(Chain):
 
 
 def test_a_layer_that_no_row_of_the_examples_reaches():
-    with pytest.raises(UnsupportedModelError, match=r"rare.0: not used in any traced"):
+    with pytest.raises(UnsupportedModelError, match=r"rare.0, rare.2: not used in any"):
         plan_submodels(seeded(Rare), vectors())
 
 

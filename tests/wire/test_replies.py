@@ -153,6 +153,16 @@ def test_of_a_long_traceback_the_end_is_read_and_shown():
     assert len(str(caught.value)) < 1300
 
 
+def test_of_layers_that_a_client_has_kept_the_evaluation_is_told_what_loads_them():
+    small, full = torch.nn.Linear(2, 3), torch.nn.Linear(4, 3)
+    with pytest.raises(RuntimeError) as raised:
+        full.load_state_dict(small.state_dict())
+    with pytest.raises(ReplyError, match="load_personal and save_personal"):
+        wire.read_evaluation(
+            Message(Error(2, str(raised.value)), reply_to=task()), KEYS
+        )
+
+
 @pytest.mark.parametrize(
     "count", [0, -1, 0.5, 2.75, 1001, 1e18, np.inf, -np.inf, np.nan]
 )

@@ -29,6 +29,7 @@ EXPECTED: dict[str, float | list[str]] = json.loads(_FILE.read_text(encoding="ut
 # Which module it is differs from reason to reason, what is wrong with it does not.
 _REASON = re.compile(
     "used by [\\w.:]+, for which there is no rule"
+    "|goes into a loss"
     "|(?:combined with|meets) positions (?:that are )?always kept"
     "|a Python value was read from the data"
     "|normalised together"

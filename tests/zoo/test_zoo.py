@@ -48,6 +48,7 @@ READABLE = re.compile(
     "|rows that aten.embedding looks up by number"
     "|where a Python value was read from the data"
     "|for which there is no rule"
+    "|goes into a loss, by aten"
     "|a narrower model does not run .[A-Za-z]*Error: "
     "|a narrower model differs"
     "|would not follow from its shapes"

@@ -41,6 +41,13 @@ class Call:
     known: Mapping[int, Operand]  # id() of a tensor argument -> its labels
     in_cell: bool  # inside a recurrent cell
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether it is one of torch's own losses."""
+        name = self.func.overloadpacket.__name__
+        loss = "loss" in name or "cross_entropy" in name
+        return loss and self.func.namespace == "aten"
+
     def operand(self, name: str) -> Operand:
         """Return the tensor argument `name` with its labels."""
         return self.known[id(self.arguments[name])]

@@ -30,6 +30,7 @@ _CELLS = (nn.RNNBase, nn.RNNCellBase)
 _UNINITIALISED = ("empty", "empty_like", "new_empty", "empty_strided")
 
 _NO_RULE = "used by {op}, for which there is no rule"
+_LOSS = "goes into a loss, by {op}"
 _DATA_DEPENDENT = (
     "used where a Python value was read from the data: other inputs may take another "
     "path through the model"
@@ -296,7 +297,7 @@ class UnitTracer(DispatchMode):
 
     def _apply(self, rule: Rule | None, call: Call) -> Labels:
         """Return what the rule says, or freeze the operands if it cannot say."""
-        reason = _NO_RULE
+        reason = _LOSS if call.is_loss else _NO_RULE
         if rule is not None:
             try:
                 return rule(call)
