@@ -321,22 +321,19 @@ def _prepared(
 ) -> Iterator[Example]:
     """Yield copies of the inputs in `dtype`: blank ones become noise.
 
-    If the model does not take that, only the largest of them does, and then none: noise
-    is no label, nor a probability.
+    If the model does not take that, only the largest of them does. The next noise is
+    within [0, 1), and the last alternative none: it is no label.
     """
     given = mapped(example, lambda tensor: _copied(tensor, dtype))
     blank = [t for t in tensors_within([given.args, given.kwargs]) if _is_blank(t)]
     largest = sorted(blank, key=Tensor.numel)[-1:]
-
-    def with_noise(those: Sequence[Tensor]) -> Example:
-        noise = {id(t): torch.empty_like(t).normal_(generator=generator) for t in those}
-        return mapped(given, lambda tensor: noise.get(id(tensor), tensor))
-
-    yield with_noise(blank)
-    if len(blank) > 1:
-        yield with_noise(largest)
-    if blank:
-        yield given
+    for draw in (Tensor.normal_, Tensor.uniform_):
+        for those in (blank, largest)[: len(blank)]:
+            noise = {id(t): draw(t.clone(), generator=generator) for t in those}
+            yield mapped(
+                given, lambda tensor, known=noise: known.get(id(tensor), tensor)
+            )
+    yield given
 
 
 def _is_blank(tensor: Tensor) -> bool:

@@ -17,6 +17,8 @@ from flwr_asyncdrop.submodel import (
     probe,
     verify_plan,
 )
+from flwr_asyncdrop.submodel.probe import probing
+from flwr_asyncdrop.submodel.types import Example
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
 
 
@@ -358,6 +360,17 @@ def test_blank_labels_stay_labels(inputs, label):
     plan = plan_submodels(seeded(WithLoss), (inputs, torch.full((9,), label)))
 
     assert [group.name for group in plan.groups] == ["first", "second"]
+
+
+def test_blank_inputs_that_must_not_be_negative_become_positive_noise():
+    class Probabilities(Chain):
+        def forward(self, x):
+            return super().forward(x), F.binary_cross_entropy(x, x)  # which checks x
+
+    with probing(seeded(Probabilities), [Example((torch.zeros(9, 5),), {})]) as probe:
+        (x,) = probe.passes[0].example.args
+
+    assert 0.5 < x.max() < 1
 
 
 def test_labels_of_which_no_others_will_do_are_tried_in_other_batches():
