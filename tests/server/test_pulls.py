@@ -42,7 +42,6 @@ class SlowLink:
             *(echo(message(name)) for name in mine),
         ]
 
-
     def begin(self, pulls, name):
         """Pull what is not whole yet, until that is under way."""
         assert pulled(pulls([name])) == []

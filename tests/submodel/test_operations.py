@@ -103,7 +103,9 @@ def test_what_stays_whole_is_listed_in_the_order_of_the_model():
     """In every process: the names of a set have another order in each."""
 
     def build():
-        normalised = (spectral_norm(nn.Linear(width, width + 1)) for width in range(4, 9))
+        normalised = (
+            spectral_norm(nn.Linear(width, width + 1)) for width in range(4, 9)
+        )
         return nn.Sequential(*normalised, nn.Linear(9, 8), nn.Linear(8, 2))
 
     plan = planned(build, (torch.randn(3, 4).double(),), seeds=1)
