@@ -21,6 +21,7 @@ OF_A_TERMINAL = (
     *("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES"),
     *("TTY_COMPATIBLE", "TTY_INTERACTIVE"),
 )
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 
 # How long an example takes says more about what else the machine does.
 hypothesis.settings.register_profile(
@@ -56,10 +57,14 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def plain_output() -> Iterator[None]:
-    """Take back what a CI or a shell asks of all output: colours, bars, a width."""
+def plain_environment() -> Iterator[None]:
+    """Take back what a CI or a shell asks of all programs.
+
+    Colours, bars and a width of what they print, and a proxy, which does not reach
+    this machine's own ports.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        for name in OF_A_TERMINAL:
+        for name in (*OF_A_TERMINAL, *PROXIES, *map(str.upper, PROXIES)):
             patch.delenv(name, raising=False)
         yield
 
