@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,11 @@ from tests.nightly import examples
 from tests.reviews import write_json_lines
 
 REPOSITORY = Path(__file__).parents[1]
+OF_A_TERMINAL = (
+    *("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES"),
+    *("TTY_COMPATIBLE", "TTY_INTERACTIVE"),
+)
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 
 # How long an example takes says more about what else the machine does.
 hypothesis.settings.register_profile(
@@ -48,6 +54,19 @@ def one_thread() -> None:
     """Two threads on two busy cores wait for each other more than they compute."""
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_environment() -> Iterator[None]:
+    """Take back what a CI or a shell asks of all programs.
+
+    Colours, bars and a width of what they print, and a proxy, which does not reach
+    this machine's own ports.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (*OF_A_TERMINAL, *PROXIES, *map(str.upper, PROXIES)):
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

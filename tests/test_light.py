@@ -51,7 +51,7 @@ def test_the_package_imports_nothing_heavy():
 def test_help_imports_nothing_heavy():
     seconds, modules = measured(HELP)
     assert modules.isdisjoint({*HEAVY, "rich"})
-    assert seconds <= 0.3
+    assert seconds <= 1
 
 
 def test_every_public_name_is_there_and_is_listed():

@@ -41,12 +41,14 @@ def check_kinds(arguments: Mapping[str, Any]) -> None:
         for name, value in arguments.items()
         if value is not None or name in (*_NEEDED, *_LISTS)
     }
-    for name in given.keys() & _OBJECTS:
-        _check_object(name, given[name], _OBJECTS[name])
-    for name in given.keys() & _LISTS:
-        _check_list(name, given[name], _LISTS[name])
-    for name in given.keys() & set(_FUNCTIONS):
-        if not callable(given[name]):
+    for name, value in given.items():
+        if name in _OBJECTS:
+            _check_object(name, value, _OBJECTS[name])
+    for name, value in given.items():
+        if name in _LISTS:
+            _check_list(name, value, _LISTS[name])
+    for name in _FUNCTIONS:
+        if name in given and not callable(given[name]):
             raise ConfigError(f"{name}={_text(given[name])} must be a function")
     for name in _SWITCHES:
         A_SWITCH.check(name, arguments[name])

@@ -4,6 +4,8 @@ Weight normalisation keeps the weight that it computed last, and many modules ke
 activation to be looked at.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import _SpectralNorm
@@ -24,17 +26,16 @@ def refresh(module: nn.Module) -> None:
             setattr(module, hook.name, weight)
 
 
-def _estimates(model: nn.Module) -> set[str]:
-    """Return the names of the singular vectors that spectral norms estimate."""
-    found: set[str] = set()
+def _estimates(model: nn.Module) -> Iterator[str]:
+    """Yield the names of the singular vectors that spectral norms estimate."""
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
-        if isinstance(module, _SpectralNorm):
-            found |= {f"{prefix}_u", f"{prefix}_v"}
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, SpectralNorm):
-                found |= {f"{prefix}{hook.name}_u", f"{prefix}{hook.name}_v"}
-    return found
+        names = [""] if isinstance(module, _SpectralNorm) else []
+        hooks = module._forward_pre_hooks.values()
+        names += [hook.name for hook in hooks if isinstance(hook, SpectralNorm)]
+        for name in names:
+            yield f"{prefix}{name}_u"
+            yield f"{prefix}{name}_v"
 
 
 def estimated_groups(model: nn.Module, plan: Plan) -> dict[int, str]:

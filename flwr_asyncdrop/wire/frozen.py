@@ -128,9 +128,12 @@ def without_frozen(content: RecordDict, frozen: Mapping[str, Array]) -> RecordDi
     """
     records: dict[str, ArrayRecord] = {}
     for key, arrays in records_of(content, ArrayRecord).items():
-        for name in frozen.keys() & arrays.keys():
-            _check_same(name, arrays[name], frozen[name])
-        left = {name: array for name, array in arrays.items() if name not in frozen}
+        left: dict[str, Array] = {}
+        for name, array in arrays.items():
+            if name in frozen:
+                _check_same(name, array, frozen[name])
+            else:
+                left[name] = array
         records[key] = _record_of(left)
     return RecordDict({**content, **records})
 

@@ -1,6 +1,5 @@
 import shlex
 import subprocess
-import tomllib
 
 import pytest
 from flwr.common.config import parse_config_args
@@ -31,9 +30,7 @@ def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
     command = checkpointer_of(config, tmp_path, "").command
     *words, run_config = shlex.split(command)
     assert words == ["flwr", "run", ".", "--run-config"]
-    # Flower reads its entries as TOML, one a line.
-    lines = "\n".join(shlex.split(run_config, posix=False))
-    again = RunConfig.parse(tomllib.loads(lines))
+    again = RunConfig.parse(parse_config_args([run_config]))
     assert again.settings == config.settings | {"out-dir": "", "resume": str(tmp_path)}
 
 

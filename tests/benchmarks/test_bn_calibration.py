@@ -29,5 +29,6 @@ def test_what_is_there_is_not_run_again(tmp_path, capsys):
     done = {"test inputs": [0.25]}
     path = tmp_path / "digits-asyncdrop-4-3.json"
     path.write_text(json.dumps(done))
-    main(f"--algos asyncdrop --seeds 4 --num-rounds 3 --out {tmp_path}".split())
+    flags = ["--algos=asyncdrop", "--seeds=4", "--num-rounds=3", f"--out={tmp_path}"]
+    main(flags)
     assert "| test inputs | 25.0 | 25.0 | +0.00 | +0.00 |" in capsys.readouterr().out

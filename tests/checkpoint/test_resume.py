@@ -4,6 +4,8 @@ import logging
 import os
 import signal
 import threading
+import time
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from types import MappingProxyType
@@ -16,6 +18,7 @@ from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, RunError
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.evaluation import ServerEvaluator
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
@@ -366,8 +369,26 @@ def test_a_signal_says_how_to_go_on_and_stops_at_once(tmp_path, log):
     assert newest(tmp_path).updates == 0
 
 
+@pytest.fixture
+def waits(monkeypatch):
+    """Return an event that is set when the loop waits for an evaluation."""
+    event, begin = threading.Event(), ServerEvaluator.__init__
+
+    def noting(evaluator, evaluate_fn, patiently):
+        @contextmanager
+        def noted():
+            with patiently():
+                event.set()
+                yield
+
+        begin(evaluator, evaluate_fn, noted)
+
+    monkeypatch.setattr(ServerEvaluator, "__init__", noting)
+    return event
+
+
 @pytest.mark.parametrize("rounds", [1, 9])
-def test_a_signal_does_not_wait_for_an_evaluation(rounds, tmp_path):
+def test_a_signal_does_not_wait_for_an_evaluation(rounds, tmp_path, waits):
     """The loop waits for one at the end, and before where two are waiting."""
     saved, outcomes = threading.Event(), []
 
@@ -377,8 +398,10 @@ def test_a_signal_does_not_wait_for_an_evaluation(rounds, tmp_path):
 
     def evaluate(number, record):
         if not outcomes:
-            threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
-            outcomes.append(saved.wait(10))
+            assert waits.wait(60)
+            time.sleep(0.2)  # it is about to wait
+            os.kill(os.getpid(), signal.SIGINT)
+            outcomes.append(saved.wait(60))
 
     strategy = STRATEGIES["async-fedavg"](
         in_flight=2,

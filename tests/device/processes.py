@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def wait_until(condition):

@@ -85,7 +85,7 @@ def test_a_task_that_crashes_says_how_and_takes_nothing_along(trainer, hand_over
 
 
 def test_a_task_that_crashes_without_its_trainer_is_a_crash(trainer, hand_over):
-    task = hand_over("sleep-and-die", "1")
+    task = hand_over("die-after-trainer")
     assert task.stdout.readline().startswith("asleep")
     trainer.kill()
     output, status = outcome(task)

@@ -213,7 +213,7 @@ def call_superlink(address, authority):
 
         channel = create_channel(address, False, authority.read_bytes())
         with contextlib.suppress(grpc.RpcError, grpc.FutureTimeoutError):
-            channel.unary_unary("/x/y")(b"", timeout=5)
+            channel.unary_unary("/x/y")(b"", timeout=20)
         channel.close()
         return
     client = ProtobufClient.from_server_address(

@@ -60,8 +60,8 @@ def test_the_unit_is_one_that_systemd_understands(tmp_path):
     local = tmp_path / unit.name
     installed = "/opt/asyncdrop/venv/bin/python3"
     assert installed in unit.read_text()
-    (python := tmp_path / "python3").symlink_to(sys.executable)  # no space in its path
-    local.write_text(unit.read_text().replace(installed, str(python)))
+    (python := tmp_path / "python3").symlink_to(sys.executable)
+    local.write_text(unit.read_text().replace(installed, f'"{python}"'))
     done = subprocess.run(
         ["systemd-analyze", "verify", local],
         capture_output=True,

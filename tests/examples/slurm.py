@@ -129,7 +129,7 @@ class Slurm:
             for number in range(1, int(found[1]) + 1)
         ]
 
-    def is_empty(self, seconds: float = 10.0) -> bool:
+    def is_empty(self, seconds: float = 60.0) -> bool:
         """Return whether all nodes of the stub's cluster have left."""
         end = time.monotonic() + seconds
         while any(self.nodes.iterdir()):

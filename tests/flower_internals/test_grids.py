@@ -95,7 +95,7 @@ def test_a_mailbox_looks_sooner_and_changes_no_grid_no_class_and_no_module(grid,
     assert reply.has_error()  # as its parts are gone
     assert len(link.looks) == 3
     # Flower's own first two waits are 1 and 2 s; ours 0.03 and 0.06, each +- 20 %.
-    assert 0.07 < link.looks[2] - link.looks[0] < 0.7
+    assert 0.07 < link.looks[2] - link.looks[0] < 2
     assert snapshot(*owners) == before
 
 

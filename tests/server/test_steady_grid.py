@@ -231,11 +231,11 @@ def test_a_push_that_waits_for_its_superlink_is_not_pushed_again(hanging):
 def test_looks_for_nodes_that_never_return_are_one_and_the_last_nodes_stay(
     hanging, monkeypatch
 ):
-    monkeypatch.setattr("flwr_asyncdrop.server.steady_grid._NODES_SECONDS", 0.1)
-    monkeypatch.setattr("flwr_asyncdrop.server.steady_grid._SECONDS", 0.3)
     link = hanging()
     grid = SteadyGrid(link.grid())
     assert grid.get_node_ids() == [1, 2, 3]
+    monkeypatch.setattr("flwr_asyncdrop.server.steady_grid._NODES_SECONDS", 0.1)
+    monkeypatch.setattr("flwr_asyncdrop.server.steady_grid._SECONDS", 0.3)
     link.hanging = ("get_node_ids",)
     threads = threading.active_count()
     for _ in range(3):

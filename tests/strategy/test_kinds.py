@@ -73,6 +73,12 @@ def test_an_argument_of_another_kind_is_refused(name, value, says):
     assert "\n" not in str(caught.value)
 
 
+def test_of_several_the_same_is_refused_in_every_process():
+    names = ("masks", "objective", "plan", "selection", "faults", "checkpointer")
+    with pytest.raises(ConfigError, match="masks=0 must be"):
+        AsyncStrategy(mlp(), INPUTS, aggregator=Mixing(), **dict.fromkeys(names, 0))
+
+
 @pytest.mark.parametrize(
     ("name", "returned", "says"),
     [

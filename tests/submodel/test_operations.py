@@ -99,6 +99,21 @@ def test_what_is_divided_by_an_estimate_stays_whole(normalise, kind):
     assert len(reasons) == 2
 
 
+def test_what_stays_whole_is_listed_in_the_order_of_the_model():
+    """In every process: the names of a set have another order in each."""
+
+    def build():
+        normalised = (
+            spectral_norm(nn.Linear(width, width + 1)) for width in range(4, 9)
+        )
+        return nn.Sequential(*normalised, nn.Linear(9, 8), nn.Linear(8, 2))
+
+    plan = planned(build, (torch.randn(3, 4).double(),), seeds=1)
+
+    estimated = [name for name, why in plan.left_out.items() if "spectral norm" in why]
+    assert estimated == ["0", "1", "2", "3", "4"]
+
+
 def test_normalised_kernels_lose_channels():
     normalise = parametrizations.weight_norm
 

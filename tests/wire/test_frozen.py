@@ -163,6 +163,15 @@ class TestReplies:
         ):
             self.left(**changed)
 
+    def test_of_several_the_first_is_named(self):
+        names = [f"layer{number}" for number in range(9)]
+        before, after = (
+            wire.to_record(dict.fromkeys(names, torch.full((1,), value)))
+            for value in (0.0, 1.0)
+        )
+        with pytest.raises(ConfigError, match="changed 'layer0'"):
+            wire.without_frozen(RecordDict({"arrays": after}), before)
+
 
 class TestAsking:
     MESSAGE = task(split(STATE, ("0.weight",))[1], {})
