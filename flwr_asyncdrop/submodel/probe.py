@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -327,12 +327,14 @@ def _prepared(
     given = mapped(example, lambda tensor: _copied(tensor, dtype))
     blank = [t for t in tensors_within([given.args, given.kwargs]) if _is_blank(t)]
     largest = sorted(blank, key=Tensor.numel)[-1:]
+
+    def noisy(those: Sequence[Tensor], draw: Callable[..., Tensor]) -> Example:
+        noise = {id(t): draw(t.clone(), generator=generator) for t in those}
+        return mapped(given, lambda tensor: noise.get(id(tensor), tensor))
+
     for draw in (Tensor.normal_, Tensor.uniform_):
         for those in (blank, largest)[: len(blank)]:
-            noise = {id(t): draw(t.clone(), generator=generator) for t in those}
-            yield mapped(
-                given, lambda tensor, known=noise: known.get(id(tensor), tensor)
-            )
+            yield noisy(those, draw)
     yield given
 
 
