@@ -96,7 +96,7 @@ def plan_submodels(
         why = "; ".join(named) or "it has none"
         raise UnsupportedModelError(
             f"no units of {type(model).__name__} can be dropped ({why}): say with "
-            "declare_plan which units it has, or train it whole, with drop_rate=0.0"
+            "declare_plan which units it has, or train it whole, with drop rate 0"
         )
     return replace(plan, frozen=frozen_of(tensors_of(model)))
 
