@@ -41,6 +41,9 @@ class Update:
         The records that came back beside the model, as `Aggregator.extra` sent them.
     device, num_devices : int
         Which device it is, from 0 on, and how many the fleet has.
+    metrics : mapping of str to float
+        The numbers of the reply's metric records, e.g. how many local steps it took.
+        They are what the device says, and may be NaN.
     """
 
     arrays: State
@@ -56,6 +59,7 @@ class Update:
     extra: Mapping[str, State] = field(default_factory=dict)
     device: int = 0
     num_devices: int = 1
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def sent(self) -> State:

@@ -176,6 +176,8 @@ class AsyncLoop:
         state, stopping = self.state, self._stopping
         left = stopping.num_updates - state.updates
         most = self._dispatcher.most_in_flight(stopping.slots)
+        if len(state.waiting) >= most:
+            self._run.stop_waiting()
         while len(state.in_flight) < min(most - len(state.waiting), left):
             # Simulated time stands still while a push is tried again.
             seconds = 0.0 if self._run.simulated else self._mailbox.push_due_in

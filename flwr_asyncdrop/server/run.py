@@ -205,6 +205,7 @@ class Run:
             {name: cut(arrays) for name, arrays in reply.extra.items()},
             order.device,
             state.num_devices,
+            wire.flat_metrics(reply.metrics),
         )
         try:
             self._check(update, order.device)
@@ -225,10 +226,11 @@ class Run:
         return self.fleet.times_faster(device) <= self.aggregator.wait_limit
 
     def stop_waiting(self) -> bool:
-        """Take a step without those that will not come, if all others wait for them.
+        """Let those go on that wait for a step which will not come by itself.
 
-        Return whether the global model has changed. It is for when no device is idle,
-        and for the end of a run.
+        With a step of those that are there, if there are any: an aggregator may have
+        left updates out. Return whether they go on. It is for when no device is idle,
+        or all wait, and for the end of a run.
         """
         state = self.state
         if not state.waiting or state.in_flight or state.late:
@@ -237,9 +239,12 @@ class Run:
         some = not self.simulated and self.aggregator.waits_for < self.slots
         # A device that lost tasks may come back; one whose replies fail will not do.
         failing = not state.failures.keys() <= _LOST
-        if not (some or (failing and self.fleet.quarantined(state.time))):
+        gone = failing and self.fleet.quarantined(state.time)
+        if not (some or gone or len(state.waiting) >= self.slots):
             return False
-        return self.flush()
+        if not self.flush():
+            state.waiting.clear()
+        return True
 
     @one_thread()
     @cpu_by_default()

@@ -174,6 +174,84 @@ def test_flowers_own_rounds_keep_what_the_objective_adds():
         strategy.aggregate_train(number, [])
 
 
+class Nova(Aggregator):
+    """FedNova in a buffer of two: as far as all, in the direction of each step.
+
+    ``W <- W + (mean of tau) (mean of Delta / tau)`` for ``tau`` local steps.
+    """
+
+    needs_base = True
+    updates_per_version = collects = 2
+
+    def __init__(self):
+        self.held = []
+
+    def merge(self, state, update):
+        steps = update.metrics["steps"]
+        self.held.append((steps, (update.arrays["w"] - update.sent["w"]) / steps))
+        if len(self.held) < 2:
+            return False
+        (one, first), (two, second) = self.held
+        state["w"] += (one + two) / 2 * (first + second) / 2
+        self.held.clear()
+        return True
+
+
+def test_an_aggregator_sees_what_a_client_reports():
+    # One device goes 4 in 1 step, the other 6 in 3: 2 * (4 + 2) / 2.
+    done = iter([(4.0, 1), (6.0, 3)])
+
+    def train(message):
+        far, steps = next(done)
+        return answer(message, {"w": torch.full((2,), far)}, steps=steps, each=[0.5])
+
+    strategy = AsyncStrategy(
+        aggregator=Nova(), in_flight=2, fleet=fleet, fraction_evaluate=0.0
+    )
+    result, _ = start(strategy, train, rounds=1)
+    assert wire.from_record(result.arrays)["w"].tolist() == [6, 6]
+
+
+class Choosing(Buffered):
+    """Leaves out updates of clients that say so."""
+
+    def merge(self, state, update):
+        return bool(update.metrics["trained"]) and super().merge(state, update)
+
+
+@pytest.mark.parametrize("devices", [fleet, None])
+@pytest.mark.parametrize(("waits", "ends_at"), [(True, 3), (False, 2)])
+def test_updates_that_are_left_out_hold_nobody_up(waits, ends_at, devices):
+    """Where both wait and one was left out, the other's is a step."""
+    trained = iter([0, 0, 0, 1, 0, 1, 1, 1])
+
+    def train(message):
+        state = wire.from_record(message.content["arrays"])
+        return answer(message, {"w": state["w"] + 1}, trained=next(trained))
+
+    strategy = AsyncStrategy(
+        aggregator=Choosing(2, waits=waits),
+        in_flight=2,
+        fleet=devices,
+        fraction_evaluate=0.0,
+    )
+    result, _ = start(strategy, train, rounds=4)
+    assert wire.from_record(result.arrays)["w"].tolist() == [ends_at] * 2
+
+
+def test_nor_do_they_where_devices_are_fewer_than_tasks():
+    strategy = AsyncStrategy(
+        aggregator=Choosing(2, waits=True), in_flight=8, fraction_evaluate=0.0
+    )
+
+    def train(message):
+        return answer(message, {"w": torch.ones(2)}, trained=0)
+
+    result, grid = start(strategy, train, rounds=3)  # of three devices
+    assert wire.from_record(result.arrays)["w"].tolist() == [0, 0]
+    assert len(grid.pushed) == 9
+
+
 class Echoed(Aggregator):
     """Sends a record along, and adds up what comes back of it."""
 
