@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.parameters import whole_from
+from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.state_dict import Stateless
 from flwr_asyncdrop.submodel import Indices, State
+
+_A_LIMIT = Range(lambda value: value > 0, "more than 0; infinity is no limit")
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,5 @@ def check_aggregator(found: object, whose: str) -> Aggregator:
     kind = type(found).__name__
     for name in ("waits_for", "updates_per_version"):
         whole_from(1).check(f"{name} of {kind}", getattr(found, name))
-    if not found.wait_limit > 0:
-        raise ConfigError(
-            f"wait_limit of {kind} is {found.wait_limit}: it must be more than 0; "
-            "infinity is no limit"
-        )
+    _A_LIMIT.check(f"wait_limit of {kind}", found.wait_limit)
     return found

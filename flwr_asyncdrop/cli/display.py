@@ -33,6 +33,7 @@ from flwr_asyncdrop.cli.events import (
     Waiting,
     Warned,
 )
+from flwr_asyncdrop.cli.message import WarningHandler
 from flwr_asyncdrop.cli.runs import LOG
 from flwr_asyncdrop.readable import readable_bytes, readable_seconds, sparkline
 
@@ -319,9 +320,8 @@ def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
     """
     logger = logging.getLogger("flwr")
     handlers = logger.handlers[:]
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: say(  # type: ignore[method-assign]
-        f"{record.levelname.lower()}: {record.getMessage()}"
+    handler = WarningHandler(
+        lambda record: say(f"{record.levelname.lower()}: {record.getMessage()}")
     )
     logger.handlers[:] = [handler]
     try:

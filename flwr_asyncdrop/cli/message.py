@@ -1,7 +1,9 @@
 """What a command says without Rich, whatever the text has in it."""
 
+import logging
 import os
 import sys
+from collections.abc import Callable
 
 _LONGEST = 1000
 
@@ -38,3 +40,18 @@ def plain_line(text: str, longest: int = _LONGEST) -> str:
         character if character.isprintable() else repr(character)[1:-1]
         for character in " ".join(short.split())
     )
+
+
+class WarningHandler(logging.Handler):
+    """Hands warnings and errors on; what is wrong with one is printed, and no more."""
+
+    def __init__(self, take: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._take = take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a record on."""
+        try:
+            self._take(record)
+        except Exception:
+            self.handleError(record)

@@ -25,7 +25,7 @@ from flwr_asyncdrop.cli.events import (
     Waiting,
     Warned,
 )
-from flwr_asyncdrop.cli.message import plain_line
+from flwr_asyncdrop.cli.message import WarningHandler, plain_line
 from flwr_asyncdrop.cli.runs import (
     LOG,
     RunSpec,
@@ -90,7 +90,7 @@ def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> N
     try:
         with FolderLock(run.folder, patience=_PATIENCE):
             _write_output_to(run.folder / LOG)
-            logging.getLogger("flwr").addHandler(_Warnings(say))
+            _say_warnings(say)
             try:
                 _do(run, backend, say)
             except Exception:
@@ -128,19 +128,17 @@ def _do(
     say(progress_of(run))
 
 
-class _Warnings(logging.Handler):
-    """Says the first warning of each kind."""
+def _say_warnings(say: Callable[[Warned], None]) -> None:
+    """Say the first warning of each kind."""
+    kinds: set[str] = set()
 
-    def __init__(self, say: Callable[[Warned], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._say = say
-        self._kinds: set[str] = set()
-
-    def emit(self, record: logging.LogRecord) -> None:
+    def take(record: logging.LogRecord) -> None:
         kind = str(record.msg)
-        if kind not in self._kinds:
-            self._kinds.add(kind)
-            self._say(Warned(kind, plain_line(record.getMessage())))
+        if kind not in kinds:
+            kinds.add(kind)
+            say(Warned(kind, plain_line(record.getMessage())))
+
+    logging.getLogger("flwr").addHandler(WarningHandler(take))
 
 
 def _end_with_the_comparison() -> None:

@@ -9,7 +9,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import State
 
 
-def asked(method: Callable[..., object], arrays: State, *update: Any) -> bool:
+def changed_by(method: Callable[..., object], arrays: State, *update: Any) -> bool:
     """Call `merge` or `flush`, and return whether the global model has changed.
 
     ConfigError if it says nothing, or says no and has written into the model: devices
@@ -17,6 +17,7 @@ def asked(method: Callable[..., object], arrays: State, *update: Any) -> bool:
     model that devices have.
     """
     before = {name: (tensor, _writes(tensor)) for name, tensor in arrays.items()}
+    kinds = _kinds(arrays)
     changed = method(arrays, *update)
     name = f"{method.__name__} of {type(getattr(method, '__self__', None)).__name__}"
     if changed is None:
@@ -24,7 +25,7 @@ def asked(method: Callable[..., object], arrays: State, *update: Any) -> bool:
             f"{name} returned None: return whether the global model has changed, or "
             "devices get the old one"
         )
-    if _kinds(arrays) != _kinds({name: tensor for name, (tensor, _) in before.items()}):
+    if _kinds(arrays) != kinds:
         raise ConfigError(
             f"{name} has changed names, shapes or dtypes of the global model: change "
             "its tensors in place"

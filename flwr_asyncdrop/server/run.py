@@ -19,7 +19,7 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.merging import asked
+from flwr_asyncdrop.server.merging import changed_by
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.state_dict import StateDict
@@ -209,7 +209,7 @@ class Run:
         )
         try:
             self._check(update, order.device)
-            changed = asked(self.aggregator.merge, state.arrays, update)
+            changed = changed_by(self.aggregator.merge, state.arrays, update)
         except ShapeError as error:
             raise ReplyError("shape", str(error)) from error
         if changed:
@@ -250,7 +250,7 @@ class Run:
     @cpu_by_default()
     def flush(self) -> bool:
         """Take a step with the updates that are there; return whether there was one."""
-        changed = asked(self.aggregator.flush, self.state.arrays)
+        changed = changed_by(self.aggregator.flush, self.state.arrays)
         if changed:
             self._changed()
         return changed

@@ -1,6 +1,6 @@
 """The forward passes that a plan is traced and tried on: inputs, modes and paths."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from flwr_asyncdrop.submodel.draws import MIDDLE, Outcomes
 from flwr_asyncdrop.submodel.nested import map_tensors, tensors_within
+from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant
 from flwr_asyncdrop.submodel.types import Example
 
 _MOST_LENGTHS = 2  # different sizes of dims beside the batch that are varied
@@ -48,6 +49,42 @@ def mapped(example: Example, change: Callable[[Tensor], Tensor]) -> Example:
     return Example(
         map_tensors(change, example.args), map_tensors(change, example.kwargs)
     )
+
+
+def prepared(
+    example: Example, dtype: torch.dtype, generator: torch.Generator
+) -> Iterator[Example]:
+    """Yield copies of the inputs in `dtype`: blank ones become noise.
+
+    If the model does not take that, only the largest of them does. The next noise is
+    within [0, 1), and the last alternative none: it is no label.
+    """
+    given = mapped(example, lambda tensor: _copied(tensor, dtype))
+    blank = [t for t in tensors_within([given.args, given.kwargs]) if _is_blank(t)]
+    largest = sorted(blank, key=Tensor.numel)[-1:]
+
+    def noisy(those: Sequence[Tensor], draw: Callable[..., Tensor]) -> Example:
+        noise = {id(t): draw(t.clone(), generator=generator) for t in those}
+        return mapped(given, lambda tensor: noise.get(id(tensor), tensor))
+
+    for draw in (Tensor.normal_, Tensor.uniform_):
+        for those in (blank, largest)[: len(blank)]:
+            yield noisy(those, draw)
+    yield given
+
+
+def _is_blank(tensor: Tensor) -> bool:
+    real = tensor.is_floating_point() and tensor.layout is torch.strided
+    return real and is_constant(tensor)
+
+
+def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if tensor.is_meta:
+        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    kind = tensor.dtype
+    if kind.is_floating_point or kind.is_complex:
+        kind = COMPLEX[dtype] if kind.is_complex else dtype
+    return tensor.detach().to("cpu", kind, copy=True)
 
 
 def variations(

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,10 +16,10 @@ from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.kept_state import kept_state, parameter_sums
 from flwr_asyncdrop.submodel.kernels import one_thread, plain_kernels
-from flwr_asyncdrop.submodel.nested import leaves, tensors_within
-from flwr_asyncdrop.submodel.passes import Pass, mapped, variations
+from flwr_asyncdrop.submodel.nested import leaves
+from flwr_asyncdrop.submodel.passes import Pass, prepared, variations
 from flwr_asyncdrop.submodel.precision import own_precision
-from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant, private_copy
+from flwr_asyncdrop.submodel.private_copy import private_copy
 from flwr_asyncdrop.submodel.types import Example, check_module, tensors_of
 
 # A model of more bytes is probed in single precision: a copy in double precision would
@@ -166,8 +166,8 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
 
 def _needs_gradients(model: nn.Module, example: Example, dtype: torch.dtype) -> bool:
     """Whether a model that does not run in training mode does so with gradients."""
-    prepared = next(_prepared(example, dtype, torch.Generator().manual_seed(0)))
-    way = Pass(prepared, training=True)
+    first = next(prepared(example, dtype, torch.Generator().manual_seed(0)))
+    way = Pass(first, training=True)
     if _failure(model, way) is None:
         return False
     with torch.enable_grad():
@@ -250,9 +250,10 @@ def _passes(
     found: list[Pass] = []
     drawn: list[Pass] = []  # passes that depend on random numbers
     for example in examples:
-        kinds = list(_prepared(example, dtype, generator))
-        for prepared in kinds:
-            ways = [Pass(prepared, training) for training in (False, True)]
+        kinds: list[Example] = []
+        for kind in prepared(example, dtype, generator):
+            kinds.append(kind)
+            ways = [Pass(kind, training) for training in (False, True)]
             failures = [_failure(model, way, drawn) for way in ways]
             if not all(failures):
                 break
@@ -314,39 +315,3 @@ def _failure(
     if drawn is not None and draws.uses_level:
         drawn.append(way)
     return None
-
-
-def _prepared(
-    example: Example, dtype: torch.dtype, generator: torch.Generator
-) -> Iterator[Example]:
-    """Yield copies of the inputs in `dtype`: blank ones become noise.
-
-    If the model does not take that, only the largest of them does. The next noise is
-    within [0, 1), and the last alternative none: it is no label.
-    """
-    given = mapped(example, lambda tensor: _copied(tensor, dtype))
-    blank = [t for t in tensors_within([given.args, given.kwargs]) if _is_blank(t)]
-    largest = sorted(blank, key=Tensor.numel)[-1:]
-
-    def noisy(those: Sequence[Tensor], draw: Callable[..., Tensor]) -> Example:
-        noise = {id(t): draw(t.clone(), generator=generator) for t in those}
-        return mapped(given, lambda tensor: noise.get(id(tensor), tensor))
-
-    for draw in (Tensor.normal_, Tensor.uniform_):
-        for those in (blank, largest)[: len(blank)]:
-            yield noisy(those, draw)
-    yield given
-
-
-def _is_blank(tensor: Tensor) -> bool:
-    real = tensor.is_floating_point() and tensor.layout is torch.strided
-    return real and is_constant(tensor)
-
-
-def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    if tensor.is_meta:
-        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    kind = tensor.dtype
-    if kind.is_floating_point or kind.is_complex:
-        kind = COMPLEX[dtype] if kind.is_complex else dtype
-    return tensor.detach().to("cpu", kind, copy=True)

@@ -289,7 +289,8 @@ def test_the_table_cannot_be_changed_by_accident():
         ({"waits_for": 0}, "waits_for of Odd=0 must be at least 1"),
         ({"updates_per_version": 0}, "updates_per_version of Odd=0 must be at least 1"),
         ({"waits_for": 2.5}, "waits_for of Odd=2.5 must be at least 1, and a whole"),
-        ({"wait_limit": math.nan}, "wait_limit of Odd is nan"),
+        ({"wait_limit": math.nan}, "wait_limit of Odd=nan must be more than 0"),
+        ({"wait_limit": "8"}, "wait_limit of Odd='8' must be more than 0"),
         (None, "aggregator() of Own returned None: return an Aggregator"),
     ],
 )

@@ -179,3 +179,14 @@ def test_warnings_are_said_here_and_nothing_elsewhere(capsys):
     assert said == ["warning: device 3 is gone"]
     assert logging.getLogger("flwr").handlers == handlers
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_warning_that_cannot_be_formatted_ends_nothing(capsys, monkeypatch):
+    """As with the handlers of Python's own, its error is printed."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", False)  # to pytest's
+    said = []
+    with warnings_to(said.append):
+        logging.getLogger("flwr").warning("%d devices", "no")
+        logging.getLogger("flwr").warning("gone")
+    assert said == ["warning: gone"]
+    assert "Logging error" in capsys.readouterr().err

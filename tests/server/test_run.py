@@ -73,6 +73,11 @@ def test_an_aggregator_that_does_not_say_whether_the_model_has_changed_is_refuse
         opened.merge(order, reply, staleness=0)
 
 
+def doubled_in_place(tensor):
+    tensor.data = tensor.data.double()
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("write", "says", "why"),
     [
@@ -80,9 +85,10 @@ def test_an_aggregator_that_does_not_say_whether_the_model_has_changed_is_refuse
         (lambda w: w + 1, False, "has written into the global model and returned"),
         (lambda w: w.double(), True, "has changed names, shapes or dtypes"),
         (lambda w: w[:1], True, "has changed names, shapes or dtypes"),
+        (doubled_in_place, True, "has changed names, shapes or dtypes"),
         (lambda w: None, True, "has changed names, shapes or dtypes"),
     ],
-    ids=["in place", "another tensor", "dtype", "shape", "name"],
+    ids=["in place", "another tensor", "dtype", "shape", "dtype in place", "name"],
 )
 def test_what_an_aggregator_of_ones_own_must_not_do_is_refused(write, says, why):
     """Devices trained the initial model, and tests were of another."""
