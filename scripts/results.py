@@ -34,7 +34,7 @@ from flwr_asyncdrop.storage.done import DONE
 from flwr_asyncdrop.storage.whole import draft_of
 from scripts.cells import beside, costs, points
 from scripts.factorial import factorial
-from scripts.paper import paper_table
+from scripts.paper import cut_off_table, paper_table
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = tuple(
@@ -154,6 +154,9 @@ def _table(kind: str, words: Sequence[str]) -> Iterator[str]:
         case "paper":
             values = [float(word) for word in words[1:]]
             return paper_table(read(f"paper/{words[0]}")[0], values)
+        case "cut-off":
+            values = [float(word) for word in words[1:]]
+            return cut_off_table(read(f"paper/{words[0]}")[0], values)
         case "verdict":
             return verdict({name: read(name)[0] for name in words}, _OURS[0])
         case "verdict-no-memory":

@@ -16,9 +16,9 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.data.augment import CropAndFlip
+from flwr_asyncdrop.app.device import best_device
 from flwr_asyncdrop.app.evaluation import evaluate as totals_of
 from flwr_asyncdrop.app.experiment import (
-    best_device,
     initial_model,
     load_data,
     partitions,

@@ -4,7 +4,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -16,6 +15,7 @@ from flwr_asyncdrop.app.data.partitions import (
     iid,
     level_pools,
 )
+from flwr_asyncdrop.app.device import best_device
 from flwr_asyncdrop.app.learning import NextToken
 from flwr_asyncdrop.app.models import NEXT_WORD_MODELS, build_model
 from flwr_asyncdrop.app.models.factory import build_own_model
@@ -30,11 +30,6 @@ from flwr_asyncdrop.submodel.types import tensors_of
 _CALIBRATION_SAMPLES = 2048
 _CALIBRATION_SHARE = 10  # at most one training sample in so many
 _CALIBRATION_BATCH = 256
-
-
-def best_device() -> torch.device:
-    """Return the GPU that this process may use, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @lru_cache(maxsize=2)

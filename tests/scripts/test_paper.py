@@ -1,6 +1,6 @@
 """A table of the paper's protocol, by hand."""
 
-from scripts.paper import paper_table
+from scripts.paper import cut_off_table, paper_table
 from tests.report.histories import series
 
 
@@ -25,3 +25,20 @@ def test_a_row_has_accuracies_the_end_and_what_each_target_costs() -> None:
 def test_one_seed_has_no_spread() -> None:
     *_, row = paper_table([series("fedavg", {0: [0.5, 0.4]})], [0.45])
     assert row == "| `fedavg` | 50.0 | 40.0 | 20 | **10.0** | **10.0** |"
+
+
+def test_of_runs_that_were_cut_off_the_best_is_until_the_first_of_them_ended() -> None:
+    # A test every 10 s and 8 updates, and 10 MB for each
+    runs = [
+        series("fedbuff", {0: [0.2, 0.4, 0.9]}, cut_off=[0]),
+        series("asyncdrop-plus", {0: [0.6, 0.5]}, cut_off=[0]),
+    ]
+    head, _, *rows = cut_off_table(runs, [0.6])
+    assert head == (
+        "| algorithm | updates | ended at, s | max. accuracy until 20 s "
+        "| s to 60.00% | MB to 60.00% |"
+    )
+    assert rows == [
+        "| `fedbuff` | 24 | 30 | 40.0 | 30.0 | 30.0 |",
+        "| `asyncdrop-plus` | 16 | 20 | 60.0 | **10.0** | **10.0** |",
+    ]
