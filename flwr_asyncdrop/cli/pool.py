@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Self
 
@@ -28,6 +28,7 @@ from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch
 Work = Callable[[RunSpec, Backend, "Connection[Said, None]"], None]
 
 _KILLED = -9
+_SLICE_SECONDS = 0.5
 # A name: this process has no need of what it imports
 _PRELOADED = "flwr_asyncdrop.cli.preloaded"
 
@@ -95,7 +96,11 @@ class RunPool:
             self._threads.submit(self._do, run)
         remaining = len(runs)
         while remaining:
-            run, event = self._events.get()
+            try:
+                # Without an end, the wait may not let go for Ctrl-C
+                run, event = self._events.get(timeout=_SLICE_SECONDS)
+            except Empty:
+                continue
             yield run, event
             remaining -= isinstance(event, Ended | Failed | Skipped)
 

@@ -29,7 +29,7 @@ from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of, race
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.searched import Search
-from flwr_asyncdrop.cli.tuned import references, write_tuned
+from flwr_asyncdrop.cli.tuned import references, with_earlier, write_tuned
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import make_output_folder
@@ -151,16 +151,22 @@ def run(arguments: argparse.Namespace) -> int:
             "devices": arguments.devices,
             "given": terms.explicit,
             "seeds": arguments.seeds,
+            "searched": terms.search.shared,
+            "candidates": arguments.candidates,
+            "rungs": arguments.rungs,
             "eta": arguments.eta,
             "tie": arguments.tie,
             "algorithms": {lane.label: lane.report() for lane in lanes},
             "references": references(arguments.algos),
             "chosen": {lane.label: lane.winner.values for lane in lanes},
         }
-        path = write_tuned(out, content)
+        joined, gone = with_earlier(out, content)
+        path = write_tuned(out, joined)
     for lane in lanes:
         for line in lane.said():
             say(line)
+    for label in sorted(gone):
+        say(f"{label} was tuned on other terms, and is no longer in {path}")
     first = max(arguments.seeds) + 1 if {0, 1, 2} & {*arguments.seeds} else 0
     flags = {
         "task": arguments.task,

@@ -16,6 +16,7 @@ TUNED = "tuned.json"
 """The file's name, in the folder of a tuning."""
 
 _FORMAT = "flwr-asyncdrop tuning 1"
+_BY_ALGORITHM = ("algorithms", "references", "chosen")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,33 @@ class Tuned:
 def references(names: Iterable[str]) -> dict[str, str]:
     """Return the algorithms from outside among some names, by their labels."""
     return {algorithm(name).label(): name for name in names if is_reference(name)}
+
+
+def with_earlier(
+    folder: Path, content: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], list[str]]:
+    """Add the algorithms that were tuned in a folder before, on the same terms.
+
+    Returns the content with them, and the labels of those whose terms were others:
+    their choice was no fair one beside these.
+    """
+    try:
+        earlier = json.loads((folder / TUNED).read_bytes())
+        found = {name: dict(earlier[name]) for name in _BY_ALGORITHM}
+    except (OSError, ValueError, LookupError, TypeError):
+        return content, []
+    # As a file has them: a tuple is a list there
+    terms = json.loads(json.dumps(_terms(content)))
+    if _terms(earlier) != terms:
+        return content, [*(found["chosen"].keys() - content["chosen"].keys())]
+    for name in _BY_ALGORITHM:
+        found[name] |= content[name]
+    return {**content, **found}, []
+
+
+def _terms(content: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = {"format", *_BY_ALGORITHM}
+    return {name: each for name, each in content.items() if name not in left_out}
 
 
 def write_tuned(folder: Path, content: Mapping[str, Any]) -> Path:

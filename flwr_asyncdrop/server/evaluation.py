@@ -34,6 +34,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 """Flower's ``evaluate_fn``: round and global model to metrics."""
 
 _MOST_PENDING = 2
+_SLICE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class ServerEvaluator(Evaluator):
         if len(unfinished) >= _MOST_PENDING:
             try:
                 with self._patiently():
-                    wait(unfinished[:1])
+                    _wait_for(unfinished[0])
             except Interrupted:
                 self._resumed = [evaluation, *self._resumed]
                 raise
@@ -156,8 +157,10 @@ class ServerEvaluator(Evaluator):
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
         """Return what has ended; an error in ``evaluate_fn`` is raised here."""
         while self._begun and (finish or self._begun[0][1].done()):
+            future = self._begun[0][1]
             with self._patiently() if finish else nullcontext():
-                evaluation = self._begun[0][1].result()
+                _wait_for(future)
+            evaluation = future.result()
             self._begun.popleft()
             yield evaluation
 
@@ -173,6 +176,12 @@ class ServerEvaluator(Evaluator):
             torch.set_num_threads(self._threads)
             metrics = self._evaluate_fn(evaluation.round, arrays)
         return evaluation.ended(self.source, _record_of(metrics, evaluation.round))
+
+
+def _wait_for(future: Future[Evaluation]) -> None:
+    """Wait in slices: without an end, a lock may never let go for Ctrl-C."""
+    while not wait([future], _SLICE_SECONDS).done:
+        pass
 
 
 def _record_of(metrics: object, server_round: int) -> MetricRecord | None:

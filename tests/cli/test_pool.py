@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -140,6 +141,26 @@ def test_closing_ends_the_processes_and_starts_no_more(tmp_path):
     pool.close()
     assert process.exitcode == -signal.SIGTERM
     assert not (tmp_path / "next").exists()
+
+
+def test_ctrl_c_ends_the_wait_also_where_another_thread_heard_it(tmp_path):
+    """Python has the main thread heed it, whom nothing wakes from a lock then."""
+
+    def press():
+        time.sleep(0.3)  # the main thread waits by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    with RunPool([0], work=obedient) as pool:
+        events = pool.do(runs(tmp_path, "stay"))
+        assert [type(next(events)[1]) for _ in range(2)] == [Started, RunProgress]
+        limit = threading.Timer(10, pool.close)  # which ends the run, and so the wait
+        limit.start()
+        started = time.monotonic()
+        threading.Thread(target=press).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(events)
+        limit.cancel()
+        assert time.monotonic() - started < 9
 
 
 def test_a_process_that_is_stopped_costs_its_run_and_is_named(tmp_path):

@@ -360,6 +360,29 @@ def test_the_command_that_compares_has_seeds_that_have_not_chosen(tmp_path, caps
     assert pasted.parse_args(words).seeds == [4, 5, 6]
 
 
+def test_an_algorithm_that_is_tuned_later_joins_those_before(tmp_path, capsys):
+    """The file had the last command's algorithms alone."""
+    out = tmp_path / "tune"
+    command = ["tune", *SMALL, "--search=lr=0.03,0.05", "--rungs=1", f"--out={out}"]
+    assert main([*command, "--algos=fedbuff"]) == 0
+    first = json.loads((out / "tuned.json").read_text())
+    own = ["--algos=async-fedavg", "--search=async-fedavg:alpha=0.5"]
+    assert main([*command, *own]) == 0
+    both = json.loads((out / "tuned.json").read_text())
+    assert both["chosen"].keys() == {"fedbuff", "async-fedavg"}
+    for name in ("chosen", "algorithms"):
+        assert both[name]["fedbuff"] == first[name]["fedbuff"]
+    assert "terms" not in capsys.readouterr().out
+    # With other seeds its choice was not as fair
+    assert main([*command, "--algos=async-fedavg", "--seeds=7"]) == 0
+    last = json.loads((out / "tuned.json").read_text())
+    assert last["chosen"].keys() == {"async-fedavg"}
+    assert (
+        f"fedbuff was tuned on other terms, and is no longer in {out / 'tuned.json'}"
+        in capsys.readouterr().out
+    )
+
+
 def test_ties_of_a_race_are_in_its_file(tmp_path):
     out = tmp_path / "tune"
     command = ["tune", *SMALL, "--search=lr=0.0001,0.03,0.05", "--algos=fedbuff"]

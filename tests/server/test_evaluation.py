@@ -1,4 +1,5 @@
 import logging
+import signal
 import threading
 import time
 from itertools import count
@@ -98,6 +99,35 @@ class TestServerEvaluator:
         assert third.wait(PATIENCE)
         thread.join()
         assert [e.round for e in evaluator.collect(finish=True)] == [0, 1, 2]
+
+    @pytest.mark.parametrize("at", ["the end", "the third"])
+    def test_ctrl_c_ends_a_wait_also_where_another_thread_heard_it(self, server, at):
+        """Python has the main thread heed it, whom nothing wakes from a lock then."""
+        go_on, begun = threading.Event(), threading.Event()
+
+        def evaluate(number, arrays):
+            if number == 0:
+                begun.wait(PATIENCE)
+                time.sleep(0.3)  # the main thread waits by then
+                signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+                go_on.wait(PATIENCE)
+
+        evaluator = server(evaluate)
+        evaluator.submit(state(), 0)
+        if at == "the third":
+            evaluator.submit(state(), 1)
+        wait = {
+            "the end": lambda: list(evaluator.collect(finish=True)),
+            "the third": lambda: evaluator.submit(state(), 2),
+        }
+        started = time.monotonic()
+        begun.set()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                wait[at]()
+            assert time.monotonic() - started < PATIENCE / 2
+        finally:
+            go_on.set()
 
     def test_a_snapshot_is_not_changed_by_later_merges(self, server):
         go_on = threading.Event()
