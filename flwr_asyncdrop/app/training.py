@@ -124,10 +124,12 @@ def isolated_randomness(seed: int) -> Iterator[None]:
     ``nn.Dropout`` and its like draw from the global generators, which a worker would
     otherwise carry from one simulated device to the next.
     """
-    with torch.random.fork_rng():
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    # Without a list it takes all GPUs, and warns of more than one
+    with torch.random.fork_rng(gpus):
         # `torch.manual_seed` formats the call stack for every kind of GPU that is not
         # there: 0.6 ms a task.
         torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed_all(seed)
+        if gpus:
+            torch.cuda.manual_seed(seed)
         yield

@@ -1,3 +1,4 @@
+from contextlib import contextmanager
 from itertools import chain
 
 import pytest
@@ -227,3 +228,22 @@ def test_the_same_as_pytorchs_bit_for_bit(momentum, steps):
         ours["always.weight"],
         trained_by(PlainSGD, 0, lr=0.05, momentum=0.0)["always.weight"],
     )
+
+
+def test_of_several_gpus_the_one_that_is_used_is_seeded(monkeypatch):
+    """All of them were, and PyTorch warned of that in every process."""
+    forked, seeded = [], []
+
+    @contextmanager
+    def fork(devices=None):
+        forked.append(devices)
+        yield
+
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
+    with isolated_randomness(5):
+        pass
+    assert (forked, seeded) == ([[3]], [5])

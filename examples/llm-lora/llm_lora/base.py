@@ -53,7 +53,7 @@ def train_base(data_file: str, steps: int, folder: Path) -> None:
         text.replace("<br />", " ") for text, _ in load_reviews(data_file, "train")
     ]
     tokenizer = train_tokenizer(texts)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = LlamaForCausalLM(llama(len(tokenizer)))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -47,7 +47,7 @@ def build_base() -> BertForSequenceClassification:
         max_position_embeddings=32,
         num_labels=len(INTENTS),
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return BertForSequenceClassification(config)
 
