@@ -6,7 +6,7 @@ afterwards, also when it is itself ended by Ctrl-C, SIGTERM or SIGHUP. All argum
 to ``flwr run``; the exit status is that of the run. Of a run that fails the SuperLink's
 log is kept, and the last line says why it failed.
 
-Flower up to 1.41 does not start from a path with a space or comma in it: Alembic, which
+Flower up to 1.42 does not start from a path with a space or comma in it: Alembic, which
 makes its database, takes these for the end of the path, and a percent sign for a
 variable. Where Flower lies in such a path, the run gets a copy of its code elsewhere.
 Nor does Ray start workers with a Python in such a path, unless it is in quotes.

@@ -63,7 +63,7 @@ def main() -> None:
     at = sys.argv.index("--")
     addresses = frozenset(sys.argv[1:at])
     if "uvicorn.run(" not in inspect.getsource(superlink):
-        sys.exit("guard: this Flower starts its server in another way; use flwr 1.41")
+        sys.exit("guard: this Flower starts its server in another way; use flwr 1.42")
     run = uvicorn.run
 
     def run_guarded(app: App, **settings: Any) -> None:

@@ -26,7 +26,7 @@ _UNREADABLE = re.compile(r"[ ,%]")
 
 
 def check_installation(origin: str | None = None) -> Finding:
-    """Check that a SuperLink starts from where Flower (1.34 to 1.41) is installed."""
+    """Check that a SuperLink starts from where Flower (1.34 to 1.42) is installed."""
     if origin is None:
         spec = find_spec("flwr")
         origin = spec.origin if spec is not None else None

@@ -12,7 +12,7 @@ def end_without_daemons() -> None:
     Flower's grid hands the parts of a message to an executor, and tries a part again
     for as long as its SuperLink is away. Made in a daemon thread, the executor's
     threads are daemons as well, for which no process waits; but Python's executors do,
-    without a limit. Seen in flwr 1.34 to 1.41, with CPython 3.11.
+    without a limit. Seen in flwr 1.34 to 1.42, with CPython 3.11.
     """
     # Before the executors' own function, as those that come last are called first.
     register = getattr(threading, "_register_atexit", None)

@@ -2,7 +2,7 @@
 
 Flower logs the traceback of whatever a ServerApp raises, then an exit code with a link.
 An error that says in one line what is wrong and what to do needs no traceback, and that
-line should be the last. Seen in flwr 1.34 to 1.41.
+line should be the last. Seen in flwr 1.34 to 1.42.
 """
 
 import logging

@@ -16,7 +16,7 @@ PullMessages = Callable[[list[str]], Iterable[Message]]
 def _refusals() -> tuple[type[BaseException], ...]:
     """Return what Flower raises for HTTP's 403 and gRPC's PERMISSION_DENIED.
 
-    It is no `Exception`. Seen in flwr 1.34 to 1.41.
+    It is no `Exception`. Seen in flwr 1.34 to 1.42.
     """
     try:
         run = importlib.import_module("flwr.supercore.run")
@@ -45,7 +45,7 @@ def pull_function(grid: Grid) -> PullMessages | None:
     """Return a copy of a grid's method that waits less for parts; the grid stays as is.
 
     None if the grid is not one of Flower's remote ones: it answers at once. Seen in
-    flwr 1.34 (``GrpcGrid``) to 1.41 (``HttpGrid``).
+    flwr 1.34 (``GrpcGrid``) to 1.42 (``HttpGrid``).
     """
     method = getattr(grid.pull_messages, "__func__", None)
     if not isinstance(method, FunctionType):

@@ -1,7 +1,7 @@
 """What a message says about where it comes from, and the names that go with it.
 
 Flower's engine fills in a message's identity and tells the process which run it
-serves. LocalGrid stands in for the engine and does the same. Seen in flwr 1.34 to 1.41.
+serves. LocalGrid stands in for the engine and does the same. Seen in flwr 1.34 to 1.42.
 """
 
 import copy
@@ -21,7 +21,7 @@ def assume_identity(run_id: int) -> None:
 
     From flwr 1.35 on, ``Message`` asks the process for its run, node and task, and
     refuses to be created without them. An identity that is already there stays.
-    Seen in flwr 1.35 to 1.41; flwr 1.34 needs none.
+    Seen in flwr 1.35 to 1.42; flwr 1.34 needs none.
     """
     try:
         identity = importlib.import_module("flwr.supercore.task_identity").TaskIdentity
@@ -40,7 +40,7 @@ def unsent_copy(message: Message) -> Message:
 
     Flower's grids set the id in place when they push. A remote grid gives a copy the
     id that the message had, so a SuperLink that has it already stores it once; no other
-    grid takes the same object twice. Seen in flwr 1.34 to 1.41.
+    grid takes the same object twice. Seen in flwr 1.34 to 1.42.
     """
     metadata = copy.copy(message.metadata)
     metadata.__dict__["_message_id"] = ""
@@ -52,7 +52,7 @@ def unsent_copy(message: Message) -> Message:
 def stamp(message: Message, **fields: int | str) -> None:
     """Set fields of a message's metadata, by their public names, that have no setter.
 
-    Flower's own grids do it like this. Seen in flwr 1.34 to 1.41.
+    Flower's own grids do it like this. Seen in flwr 1.34 to 1.42.
     """
     for name, value in fields.items():
         message.metadata.__dict__[f"_{name}"] = value

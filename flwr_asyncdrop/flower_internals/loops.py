@@ -24,7 +24,7 @@ def pace_node(pace: NodePace, loop: str = NODE) -> bool:
 
     `pace` replaces the loop's ``time``, and is told what each look for a task has
     found. The parts of a task that are on their way are looked for sooner as well.
-    Seen in flwr 1.34 to 1.41.
+    Seen in flwr 1.34 to 1.42.
     """
     module = importlib.import_module(loop)
     names: dict[str, Any] = module.__dict__
@@ -45,7 +45,7 @@ def pace_node(pace: NodePace, loop: str = NODE) -> bool:
 def pace_superexec(pace: WokenPace, loop: str = SUPEREXEC) -> bool:
     """Let the SuperExec of this process pause like this; return whether it does.
 
-    `pace` replaces the loop's ``time``. Seen in flwr 1.34 to 1.41.
+    `pace` replaces the loop's ``time``. Seen in flwr 1.34 to 1.42.
     """
     module = importlib.import_module(loop)
     if not _pauses_by_time(module):

@@ -21,7 +21,7 @@ def waiting_less(names: Mapping[str, Any]) -> Callable[..., Any] | None:
     """Return a module's ``pull_objects`` with a shorter first wait.
 
     None if the module does not have it, or not as it is known to be. Seen in flwr 1.34
-    to 1.41.
+    to 1.42.
     """
     pull = names.get(PULL_OBJECTS)
     if pull is None or _FIRST_WAIT not in inspect.signature(pull).parameters:

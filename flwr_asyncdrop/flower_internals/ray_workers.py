@@ -7,8 +7,8 @@ a space in its name no worker starts.
 A worker that has died is given tasks all the same: ``BasicActorPool`` takes it back
 after an error like any other. The reply is an error with the name of Ray's exception.
 
-Seen in flwr 1.34 to 1.41 with Ray 2.55: the second one in 1.41 alone, whose code for
-it is that of 1.34.
+Seen in flwr 1.34 to 1.42 with Ray 2.55: the second one in 1.41 alone, whose code for
+it is that of 1.34 and 1.42.
 """
 
 import shlex
