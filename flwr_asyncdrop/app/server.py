@@ -106,11 +106,6 @@ def run_experiment(
     log names `resume_command`, by default the ``flwr run`` that resumes the run. `say`
     tells what the end of the run waits for, if its files cannot be written.
     """
-    if config.resume and config.algorithm.keeps_client_state:
-        raise ConfigError(
-            f"algo={config.algo!r} keeps state on its clients, which no checkpoint "
-            "has: start the run again without resume"
-        )
     torch.set_num_threads(config.threads)
     with output_dir(config) as out:
         _run_in(out, grid, config, callbacks, resume_command, say)
