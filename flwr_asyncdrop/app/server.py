@@ -106,11 +106,6 @@ def run_experiment(
     log names `resume_command`, by default the ``flwr run`` that resumes the run. `say`
     tells what the end of the run waits for, if its files cannot be written.
     """
-    if config.resume and config.algorithm.keeps_client_state:
-        raise ConfigError(
-            f"algo={config.algo!r} keeps state on its clients, which no checkpoint "
-            "has: start the run again without resume"
-        )
     torch.set_num_threads(config.threads)
     with output_dir(config) as out:
         _run_in(out, grid, config, callbacks, resume_command, say)
@@ -231,7 +226,10 @@ def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer 
 def _resume_what(out: Path, config: RunConfig) -> str:
     """Return the ``flwr run`` that resumes the run in a folder, which knows itself."""
     try:
-        return _flwr_run(RunConfig.parse(keys_in(newest(out).settings)), out)
+        checkpoint = newest(out)
+        before = RunConfig.parse(keys_in(checkpoint.settings))
+        nodes = checkpoint.devices if before.clock == "virtual" else 0
+        return _flwr_run(before, out, nodes)
     except (CheckpointError, ConfigError):
         return _flwr_run(config, out)
 
@@ -241,8 +239,11 @@ def _resumes_all(config: RunConfig, out: Path) -> bool:
     return bool(config.resume) and Path(config.resume).expanduser().absolute() == out
 
 
-def _flwr_run(config: RunConfig, out: Path) -> str:
-    """Return the ``flwr run`` that resumes a run; it needs as many nodes."""
+def _flwr_run(config: RunConfig, out: Path, nodes: int = 0) -> str:
+    """Return the ``flwr run`` that resumes a run; it needs as many nodes.
+
+    It names them if they are simulated, and known.
+    """
     settings = {
         **config.settings,
         "out-dir": "",
@@ -255,7 +256,8 @@ def _flwr_run(config: RunConfig, out: Path) -> str:
         if value != _DEFAULTS.get(key, LEFT_OUT)
     )
     text = _SPECIAL.sub(r"\\\g<0>", " ".join(given))
-    return f'flwr run . --run-config "{text}"'
+    federation = f' --federation-config "num-supernodes={nodes}"' if nodes else ""
+    return f'flwr run . --run-config "{text}"{federation}'
 
 
 def _toml(value: object) -> str:

@@ -98,6 +98,7 @@ class Checkpointer(Callback):
         self.command = command
         self.overwrite = A_SWITCH.check("overwrite", overwrite)
         self._all_settings = self.settings
+        self._unresumable = ""
         self._lock = FolderLock(self.folder)
         self._run = ""
         # Those of this run, the oldest first.
@@ -121,13 +122,20 @@ class Checkpointer(Callback):
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    def load(self, settings: Mapping[str, Json]) -> Checkpoint | None:
+    def load(
+        self, settings: Mapping[str, Json], unresumable: str = ""
+    ) -> Checkpoint | None:
         """Return the checkpoint that the run resumes from; None if it begins.
 
-        `settings` are those that the strategy knows. A CheckpointError says that there
-        is no checkpoint, or none that fits; a ConfigError, that another run's are in
-        the way, or that a setting is no JSON.
+        `settings` are those that the strategy knows. `unresumable` says why no
+        checkpoint has all that the run depends on: none is saved then. A
+        CheckpointError says that there is no checkpoint, or none that fits; a
+        ConfigError, that the run cannot resume, that another run's are in the way, or
+        that a setting is no JSON.
         """
+        self._unresumable = unresumable
+        if self.resume is not None and unresumable:
+            raise ConfigError(f"{unresumable}: start it again")
         together = {**settings, **self.settings}
         self._all_settings = {key: _as_json(key, together[key]) for key in together}
         self._own = []
@@ -181,7 +189,7 @@ class Checkpointer(Callback):
 
     def on_pause(self, state: RunState) -> None:
         """Save the run, if a checkpoint is due."""
-        if state.updates >= self._due:
+        if state.updates >= self._due and not self._unresumable:
             self._due = self._next(state)
             self._save(state)
 
@@ -190,6 +198,10 @@ class Checkpointer(Callback):
         if not self._begun:  # what is there may be of another run
             self._thread.shutdown()
             logger.warning("interrupted before the run began: nothing was changed")
+            return
+        if self._unresumable:
+            self._thread.shutdown()
+            logger.warning("interrupted; %s: start it again", self._unresumable)
             return
         self._save(state)
         self._thread.shutdown()
@@ -201,8 +213,11 @@ class Checkpointer(Callback):
     def on_end(self, state: RunState) -> None:
         """Save a run that ended before its last round, and wait for the disk."""
         if state.ended and self._begun:
-            self._save(state)
-            logger.warning("to resume: %s", self.command)
+            if self._unresumable:
+                logger.warning("%s: start it again", self._unresumable)
+            else:
+                self._save(state)
+                logger.warning("to resume: %s", self.command)
         self._thread.shutdown()
 
     def _next(self, state: RunState) -> int:

@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     )
     algos = algos_from_outside("--algos", words)
     add_task(parser)
-    parser.set_defaults(devices=None)  # those of a trace, if there is one
     parser.add_argument(
         "--algos",
         type=some_names,

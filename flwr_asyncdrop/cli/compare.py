@@ -28,6 +28,7 @@ from flwr_asyncdrop.cli.flags import (
     some_names,
     values,
 )
+from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.pool import RunPool, share_out
 from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once, refuse_no_table
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
@@ -142,9 +143,11 @@ def run(arguments: argparse.Namespace) -> int:
     variants = build_variants(
         algorithms, PRESETS[arguments.task], explicit, vary, tuned
     )
-    check_inputs([variant.settings for variant in variants], arguments.devices)
+    settings = [variant.settings for variant in variants]
+    devices = fleet_size(arguments.devices, settings)
+    check_inputs(settings, devices)
     out = make_output_folder(arguments.out, "out")
-    runs = all_runs(variants, arguments.seeds, arguments.devices, out)
+    runs = all_runs(variants, arguments.seeds, devices, out)
     refuse_no_table(runs, out)
     console = make_console()
     if arguments.shard is not None:

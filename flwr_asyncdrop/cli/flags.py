@@ -18,9 +18,9 @@ from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.simulation.local_grid import MOST_NODES
 
 DEVICES = 104
-"""The size of the simulated fleet, if nothing says it."""
+"""The size of the simulated fleet, if neither a flag nor a trace says it."""
 
-TASK_DEFAULTS = MappingProxyType({"task": "digits", "devices": DEVICES})
+TASK_DEFAULTS = MappingProxyType({"task": "digits", "devices": None})
 """The defaults of the flags of `add_task`."""
 
 MOST_SEEDS = 1000
@@ -45,7 +45,8 @@ def add_task(parser: argparse.ArgumentParser) -> None:
         type=between(1, MOST_NODES),
         default=TASK_DEFAULTS["devices"],
         metavar="INT",
-        help=f"size of the simulated fleet (default: {TASK_DEFAULTS['devices']})",
+        help="size of the simulated fleet (default: the number of lines of --trace, or "
+        f"{DEVICES})",
     )
 
 

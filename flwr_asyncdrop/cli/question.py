@@ -10,14 +10,14 @@ from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.experiment import load_data
 from flwr_asyncdrop.app.learning import Classification, NextToken
 from flwr_asyncdrop.cli.equal_time import EqualTime, default_seconds
-from flwr_asyncdrop.cli.flags import DEVICES, given
+from flwr_asyncdrop.cli.flags import given
+from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of
 from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import meaningful
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet.traces import read_trace
 from flwr_asyncdrop.report.runlog import Metric
 from flwr_asyncdrop.report.target import read_target
 
@@ -55,7 +55,7 @@ def question_of(arguments: argparse.Namespace) -> Question:
         )
     explicit = _with_whole_paths(given(arguments))
     algos = tuple(dict.fromkeys(arguments.algos))
-    devices = arguments.devices or _devices(explicit)
+    devices = fleet_size(arguments.devices, [explicit])
     preset = PRESETS[arguments.task]
     # All keys are of any use, and each algorithm can run with what is given.
     rules = Terms(preset, explicit, Search(), 1, 0, 2, (_SEARCH_SEED,), devices)
@@ -104,13 +104,6 @@ def _with_whole_paths(explicit: Mapping[str, Value]) -> dict[str, Value]:
         if text := found.get(key):
             found[key] = str(Path(str(text)).expanduser().absolute())
     return found
-
-
-def _devices(explicit: Mapping[str, Value]) -> int:
-    """Return the devices of the trace, or else the usual number."""
-    if trace := explicit.get("trace"):
-        return len(read_trace(Path(str(trace)), local_steps=1))
-    return DEVICES
 
 
 def _check_target(target: str, data: Dataset) -> None:

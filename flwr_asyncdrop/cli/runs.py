@@ -135,7 +135,7 @@ def resumed(run: RunSpec) -> RunSpec:
     """Return a run as it resumes from its last checkpoint, if it has one.
 
     Without one, or if all are damaged, it begins again and replaces what is there. So
-    does a run whose codec keeps on the clients what no checkpoint has.
+    does a run whose codec or algorithm keeps on the clients what no checkpoint has.
     """
     checkpoint = _checkpoint(run) if _is_resumable(run.config) else None
     how = {"overwrite": True} if checkpoint is None else {"resume": str(run.folder)}
@@ -144,7 +144,8 @@ def resumed(run: RunSpec) -> RunSpec:
 
 def _is_resumable(config: RunConfig) -> bool:
     codecs = codec_choice(config.codec)
-    return bool(config.checkpoint_every) and not (codecs and codecs.uses_feedback)
+    keeps = config.algorithm.keeps_client_state or (codecs and codecs.uses_feedback)
+    return bool(config.checkpoint_every) and not keeps
 
 
 def _checkpoint(run: RunSpec) -> Checkpoint | None:

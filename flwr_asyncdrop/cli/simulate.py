@@ -30,6 +30,7 @@ from flwr_asyncdrop.cli.flags import (
     folder,
     given,
 )
+from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, refuse_changes
@@ -69,9 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     _fill_in_defaults(arguments)
     settings = preset_settings(PRESETS[arguments.task], settings)
     config = RunConfig.parse(settings)
-    check_inputs([settings], arguments.devices)
+    devices = fleet_size(arguments.devices, [settings])
+    check_inputs([settings], devices)
     with output_dir(config) as out, FolderLock(out):
-        spec = _spec(config, settings, out, arguments.devices)
+        spec = _spec(config, settings, out, devices)
         if not config.overwrite:
             RunFolder(spec.folder).refuse_what_is_there(_command(spec.folder, backend))
         return simulate(spec, backend, _display(arguments))

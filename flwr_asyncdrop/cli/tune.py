@@ -24,6 +24,7 @@ from flwr_asyncdrop.cli.flags import (
     some_names,
     words_of,
 )
+from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of, race
@@ -119,20 +120,21 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
 def run(arguments: argparse.Namespace) -> int:
     """Race the candidates, and write what was chosen."""
     backend = backend_of(arguments)
+    explicit = given(arguments)
     terms = Terms(
         PRESETS[arguments.task],
-        given(arguments),
+        explicit,
         Search.read(arguments.search, arguments.algos),
         arguments.candidates,
         arguments.rungs,
         arguments.eta,
         arguments.seeds,
-        arguments.devices,
+        fleet_size(arguments.devices, [explicit]),
         tie=arguments.tie,
     )
     _check_lengths(terms)
     lanes = lanes_of(arguments.algos, terms)
-    check_inputs([lane.settings({}) for lane in lanes], arguments.devices)
+    check_inputs([lane.settings({}) for lane in lanes], terms.devices)
     out = make_output_folder(arguments.out, "out")
     console = make_console()
 
@@ -148,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
         lanes = race(arguments.algos, terms, out, do)
         content = {
             "task": arguments.task,
-            "devices": arguments.devices,
+            "devices": terms.devices,
             "given": terms.explicit,
             "seeds": arguments.seeds,
             "searched": terms.search.shared,
@@ -170,7 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
     first = max(arguments.seeds) + 1 if {0, 1, 2} & {*arguments.seeds} else 0
     flags = {
         "task": arguments.task,
-        "devices": arguments.devices,
+        "devices": terms.devices,
         "algos": ",".join(dict.fromkeys(arguments.algos)),
         **terms.explicit,
         "tuned": path,

@@ -1,5 +1,6 @@
 """Which SuperNodes are connected."""
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -8,7 +9,10 @@ from flwr.serverapp import Grid
 from flwr_asyncdrop.exceptions import GridError, GridLostError, RunError
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
+logger = logging.getLogger("flwr.asyncdrop")
+
 _POLL = 0.5
+_SILENT = 5.0  # seconds of a wait before it is told of
 _PAUSE = 20  # times as long as a look
 _LONGEST_PAUSE = 10.0  # a look may have waited for a grid that was gone
 
@@ -60,9 +64,10 @@ class Nodes:
         Flower's simulation engine starts the ServerApp before it has registered all of
         its nodes, so two looks in a row must find equally many; a grid with
         ``has_all_nodes`` is not asked again. RunError if fewer are there after
-        `patience` real seconds.
+        `patience` real seconds; the log says before that the run waits.
         """
-        deadline = self._timer() + patience
+        start = self._timer()
+        deadline, told = start + patience, False
         nodes, failure = self._look()
         before = len(nodes) if self._has_all_nodes else -1
         while len(nodes) < count or len(nodes) != before:
@@ -74,6 +79,17 @@ class Nodes:
                     f"{len(nodes)} of {count} nodes connected within {patience:g} s"
                     f"{why}: start more SuperNodes, lower min_available_nodes, or "
                     "raise the timeout"
+                )
+            if not told and len(nodes) < count and self._timer() >= start + _SILENT:
+                told = True
+                logger.warning(
+                    "waiting for %d nodes, of which %d are connected, for up to %g s: "
+                    "simulate more with --federation-config 'num-supernodes=%d', or "
+                    "start more SuperNodes",
+                    count,
+                    len(nodes),
+                    patience,
+                    count,
                 )
             self._sleep(min(_POLL, patience))
             before = len(nodes)

@@ -229,9 +229,9 @@ class AsyncStrategy(Arguments):
         self.summary()
         checkpoint = None
         if self.checkpointer is not None:
-            checkpoint = self.checkpointer.load(self._settings(num_rounds))
-        if checkpoint is not None:
-            self._check_resumable()
+            checkpoint = self.checkpointer.load(
+                self._settings(num_rounds), self._unresumable
+            )
         # A signal ends every wait for nodes and replies.
         signals = Signals()
         grid = SteadyGrid.of(

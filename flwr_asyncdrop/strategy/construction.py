@@ -238,14 +238,17 @@ class Arguments(SynchronousRounds):
             saved=saved,
         )
 
-    def _check_resumable(self) -> None:
-        """Raise ConfigError if no checkpoint has all that a run depends on."""
+    @property
+    def _unresumable(self) -> str:
+        """Why no checkpoint has all that a run depends on; "" if it has."""
         codec = self.codec
-        if self.fleet is not None and codec is not None and codec.uses_feedback:
-            raise ConfigError(
-                f"codec={codec.label!r} keeps what it has lost on the clients, "
-                "and no checkpoint has it, so the run cannot be resumed: start it again"
-            )
+        if self.algorithm is not None and self.algorithm.keeps_client_state:
+            kept = f"algo={self._label!r} keeps state on its clients"
+        elif self.fleet is not None and codec is not None and codec.uses_feedback:
+            kept = f"codec={codec.label!r} keeps what it has lost on the clients"
+        else:
+            return ""
+        return f"{kept}, and no checkpoint has it, so the run cannot be resumed"
 
     def _objective_config(self) -> Mapping[str, object]:
         objective = self.objective

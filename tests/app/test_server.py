@@ -5,8 +5,9 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.server import checkpointer_of
-from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.app.server import checkpointer_of, run_experiment
+from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path):
@@ -48,3 +49,14 @@ def test_going_on_needs_a_checkpoint(tmp_path):
     config = RunConfig(resume=str(tmp_path))
     with pytest.raises(CheckpointError, match="has no checkpoint to resume from"):
         checkpointer_of(config, tmp_path, "").load({})
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_the_command_names_the_simulated_nodes_that_a_run_waits_for(clock, tmp_path):
+    config = RunConfig(clock=clock, out_dir=str(tmp_path))
+    body = {"run": "one", "settings": config.settings, "updates": 8, "devices": 10}
+    write_checkpoint(tmp_path / "checkpoints", body | {"parts": {}}, {})
+    with pytest.raises(ConfigError, match="to resume it: flwr run") as refused:
+        run_experiment(None, config)
+    named = '--federation-config "num-supernodes=10"' in str(refused.value)
+    assert named == (clock == "virtual")

@@ -262,6 +262,12 @@ def test_half_a_run_whose_clients_keep_what_coding_has_lost_begins_again(run):
     assert resumed(coded) == begun_again(coded)
 
 
+def test_a_run_whose_algorithm_keeps_state_on_its_clients_begins_again(run):
+    keeps = replace(run, settings={**run.settings, "algo": "tests.app.own:Kept"})
+    save(keeps)
+    assert resumed(keeps) == begun_again(keeps)
+
+
 @pytest.mark.parametrize("lost", ["run.png", "done.json", "model.safetensors"])
 def test_a_run_that_lacks_a_file_is_not_complete(run, lost):
     """The picture and the mark can be made again, the model takes training."""

@@ -1,7 +1,9 @@
 """Everything that `examples/custom-algorithm` adds from outside of the package."""
 
+import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,16 @@ def test_control_variates_correct_the_drift(tmp_path):
     losses = measured(plain, "loss"), measured(controlled, "loss")
     assert losses[0][0] == losses[1][0]
     assert losses[0][-1] != losses[1][-1]
+
+
+def test_scaffold_as_its_readme_runs_it_learns_and_loses_nothing(tmp_path):
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    (words,) = re.findall(r'--run-config "(algo=[^"]*:Scaffold[^"]*)"', text)
+    settings = tomllib.loads(words.replace(" ", "\n"))
+    history = simulate(tmp_path / "run", **settings, **{"local-steps": 50})
+    accuracy = measured(history, "accuracy")
+    assert history[-1]["failures"] == {}
+    assert accuracy[-1] > accuracy[0] + 0.1
 
 
 def test_a_run_with_state_on_its_clients_is_not_resumed(tmp_path):

@@ -1,4 +1,5 @@
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
-from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
+from flwr_asyncdrop.fleet.traces import _COLUMNS, read_trace, trace_fleet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "traces" / "phones.csv"
 
@@ -148,3 +149,10 @@ A, B, C = (DeviceProfile(seconds) for seconds in (3.0, 1.0, 2.0))
 )
 def test_a_trace_is_repeated_from_its_beginning_and_sorted_by_speed(count, expected):
     assert trace_fleet([A, B, C], count) == expected
+
+
+def test_the_documentation_names_every_column():
+    text = (EXAMPLE.parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    section = text.partition("\n## A fleet of your own\n")[2].partition("\n## ")[0]
+    firsts = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    assert re.findall(r"`(\w+)`", " ".join(firsts)) == list(_COLUMNS)

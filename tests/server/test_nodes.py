@@ -31,6 +31,16 @@ def test_too_few_nodes_in_time_is_an_error_that_says_how_many():
         nodes(Registering(total=3)).wait_for(4, patience=10)
 
 
+def test_a_wait_for_nodes_is_told_of_once(caplog):
+    nodes(Registering(total=8)).wait_for(8, patience=60)
+    assert caplog.text == "", "they come within seconds"
+    with pytest.raises(RunError):
+        nodes(Registering(total=3)).wait_for(4, patience=60)
+    (said,) = caplog.messages
+    assert said.startswith("waiting for 4 nodes, of which 3 are connected, for up to")
+    assert "num-supernodes=4" in said
+
+
 def test_enough_nodes_are_taken_when_the_time_is_up():
     found = nodes(Registering(total=1000)).wait_for(2, patience=3)
     assert 2 <= len(found) < 1000

@@ -1,6 +1,7 @@
 """Runs whose arrays are coded, with real ClientApps: both ways, in every mode."""
 
 import logging
+import re
 
 import pytest
 import torch
@@ -282,14 +283,24 @@ def test_an_interrupted_run_ends_with_the_same_bits(name, tmp_path):
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)
 
 
-def test_a_run_with_feedback_is_not_resumed(tmp_path):
+def test_a_run_with_feedback_is_not_resumed(tmp_path, caplog):
     """What its devices owe lies with them, and no checkpoint has it."""
 
-    def go(**options):
+    def go(callbacks=(), **options):
         checkpointer = Checkpointer(tmp_path / "run", every=1, **options)
-        return run(client_app(CodecMod()), codec="topk-q4", checkpointer=checkpointer)
+        return run(
+            client_app(CodecMod()),
+            codec="topk-q4",
+            checkpointer=checkpointer,
+            callbacks=callbacks,
+        )
 
-    go()
+    # So none is saved, and whoever stops it is not told how it resumes.
+    with pytest.raises(Interrupted):
+        go([Interrupt(5)])
+    assert list(tmp_path.rglob("state.json")) == []
+    assert re.search(r"interrupted; codec='topk-q4' .* cannot be resumed", caplog.text)
+    assert "to resume:" not in caplog.text
     with pytest.raises(ConfigError, match=r"topk-q4.*cannot be resumed"):
         go(resume=tmp_path / "run")
 
@@ -299,10 +310,13 @@ def test_a_run_that_had_feedback_is_not_resumed_without(tmp_path):
 
     def go(codec, **options):
         checkpointer = Checkpointer(tmp_path / "run", every=1, **options)
-        return run(client_app(CodecMod()), codec=codec, checkpointer=checkpointer)
+        # Real devices: a run with feedback resumes there, and has checkpoints.
+        return run(
+            client_app(CodecMod()), codec=codec, checkpointer=checkpointer, fleet=None
+        )
 
     go(Codec(*ways, feedback=True))
-    with pytest.raises(CheckpointError, match="feedback"):
+    with pytest.raises(CheckpointError, match=r"codec '.*,feedback', now"):
         go(Codec(*ways), resume=tmp_path / "run")
 
 
