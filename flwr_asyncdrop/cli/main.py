@@ -14,6 +14,12 @@ from types import FrameType, ModuleType
 
 from flwr_asyncdrop.cli.message import say
 from flwr_asyncdrop.cli.parser import Parser
+from flwr_asyncdrop.cli.streams import (
+    UnwrittenError,
+    open_what_is_closed,
+    output_in_full,
+    print_no_more,
+)
 from flwr_asyncdrop.exceptions import (
     AsyncDropError,
     CheckpointError,
@@ -56,17 +62,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     130 after Ctrl-C. SIGTERM raises SystemExit(143), and SIGHUP SystemExit(129).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    open_what_is_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         # It may be in a code without a sign that is shown
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if not words or words[0] not in _COMMANDS:
-            _explain(words)
-        with _orderly_termination():
-            return _run(*words)
+        with output_in_full():
+            if not words or words[0] not in _COMMANDS:
+                _explain(words)
+            with _orderly_termination():
+                return _run(*words)
     except AsyncDropError as error:
         say(str(error))
         return _REFUSED if isinstance(error, _REFUSALS) else _FAILED
+    except UnwrittenError as error:
+        print_no_more()
+        say(str(error))
+        return _FAILED
     except (MemoryError, OSError) as error:
         say(one_line(error))
         return _FAILED
