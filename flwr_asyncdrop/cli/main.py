@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(name: str, *words: str) -> int:
     # An algorithm, a data set or a model can lie there.
-    if (here := str(Path.cwd())) not in sys.path:
+    if (here := _current_folder()) not in sys.path:
         sys.path.append(here)
     command = _command(name)
     parser = Parser(prog=f"asyncdrop {name}", allow_abbrev=False)
@@ -101,6 +101,15 @@ def _run(name: str, *words: str) -> int:
     # A command that is refused leaves no empty folder.
     with tidied(out) if (out := getattr(parsed, "out", None)) else nullcontext():
         return int(command.run(parsed))
+
+
+def _current_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise ConfigError(
+            "the current folder has been deleted: change to one that is there"
+        ) from None
 
 
 def _command(name: str) -> ModuleType:

@@ -57,7 +57,8 @@ def newest(path: Path) -> Path:
     """
     if (path / HISTORY).exists():
         return path
-    found = [(each.stat().st_mtime, each) for each in histories(path)]
+    own = histories(path, of_others=True) or histories(path)
+    found = [(each.stat().st_mtime, each) for each in own]
     if not found:
         raise DataError(
             f"there is no {HISTORY} in {path} or below: name the out-dir of a run that "
