@@ -39,7 +39,8 @@ def _walk(
 
 
 def _refuse(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # it may have gone since
+    # It may have gone since, or be a file that was named.
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise DataError(
             f"cannot look for runs in {error.filename} ({error.strerror}): make that "
             "possible, or name the folders that this user may read"
