@@ -5,21 +5,30 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from flwr_asyncdrop.exceptions import MissingExtraError
+from flwr_asyncdrop.readable import one_line
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import a module that an extra brings; a MissingExtraError names the extra."""
+    """Import a module that an extra brings; a MissingExtraError names the extra.
+
+    One that is installed and cannot be imported, as its parts do not fit together, is a
+    MissingExtraError with the reason.
+    """
+    package = module.partition(".")[0]
     try:
         return import_module(module)
-    except ModuleNotFoundError as error:
+    except Exception as error:
         # The module or a package that it lies in: a namespace can be there in part.
-        if not f"{module}.".startswith(f"{error.name}."):
-            raise
-        package = module.partition(".")[0]
-        raise MissingExtraError(
-            f"{package} is not installed: pip install 'flwr-asyncdrop[{extra}]'",
-            name=package,
-        ) from error
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(
+            f"{error.name}."
+        ):
+            reason = f"is not installed: pip install 'flwr-asyncdrop[{extra}]'"
+        else:
+            reason = (
+                f"cannot be imported ({one_line(error)}): install it anew, with what "
+                "it needs (see `asyncdrop doctor`)"
+            )
+        raise MissingExtraError(f"{package} {reason}", name=package) from error
 
 
 def is_installed(module: str) -> bool:

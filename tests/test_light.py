@@ -99,12 +99,29 @@ class TestExtras:
         with pytest.raises(MissingExtraError, match="some_namespace is not"):
             require("some_namespace.gone.part", "report")
 
-    def test_what_a_package_itself_misses_is_its_own_error(self, tmp_path, monkeypatch):
-        (tmp_path / "half_installed.py").write_text("import no_such_package\n")
+    @pytest.mark.parametrize(
+        ("code", "reason"),
+        [
+            ("import no_such_package", "ModuleNotFoundError: No module named 'no_such"),
+            (
+                "raise ValueError('numpy.dtype size\\nchanged')",
+                "ValueError: numpy.dtype",
+            ),
+        ],
+    )
+    def test_a_package_that_is_broken_says_why_in_one_line(
+        self, code, reason, tmp_path, monkeypatch
+    ):
+        """A raw error ended runs after their last round, where no picture was drawn."""
+        (tmp_path / "half_installed.py").write_text(code)
         monkeypatch.syspath_prepend(tmp_path)
-        with pytest.raises(ModuleNotFoundError) as caught:
+        with pytest.raises(MissingExtraError) as caught:
             require("half_installed", "report")
-        assert not isinstance(caught.value, MissingExtraError)
+        assert str(caught.value).startswith(
+            f"half_installed cannot be imported ({reason}"
+        )
+        assert "install it anew" in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 BLOCKED = """

@@ -36,7 +36,7 @@ ROOMS: Mapping[str, set[str]] = {
     "readable": set(),
     "machine_memory": set(),
     "seeding": {"exceptions"},
-    "extras": {"exceptions"},
+    "extras": {"exceptions", "readable"},
     "references": {"exceptions"},
     "paths": {"exceptions"},
     "parameters": {"exceptions", "paths", "references"},

@@ -1,11 +1,10 @@
 """Where commands print: as wide as a page in a file, and never the end of a run."""
 
-import errno
 from contextlib import suppress
 
 from rich.console import Console
 
-from flwr_asyncdrop.cli.message import print_no_more
+from flwr_asyncdrop.cli.streams import print_no_more, unless_nobody_reads
 
 _WIDTH_OF_FILES = 120
 
@@ -18,12 +17,8 @@ class LastingConsole(Console):
     """
 
     def _check_buffer(self) -> None:
-        try:
+        with unless_nobody_reads(self.on_broken_pipe):
             super()._check_buffer()
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """Print no more."""

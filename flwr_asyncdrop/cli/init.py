@@ -1,6 +1,7 @@
 """``asyncdrop init``: a small Flower project that runs."""
 
 import argparse
+import os
 import re
 import shlex
 import shutil
@@ -61,7 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     if problem := problem_of_path(arguments.folder):
         raise ConfigError(f"DIR={arguments.folder!r} {problem}")
     folder = Path(arguments.folder).expanduser()
-    name = folder.resolve().name if arguments.name is None else arguments.name
+    # `resolve` raises where links go round.
+    own = Path(os.path.realpath(folder)).name
+    name = own if arguments.name is None else arguments.name
     make_project(folder, name)
     tell(
         f"made a Flower project in {folder}; next:\n"

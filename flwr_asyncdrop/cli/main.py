@@ -14,6 +14,12 @@ from types import FrameType, ModuleType
 
 from flwr_asyncdrop.cli.message import say
 from flwr_asyncdrop.cli.parser import Parser
+from flwr_asyncdrop.cli.streams import (
+    UnwrittenError,
+    open_what_is_closed,
+    output_in_full,
+    print_no_more,
+)
 from flwr_asyncdrop.exceptions import (
     AsyncDropError,
     CheckpointError,
@@ -56,17 +62,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     130 after Ctrl-C. SIGTERM raises SystemExit(143), and SIGHUP SystemExit(129).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    open_what_is_closed()
     if isinstance(sys.stdout, TextIOWrapper):
         # It may be in a code without a sign that is shown
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if not words or words[0] not in _COMMANDS:
-            _explain(words)
-        with _orderly_termination():
-            return _run(*words)
+        with output_in_full():
+            if not words or words[0] not in _COMMANDS:
+                _explain(words)
+            with _orderly_termination():
+                return _run(*words)
     except AsyncDropError as error:
         say(str(error))
         return _REFUSED if isinstance(error, _REFUSALS) else _FAILED
+    except UnwrittenError as error:
+        print_no_more()
+        say(str(error))
+        return _FAILED
     except (MemoryError, OSError) as error:
         say(one_line(error))
         return _FAILED
@@ -77,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(name: str, *words: str) -> int:
     # An algorithm, a data set or a model can lie there.
-    if (here := str(Path.cwd())) not in sys.path:
+    if (here := _current_folder()) not in sys.path:
         sys.path.append(here)
     command = _command(name)
     parser = Parser(prog=f"asyncdrop {name}", allow_abbrev=False)
@@ -89,6 +101,15 @@ def _run(name: str, *words: str) -> int:
     # A command that is refused leaves no empty folder.
     with tidied(out) if (out := getattr(parsed, "out", None)) else nullcontext():
         return int(command.run(parsed))
+
+
+def _current_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise ConfigError(
+            "the current folder has been deleted: change to one that is there"
+        ) from None
 
 
 def _command(name: str) -> ModuleType:

@@ -1,27 +1,21 @@
 """What a command says without Rich, whatever the text has in it."""
 
 import logging
-import os
 import sys
 from collections.abc import Callable
+
+from flwr_asyncdrop.cli.streams import unless_nobody_reads
 
 _LONGEST = 1000
 
 
 def tell(text: str) -> None:
-    """Write lines to the standard output, if anybody reads there."""
-    try:
-        print(text, flush=True)  # noqa: T201  # there may be no standard output
-    except BrokenPipeError:
-        print_no_more()
+    """Write lines to the standard output, if anybody reads there.
 
-
-def print_no_more() -> None:
-    """Let what is still printed go nowhere, once nobody reads any more."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    # Python flushes what is left when it ends.
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    UnwrittenError if they cannot be written.
+    """
+    with unless_nobody_reads():
+        print(text, flush=True)  # noqa: T201
 
 
 def say(text: str) -> None:

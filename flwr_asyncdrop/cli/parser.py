@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
+from flwr_asyncdrop.cli.message import tell
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import did_you_mean
 
@@ -20,6 +21,10 @@ class Parser(argparse.ArgumentParser):
         if found := _CHOICE.search(message):
             hint = did_you_mean(found[1], found[2].replace("'", "").split(", "))
         raise ConfigError(f"{message}{hint and f': {hint}'} (see {self.prog} --help)")
+
+    def _print_message(self, message: str, _: object = None) -> None:
+        # argparse ignores what cannot be written. Errors are not printed here.
+        tell(message.removesuffix("\n"))
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Refuse words that mean nothing, with the flag that is closest to the first.

@@ -11,7 +11,7 @@ from flwr_asyncdrop.app.fleets import keys_in
 from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.backend import Backend, add_backend, add_workers, backend_of
-from flwr_asyncdrop.cli.console import make_console
+from flwr_asyncdrop.cli.console import make_console, print_line
 from flwr_asyncdrop.cli.display import LineDisplay, make_display, warnings_to
 from flwr_asyncdrop.cli.events import (
     Ended,
@@ -176,9 +176,9 @@ def simulate(run: RunSpec, backend: Backend, display: LineDisplay) -> int:
 
 def _show_result(summary: Summary, out: Path, display: LineDisplay) -> None:
     for line in summary.text().splitlines():
-        display.say(line)
+        print_line(line, display.console)
     for path in RunFolder(out).files.values():
-        display.say(str(path))
+        print_line(str(path), display.console)
 
 
 def _command(out: Path, backend: Backend) -> str:

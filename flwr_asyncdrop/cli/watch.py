@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flwr_asyncdrop.cli.console import make_console
+from flwr_asyncdrop.cli.console import make_console, print_line
 from flwr_asyncdrop.cli.display import LineDisplay, make_display
 from flwr_asyncdrop.cli.events import Ended, Failed, Started, Waiting
 from flwr_asyncdrop.cli.flags import folder
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     with display:
         has_ended = watch(Followed(found), display)
         for line in Summary(read_log(found / HISTORY)).text().splitlines():
-            display.say(line)
+            print_line(line, display.console)
     return 0 if has_ended else _FAILED
 
 
@@ -57,7 +57,8 @@ def newest(path: Path) -> Path:
     """
     if (path / HISTORY).exists():
         return path
-    found = [(each.stat().st_mtime, each) for each in histories(path)]
+    own = histories(path, of_others=True) or histories(path)
+    found = [(each.stat().st_mtime, each) for each in own]
     if not found:
         raise DataError(
             f"there is no {HISTORY} in {path} or below: name the out-dir of a run that "

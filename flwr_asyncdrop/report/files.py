@@ -1,28 +1,33 @@
 """Finding histories in folders, whatever is a link there."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from flwr_asyncdrop.exceptions import DataError
 
 HISTORY = "history.jsonl"
 
 
-def histories(folder: Path) -> list[Path]:
+def histories(folder: Path, *, of_others: bool = False) -> list[Path]:
     """Return the histories in a folder and below, absolute and each once.
 
-    Links to folders are followed. What lies there, too, has its own name.
+    Links to folders are followed. What lies there, too, has its own name. DataError if
+    this user may not look into a folder, unless some may be `of_others`.
     """
     top = folder.resolve() if ".." in folder.parts else folder.absolute()
     found: dict[str, Path] = {}
     for follow in (False, True):
-        for path in _walk(top, follow=follow):
+        for path in _walk(top, follow, None if of_others else _refuse):
             found.setdefault(os.path.realpath(path), path)
     return sorted(found.values())
 
 
-def _walk(top: Path, *, follow: bool) -> Iterator[Path]:
+def _walk(
+    top: Path, follow: bool, refuse: Callable[[OSError], None] | None
+) -> Iterator[Path]:
     seen: set[str] = set()
-    for place, folders, files in os.walk(top, followlinks=follow):
+    for place, folders, files in os.walk(top, onerror=refuse, followlinks=follow):
         real = os.path.realpath(place)
         if real in seen:  # links may go round
             folders.clear()
@@ -31,3 +36,12 @@ def _walk(top: Path, *, follow: bool) -> Iterator[Path]:
         folders.sort()
         if HISTORY in files:
             yield Path(place) / HISTORY
+
+
+def _refuse(error: OSError) -> None:
+    # It may have gone since, or be a file that was named.
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise DataError(
+            f"cannot look for runs in {error.filename} ({error.strerror}): make that "
+            "possible, or name the folders that this user may read"
+        ) from error

@@ -166,11 +166,15 @@ def write_report(
 def _require_matplotlib() -> None:
     try:
         require("matplotlib", "report")
-    except ValueError as error:  # it reads the variable when it is imported
-        raise MissingExtraError(
-            f"matplotlib cannot be imported ({one_line(error)}): unset MPLBACKEND",
-            name="matplotlib",
-        ) from error
+    except MissingExtraError as error:
+        # It reads the variable when it is imported.
+        cause = error.__cause__
+        if isinstance(cause, ValueError) and "backend" in str(cause):
+            raise MissingExtraError(
+                f"matplotlib cannot be imported ({one_line(cause)}): unset MPLBACKEND",
+                name="matplotlib",
+            ) from cause
+        raise
 
 
 def _pictures_there(out: Path) -> set[str]:

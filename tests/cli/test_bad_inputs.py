@@ -96,6 +96,16 @@ def test_what_ends_a_command_decides_its_status(error, status, monkeypatch, caps
     assert type(error).__name__ in line or str(error) in line or status == 130
 
 
+def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["report", str(tmp_path)]) == 2
+    line = "the current folder has been deleted: change to one that is there"
+    assert line in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -188,3 +188,10 @@ def test_flower_runs_it(project):
     done = run_engine([script, str(project), *settings, *nodes], ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "update 24/24" in done.stdout + done.stderr
+
+
+def test_links_that_go_round_are_refused(tmp_path, capsys):
+    """They ended in a RuntimeError."""
+    (tmp_path / "round").symlink_to("round")
+    assert main(["init", str(tmp_path / "round" / "mine")]) == 2
+    assert "round is a link to round, which is not there" in capsys.readouterr().err

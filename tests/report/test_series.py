@@ -1,6 +1,11 @@
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.report.files import histories
 from flwr_asyncdrop.report.series import ground_differs_in, read_series
 from flwr_asyncdrop.storage.done import mark_done
 from tests.report.histories import history, write
@@ -62,6 +67,26 @@ def test_a_folder_of_another_name_goes_by_its_algorithm(tmp_path):
 def test_a_folder_that_is_named_twice_is_read_once(tmp_path):
     run(tmp_path, "fedavg")
     assert len(read_series([tmp_path, tmp_path / "fedavg"])) == 1
+
+
+def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path, monkeypatch):
+    write(tmp_path / "fedbuff" / "seed-0", history("fedbuff", 0, [0.2]))
+    closed = tmp_path / "fedbuff" / "seed-1"
+    write(closed, history("fedbuff", 1, [0.9]))
+    scandir = os.scandir
+
+    def look(place):
+        if Path(place) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", look)
+    with pytest.raises(DataError, match=r"in \S+/seed-1 \(Permission denied\): make"):
+        read_series([tmp_path])
+    # `watch` takes the newest that there is.
+    assert histories(tmp_path, of_others=True) == [
+        tmp_path / "fedbuff" / "seed-0" / "history.jsonl"
+    ]
 
 
 def test_links_to_folders_are_followed(tmp_path):

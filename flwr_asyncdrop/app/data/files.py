@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.exceptions import DataError, MissingExtraError
+from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.readable import one_line
 
@@ -117,11 +117,11 @@ def download(source: Source, data_dir: Path) -> Path:
                 if path is None:
                     raise FileNotFoundError(f"torchvision brought no {name}")
                 path.replace(folder / path.name)
-    except MissingExtraError:
-        raise
     # What torchvision's mirrors, its archives and the disk raise, or torchvision
     # itself, if it was built for another torch.
     except Exception as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):  # it is not installed
+            raise
         raise DataError(
             f"could not download {source.torchvision} to {data_dir} "
             f"({one_line(error)}); put its files in {folder} by hand"
