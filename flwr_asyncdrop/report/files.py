@@ -1,5 +1,6 @@
 """Finding histories in folders, whatever is a link there."""
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,8 +40,8 @@ def _walk(
 
 
 def _refuse(error: OSError) -> None:
-    # It may have gone since, or be a file that was named.
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+    # It may have gone since, or be a file that was named, or a link that goes round.
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
         raise DataError(
             f"cannot look for runs in {error.filename} ({error.strerror}): make that "
             "possible, or name the folders that this user may read"

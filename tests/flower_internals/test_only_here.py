@@ -130,4 +130,4 @@ def test_what_touches_flower_says_in_which_versions_it_was_seen(path):
     if path.stem in ("__init__", "pace"):  # they touch nothing
         return
     assert re.search(r"Seen\s+in\s+flwr\s+1\.34\b", text)
-    assert re.search(r"to\s+1\.41\b", text)
+    assert re.search(r"to\s+1\.42\b", text)
