@@ -18,7 +18,7 @@ from flwr_asyncdrop.exceptions import DataError
 
 def same(one, other):
     pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(a, b) for a, b in pairs)
+    return all(torch.equal(a.cpu(), b.cpu()) for a, b in pairs)
 
 
 def test_the_model_fits_the_data_set():
@@ -139,7 +139,7 @@ def test_the_tested_model_has_the_statistics_of_the_samples_held_out(monkeypatch
     inputs, _ = load_data(config).batch("train", held_out)
     means = model.conv1(inputs).mean((0, 2, 3))
     found = trained_model(config, model.state_dict())
-    torch.testing.assert_close(found.bn1.running_mean, means)
+    torch.testing.assert_close(found.bn1.running_mean.cpu(), means)
 
     train_x = load_data(config).train_x.clone()
     train_x[held_out] = 0
@@ -201,7 +201,7 @@ def test_batch_statistics_are_learnt_in_the_runs_precision():
         trained_model(RunConfig(precision=precision), model.state_dict())
         for precision in ("float32", "bfloat16")
     )
-    assert torch.equal(low.conv1.weight, model.conv1.weight)
+    assert torch.equal(low.conv1.weight.cpu(), model.conv1.weight)
     assert not torch.equal(low.bn1.running_mean, full.bn1.running_mean)
     assert torch.allclose(low.bn1.running_mean, full.bn1.running_mean, atol=0.01)
 

@@ -22,9 +22,11 @@ def test_every_task_is_a_valid_configuration(name, algo):
     [
         ("mlp-fashion-mnist", 41),
         ("resnet34-fashion-mnist", 41),
+        ("resnet34-fashion-mnist-paper", 41),
         ("resnet34-cifar10", 68),
         ("resnet34-cifar10-paper", 68),
         ("resnet34-cifar100", 68),
+        ("resnet34-cifar100-paper", 68),
         ("lstm-imdb", 22),
     ],
 )
@@ -75,6 +77,7 @@ def test_short_tasks_are_tested_often_on_the_papers_fleet(name, algo):
     assert tuple(settings[key] for key in fleet) == expected
 
 
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "fashion-mnist"])
 @pytest.mark.parametrize(
     ("algo", "own"),
     [
@@ -83,12 +86,14 @@ def test_short_tasks_are_tested_often_on_the_papers_fleet(name, algo):
         ("async-fedavg", set()),
     ],
 )
-def test_the_papers_resnet_has_the_rules_that_its_algorithms_know(algo, own):
+def test_the_papers_resnet_has_the_rules_that_its_algorithms_know(
+    algo, own, dataset
+):
     rules = {"scope": "internal", "scale": False, "score-vectors": False}
     everybodys = {"augment": True, "duration": "paper"}
     ours, papers = (
         preset_settings(PRESETS[name], {"algo": algo})
-        for name in ("resnet34-cifar10", "resnet34-cifar10-paper")
+        for name in (f"resnet34-{dataset}", f"resnet34-{dataset}-paper")
     )
     expected = everybodys | {key: rules[key] for key in own}
     assert papers == ours | expected

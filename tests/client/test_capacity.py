@@ -4,6 +4,7 @@ import time
 from typing import ClassVar
 
 import pytest
+import torch
 from flwr.app import Context, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -120,6 +121,10 @@ class TestReadyApp:
 
 
 class TestMemory:
+    @pytest.fixture(autouse=True)
+    def no_gpu(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
     def test_the_smaller_of_what_machine_and_container_have_left(self, tmp_path):
         meminfo, cgroup = tmp_path / "meminfo", tmp_path / "cgroup"
         meminfo.write_text("MemTotal: 9 kB\nMemAvailable:     4000 kB\n")
@@ -144,3 +149,8 @@ class TestMemory:
 
     def test_a_system_that_does_not_say(self, tmp_path):
         assert training_memory(tmp_path / "none", tmp_path / "none") == 0
+
+    def test_a_gpu_has_its_own(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3_000, 16_000))
+        assert training_memory() == 3_000
