@@ -86,9 +86,7 @@ def test_short_tasks_are_tested_often_on_the_papers_fleet(name, algo):
         ("async-fedavg", set()),
     ],
 )
-def test_the_papers_resnet_has_the_rules_that_its_algorithms_know(
-    algo, own, dataset
-):
+def test_the_papers_resnet_has_the_rules_that_its_algorithms_know(algo, own, dataset):
     rules = {"scope": "internal", "scale": False, "score-vectors": False}
     everybodys = {"augment": True, "duration": "paper"}
     ours, papers = (
