@@ -1,6 +1,6 @@
 """The changes that updates ask for, and their mean."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -112,13 +112,25 @@ def _weighted_sum(
 
 
 def _counts(like: Tensor, parts: Sequence[_Part]) -> Tensor:
-    """Return how many parts hold each coordinate."""
-    if not any(dims for _, dims in parts):
-        return torch.full_like(real(like), len(parts))
-    counts = torch.zeros_like(real(like))
-    for delta, dims in parts:
-        add_(counts, torch.ones_like(real(delta), device=like.device), dims)
+    """Return how many parts hold each coordinate, broadcastable to `like`."""
+    counts = real(like).new_zeros((1,) * like.ndim)
+    for _, dims in parts:
+        counts = counts + held(like, dims)
     return counts
+
+
+def held(like: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+    """Return 1 where a part holds a coordinate, else 0, broadcastable to `like`.
+
+    It holds a coordinate if it holds its position in each narrowed dim, so its size is
+    1 in the others: for a kernel it has an element for each pair of channels.
+    """
+    mask = real(like).new_ones((1,) * like.ndim)
+    for dim, kept in dims.items():
+        along = mask.new_zeros(like.shape[dim])
+        along[kept.to(along.device)] = 1
+        mask = mask * along.view(-1, *[1] * (like.ndim - dim - 1))
+    return mask
 
 
 def real(tensor: Tensor) -> Tensor:

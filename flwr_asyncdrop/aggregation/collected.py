@@ -13,6 +13,7 @@ from flwr_asyncdrop.aggregation.changes import (
     Mean,
     Normaliser,
     change_of,
+    held,
     is_number,
     is_weight,
     real,
@@ -106,13 +107,14 @@ class _Sum:
 
     total: Tensor
     whole: int = 0  # updates that have all of the tensor
-    # How many have each coordinate, beside those; None while all have all.
+    # How many have each coordinate, beside those, broadcastable to `total`; None while
+    # all have all.
     counts: Tensor | None = None
 
     def number(self) -> Tensor:
-        """Return how many updates have each coordinate."""
+        """Return how many updates have each coordinate, broadcastable to `total`."""
         if self.counts is None:
-            return torch.full_like(real(self.total), self.whole)
+            return real(self.total).new_tensor(self.whole)
         return self.counts + self.whole
 
 
@@ -204,9 +206,8 @@ class Summed(Collected):
         if not dims:
             one.whole += 1
         elif not (moves and size):
-            if one.counts is None:
-                one.counts = torch.zeros_like(real(tensor))
-            add_(one.counts, torch.ones_like(real(delta)), dims)
+            own = held(tensor, dims)
+            one.counts = own if one.counts is None else one.counts + own
 
     def _keep_largest(self, name: str, values: Tensor) -> None:
         if name not in self._sums:

@@ -7,7 +7,7 @@ filter and one input channel. NumPy moves masked elements of an opaque dtype wit
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,16 +50,26 @@ class Slots(NamedTuple):
         if weight == 1:
             self.grid[self.kept] = fresh
             return
+        for kept, part in self._change(fresh):
+            kept.lerp_(part, weight)
+
+    def add_(self, part: Tensor, scale: float) -> None:
+        """Add a multiple of `part`, which is contiguous, to the kept elements."""
+        for kept, added in self._change(_bytes(part).view(self.grid.dtype)):
+            kept.add_(added, alpha=scale)
+
+    def _change(self, fresh: npt.NDArray[np.void]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the kept elements, to be changed in place, and those of `fresh`."""
         row_bytes = max(self.grid.nbytes // len(self.grid), 1)
         step = max(_BLOCK_BYTES // row_bytes, 1)
         done = 0
         for row in range(0, len(self.grid), step):
             block, kept = self.grid[row : row + step], self.kept[row : row + step]
-            mixed = block[kept]
-            target = fresh[done : done + len(mixed)]
-            self._elements(mixed).lerp_(self._elements(target), weight)
-            block[kept] = mixed
-            done += len(mixed)
+            changed = block[kept]
+            beside = fresh[done : done + len(changed)]
+            yield self._elements(changed), self._elements(beside)
+            block[kept] = changed
+            done += len(changed)
 
     def _elements(self, slots: npt.NDArray[np.void]) -> Tensor:
         return torch.from_numpy(slots.view(np.uint8)).view(self.dtype)

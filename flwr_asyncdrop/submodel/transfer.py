@@ -111,6 +111,13 @@ def add_(
         return
     dim, *others = sorted(dims)
     kept = dims[dim].to(full.device)
+    if not others and dim == 0:
+        full.index_add_(dim, kept, part, alpha=scale)
+        return
+    slots = Slots.of(full, dims)
+    if slots is not None:
+        slots.add_(part.contiguous(), scale)
+        return
     if not others:
         full.index_add_(dim, kept, part, alpha=scale)
         return

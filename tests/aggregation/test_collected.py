@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.aggregation import Buffered, Update, combiner
-from flwr_asyncdrop.aggregation.changes import Mean, change_of, mean_change
+from flwr_asyncdrop.aggregation.changes import Mean, change_of, held, mean_change
 from flwr_asyncdrop.aggregation.collected import Changes, Summed, collected
 from flwr_asyncdrop.state_dict import to_plain
-from flwr_asyncdrop.submodel import extract
+from flwr_asyncdrop.submodel import add_, extract
 from tests.nightly import examples
 from tests.states import saved_and_read
 
@@ -72,6 +72,25 @@ def test_the_sum_has_the_bits_of_the_mean(normaliser, narrow, seed):
         expected = mean_of(state, updates, weights, normaliser)
         assert_same(summed.take(state), expected)
         assert len(summed) == 0
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.data())
+def test_a_part_holds_what_it_would_be_added_to(data):
+    shape = data.draw(st.lists(st.integers(1, 4), max_size=4))
+    dims = {}
+    for dim, size in enumerate(shape):
+        if data.draw(st.booleans()):
+            kept = sorted(data.draw(st.sets(st.integers(0, size - 1))))
+            dims[dim] = torch.tensor(kept, dtype=torch.int64)
+    small = [len(dims[dim]) if dim in dims else n for dim, n in enumerate(shape)]
+    expected = torch.zeros(shape)
+    add_(expected, torch.ones(small), dims)
+
+    found = held(expected, dims)
+
+    assert torch.equal(found.expand(shape), expected)
+    assert all(size == 1 for dim, size in enumerate(found.shape) if dim not in dims)
 
 
 def test_only_what_is_known_at_once_is_summed():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel import extract, merge_, silenced, slots
+from flwr_asyncdrop.submodel import add_, extract, merge_, silenced, slots
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SEEDS = st.integers(0, 2**32)
@@ -41,6 +41,15 @@ def naive_merge(full, sub, dims, weight):
         else:
             merged[place] = torch.lerp(full[place], sub[small], weight)
     return merged
+
+
+def assert_added(found, full, part, dims, scale):
+    """Check against float64: a term of at most 16 is rounded twice."""
+    total, part = full.double(), part.double()
+    for place, small in kept_coordinates(full.shape, dims):
+        total[place] += scale * part[small]
+    atol = 32 * torch.finfo(found.dtype).eps
+    torch.testing.assert_close(found.double(), total, rtol=0, atol=atol)
 
 
 def bits(tensor):
@@ -193,6 +202,48 @@ class TestMerge:
         indices = {"w": {0: torch.tensor([1, 4]), 1: torch.tensor([0, 2, 3])}}
         merge_(state, extract(state, indices), indices, 0.5)
         assert_same_bits(state["w"], before)
+
+
+class TestAdd:
+    @given(tensors_with_dims(FLOATS), st.floats(-2, 2), SEEDS)
+    @settings(deadline=None)
+    def test_equals_reference(self, case, scale, seed):
+        tensor, dims = case
+        part = random_tensor(naive_extract(tensor, dims).shape, tensor.dtype, seed)
+        full, before = tensor.clone(), part.clone()
+        add_(tensor, part, dims, scale)
+        assert_added(tensor, full, part, dims, scale)
+        assert_same_bits(part, before)
+
+    @given(tensors_with_dims(FLOATS), st.floats(-2, 2))
+    @settings(deadline=None)
+    def test_dropped_coordinates_keep_every_bit(self, case, scale):
+        tensor, dims = case
+        odd = torch.tensor([-0.0, math.inf, -math.inf, math.nan], dtype=tensor.dtype)
+        places = torch.arange(tensor.numel()).view(tensor.shape)
+        tensor.copy_(odd[places % len(odd)])
+        expected = tensor.clone()
+        add_(tensor, torch.ones_like(naive_extract(tensor, dims)), dims, scale)
+        for place, _ in kept_coordinates(tensor.shape, dims):
+            expected[place] = tensor[place]
+        assert_same_bits(tensor, expected)
+
+    @pytest.mark.parametrize("dtype", FLOATS)
+    @pytest.mark.parametrize("dims", [(0,), (1,), (0, 1), (0, 1, 2), (1, 3)])
+    def test_many_blocks(self, monkeypatch, dtype, dims):
+        monkeypatch.setattr(slots, "_BLOCK_BYTES", 256)
+        full = random_tensor((13, 7, 5, 4), dtype, seed=1)
+        kept = {dim: torch.arange(full.shape[dim])[dim::2] for dim in dims}
+        part = random_tensor(naive_extract(full, kept).shape, dtype, seed=2)
+        before = full.clone()
+        add_(full, part, kept, 0.3)
+        assert_added(full, before, part, kept, 0.3)
+
+    def test_by_hand(self):
+        full = torch.arange(12.0).view(3, 4)
+        kept = {0: torch.tensor([0, 2]), 1: torch.tensor([1, 2])}
+        add_(full, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), kept, 2.0)
+        assert full.tolist() == [[0, 3, 6, 3], [4, 5, 6, 7], [8, 15, 18, 11]]
 
 
 class TestRefusals:
