@@ -111,10 +111,8 @@ def add_(
         return
     dim, *others = sorted(dims)
     kept = dims[dim].to(full.device)
-    if not others and dim == 0:
-        full.index_add_(dim, kept, part, alpha=scale)
-        return
-    slots = Slots.of(full, dims)
+    # PyTorch adds whole rows in one pass.
+    slots = Slots.of(full, dims) if others or dim > 0 else None
     if slots is not None:
         slots.add_(part.contiguous(), scale)
         return
