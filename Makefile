@@ -14,7 +14,8 @@ FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker w
 ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.py fleet \
     e2e/test_layerwise.py flower_internals/test_exits.py fuzz \
     server/test_assignment.py server/test_averaging.py server/test_dead_workers.py \
-    docker/test_certificates.py docker/test_files.py \
+    docker/test_certificates.py docker/test_certificates_folder.py \
+    docker/test_files.py \
     server/test_buffered_reference.py server/test_liars.py server/test_loop_machine.py \
     server/test_reference.py server/test_unreliable_fleets.py \
     simulation/test_bn_statistics.py simulation/test_gpus.py \

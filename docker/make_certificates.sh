@@ -9,7 +9,8 @@
 # replace something, delete it first. The server's certificate is made again when it
 # lacks a host that you name, or has less than 30 days to go: name all of them then.
 #
-# The folder is docker/certificates, or $EDGE_CERTIFICATES, an absolute path:
+# The folder is docker/certificates, or EDGE_CERTIFICATES, an absolute path in the
+# environment or in docker/.env, where Compose reads it, too:
 #
 #   ca.crt ca.key      the authority; ca.key signs servers: keep it off the server
 #   server/            what the server's container sees
@@ -19,7 +20,6 @@ set -eu
 umask 077
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-out=${EDGE_CERTIFICATES:-$here/certificates}
 image_user=10001 # the images' user, who must be able to read the keys
 days_ca=3650
 days_server=730
@@ -45,6 +45,8 @@ main() {
             ;;
         esac
     done
+    out=${EDGE_CERTIFICATES-$(from_env_file)}
+    [ -n "$out" ] || out=$here/certificates
     case $out in
     /*) ;;
     *) fail "EDGE_CERTIFICATES='$out' must be an absolute path: Compose would look for it in $here" ;;
@@ -61,6 +63,18 @@ main() {
     server
     for name in "$@"; do device "$name"; done
     readable_for_containers
+}
+
+# As Compose reads it: the last line counts, without quotes, or without a comment.
+from_env_file() {
+    [ -f "$here/.env" ] || return 0
+    value=$(sed -n 's/^\(export  *\)\{0,1\}EDGE_CERTIFICATES=//p' "$here/.env" | tail -n 1 |
+        sed -e 's/^"\([^"]*\)".*/\1/; t' -e "s/^'\([^']*\)'.*/\1/; t" \
+            -e 's/[[:space:]]#.*//; s/[[:space:]]*$//')
+    case $value in
+    *\$*) fail "EDGE_CERTIFICATES='$value' of $here/.env: write the path without variables" ;;
+    esac
+    echo "$value"
 }
 
 # What a fleet mounts and is missing when it starts Docker makes: as root, as a folder.

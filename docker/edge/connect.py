@@ -22,7 +22,8 @@ default = "local"
 [superlink.local]
 address = ":local:"
 """
-_CERTIFICATES = Path(__file__).resolve().parents[1] / "certificates"
+_DOCKER = Path(__file__).resolve().parents[1]
+_CERTIFICATES = _DOCKER / "certificates"
 
 
 def write_connection(name: str, address: str, authority: str | None) -> Path:
@@ -78,6 +79,42 @@ def with_connection(before: str, name: str, address: str, authority: str | None)
     return f"{rest.rstrip()}\n\n{block}".lstrip()
 
 
+def certificates_of_compose() -> str:
+    """Return EDGE_CERTIFICATES as Compose finds it, or ``""``.
+
+    It is the one of the environment, or else that of ``docker/.env``. ValueError if
+    it is not an absolute path.
+    """
+    value = os.environ.get("EDGE_CERTIFICATES")
+    if value is None:
+        value = _of_env_file(_DOCKER / ".env")
+    if value and not Path(value).is_absolute():
+        raise ValueError(
+            f"EDGE_CERTIFICATES={value!r} must be an absolute path: Compose would look "
+            f"for it in {_DOCKER}"
+        )
+    return value
+
+
+def _of_env_file(path: Path) -> str:
+    """Return the last value there, without quotes, or without a comment."""
+    value = ""
+    if not path.is_file():
+        return value
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"(?:export +)?EDGE_CERTIFICATES=(.*)", line):
+            value = found[1]
+    if quoted := re.match(r"""(["'])(.*?)\1""", value):
+        value = quoted[2]
+    else:
+        value = re.sub(r"\s#.*", "", value).rstrip()
+    if "$" in value:
+        raise ValueError(
+            f"EDGE_CERTIFICATES={value!r} of {path}: write the path without variables"
+        )
+    return value
+
+
 def main() -> None:
     """Write the connection that the arguments describe."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -88,20 +125,19 @@ def main() -> None:
     parser.add_argument(
         "--certificates",
         type=Path,
-        help="folder that make_certificates.sh made ($EDGE_CERTIFICATES, or "
-        "docker/certificates)",
+        help="folder that make_certificates.sh made (EDGE_CERTIFICATES, of the "
+        "environment or docker/.env, or docker/certificates)",
     )
     parser.add_argument(
         "--insecure", action="store_true", help="no TLS: for compose.insecure.yml"
     )
     arguments = parser.parse_args()
-    from_environment = Path(os.environ.get("EDGE_CERTIFICATES") or _CERTIFICATES)
-    certificates = arguments.certificates or from_environment
-    if arguments.certificates is None and not from_environment.is_absolute():
-        parser.error(
-            f"EDGE_CERTIFICATES={str(from_environment)!r} must be an absolute path: "
-            f"Compose would look for it in {_CERTIFICATES.parent}"
-        )
+    certificates = arguments.certificates
+    if certificates is None:
+        try:
+            certificates = Path(certificates_of_compose() or _CERTIFICATES)
+        except ValueError as error:
+            parser.error(str(error))
     authority = certificates / "ca.crt"
     if not arguments.insecure and not authority.exists():
         parser.error(f"{authority} is not there: run docker/make_certificates.sh first")

@@ -65,12 +65,6 @@ def test_a_second_time_changes_nothing(make, tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_a_folder_that_compose_would_look_for_elsewhere_is_refused(make):
-    done = make("phone", folder="certificates")
-    assert done.returncode == 1
-    assert "EDGE_CERTIFICATES='certificates' must be an absolute path" in done.stderr
-
-
 def test_folders_that_docker_made_in_place_of_files_are_no_authority(make, tmp_path):
     """It does for each mount that is missing: whoever starts the fleet too early."""
     for name in ("ca.crt", "server", "public", "devices/phone"):

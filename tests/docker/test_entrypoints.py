@@ -264,14 +264,6 @@ def test_a_disk_that_is_full_costs_no_configuration(entrypoint, tmp_path, monkey
     assert list(config.parent.iterdir()) == [config]
 
 
-def test_a_folder_that_compose_would_look_for_elsewhere_is_refused(tmp_path):
-    home = {"FLWR_HOME": str(tmp_path / "flwr"), "EDGE_CERTIFICATES": "certificates"}
-    refused = run("connect.py", home)
-    assert refused.returncode == 2
-    assert "EDGE_CERTIFICATES='certificates' must be an absolute path" in refused.stderr
-    assert not (tmp_path / "flwr").exists()
-
-
 @pytest.mark.parametrize("script", ["connect.py", "server.py", "register.py"])
 def test_a_home_that_takes_no_file_is_named_in_one_line(script, tmp_path, credentials):
     (tmp_path / "flwr").touch()

@@ -1,0 +1,99 @@
+"""Both scripts look for certificates where Compose does."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+DOCKER = Path(__file__).parents[2] / "docker"
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("openssl") and shutil.which("ssh-keygen")),
+    reason="openssl and ssh-keygen are needed",
+)
+
+
+@pytest.fixture
+def docker(tmp_path):
+    """Return a copy of the two scripts, in their folders."""
+    folder = tmp_path / "a fleet" / "docker"
+    (folder / "edge").mkdir(parents=True)
+    shutil.copy(DOCKER / "make_certificates.sh", folder)
+    shutil.copy(DOCKER / "edge" / "connect.py", folder / "edge")
+    return folder
+
+
+def run(docker, **environment):
+    """Make certificates for a device, and connect; return how both have ended."""
+    kept = {k: v for k, v in os.environ.items() if k != "EDGE_CERTIFICATES"}
+    environment = {**kept, "FLWR_HOME": str(docker / "flwr"), **environment}
+    make = [docker / "make_certificates.sh", "phone"]
+    connect = [sys.executable, docker / "edge" / "connect.py"]
+    return [
+        subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
+        for command in (make, connect)
+    ]
+
+
+def trusted(docker):
+    """Return the authority that Flower's command has been told to trust."""
+    written = tomllib.loads((docker / "flwr" / "config.toml").read_text())
+    return Path(written["superlink"]["edge"]["root-certificates"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EDGE_CERTIFICATES={}",
+        "EDGE_CERTIFICATES={}  \r",
+        'EDGE_CERTIFICATES="{}" # of the fleet',
+        "EDGE_CERTIFICATES='{}'",
+        "export EDGE_CERTIFICATES={} # of the fleet",
+        "EDGE_CERTIFICATES=/elsewhere\n# EDGE_CERTIFICATES=/nor/here\n"
+        "EDGE_CERTIFICATES={}",
+    ],
+)
+def test_the_folder_of_the_env_file_is_taken(docker, tmp_path, line):
+    folder = tmp_path / "kept#1 here"
+    (docker / ".env").write_text(f"EDGE_UID=1\n{line.format(folder)}\nEDGE_GID=1\n")
+    for done in run(docker):
+        assert done.returncode == 0, done.stderr
+    assert trusted(docker) == folder / "ca.crt"
+    assert trusted(docker).is_file()
+    assert not (docker / "certificates").exists()
+
+
+@pytest.mark.parametrize("there", ["", "/elsewhere"])
+def test_the_environment_counts_more(docker, tmp_path, there):
+    """Even an empty variable, as for Compose: then it is the usual folder."""
+    (docker / ".env").write_text("EDGE_CERTIFICATES=/nowhere\n")
+    folder = there and f"{tmp_path}{there}"
+    for done in run(docker, EDGE_CERTIFICATES=folder):
+        assert done.returncode == 0, done.stderr
+    assert trusted(docker) == Path(folder or docker / "certificates") / "ca.crt"
+
+
+@pytest.mark.parametrize("value", ["./certificates", "certificates"])
+@pytest.mark.parametrize("by", ["environment", "file"])
+def test_what_compose_would_look_for_elsewhere_is_refused(docker, value, by):
+    environment = {"EDGE_CERTIFICATES": value} if by == "environment" else {}
+    if by == "file":
+        (docker / ".env").write_text(f"EDGE_CERTIFICATES={value}\n")
+    for done in run(docker, **environment):
+        assert done.returncode != 0
+        said = f"EDGE_CERTIFICATES='{value}' must be an absolute path"
+        assert said in done.stderr.splitlines()[-1]
+    assert not (docker / "flwr").exists()
+
+
+def test_variables_in_the_file_are_refused(docker):
+    (docker / ".env").write_text("EDGE_CERTIFICATES=$HOME/certificates\n")
+    for done in run(docker):
+        assert done.returncode != 0
+        assert "write the path without variables" in done.stderr.splitlines()[-1]
