@@ -28,7 +28,7 @@ FEWEST_SEEDS = 3
 _SEARCH_SEED = 1000  # which the comparison must not use
 _DROP_RATES = (0.125, 0.25, 0.5)
 _LR_FACTORS = (0.4, 1, 2.5)
-_FIXED = frozenset({"clock", "lr-milestones", "max-seconds", "num-rounds"})
+_FIXED = frozenset({"clock", "lr-milestones", "max-seconds", "num-rounds", "trace"})
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def question_of(arguments: argparse.Namespace) -> Question:
     _check_seeds(arguments.seeds)
     if fixed := sorted(_FIXED.intersection(each.key for each in arguments.search)):
         raise ConfigError(
-            f"{fixed[0]} is the same for all candidates, which have the same time: "
-            "leave it out of --search"
+            f"{fixed[0]} is the same for all candidates, which have the same time and "
+            "fleet: leave it out of --search"
         )
     explicit = _with_whole_paths(given(arguments))
     algos = tuple(dict.fromkeys(arguments.algos))

@@ -4,6 +4,7 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
@@ -121,15 +122,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Race the candidates, and write what was chosen."""
     backend = backend_of(arguments)
     explicit = given(arguments)
+    search = Search.read(arguments.search, arguments.algos)
+    traces = [values for key, values in search.values() if key == "trace"]
+    fleets = [{"trace": each} for each in chain(*traces)] or [explicit]
     terms = Terms(
         PRESETS[arguments.task],
         explicit,
-        Search.read(arguments.search, arguments.algos),
+        search,
         arguments.candidates,
         arguments.rungs,
         arguments.eta,
         arguments.seeds,
-        fleet_size(arguments.devices, [explicit]),
+        fleet_size(arguments.devices, fleets),
         tie=arguments.tie,
     )
     _check_lengths(terms)

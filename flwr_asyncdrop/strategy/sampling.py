@@ -72,4 +72,7 @@ class Sampling:
         """Return what stands for the devices in flight in a run's settings."""
         if self.in_flight is not None:
             return self.in_flight
-        return f"fraction_train={self.fraction_train or 1.0:g}"
+        fraction = f"fraction_train={self.fraction_train or 1.0:g}"
+        if self.min_train_nodes is None:
+            return fraction
+        return f"{fraction}, min_train_nodes={self.min_train_nodes}"

@@ -215,6 +215,15 @@ class TestRefused:
         with pytest.raises(CheckpointError, match=says):
             run(tmp_path, "asyncdrop", resume=tmp_path, **changes)
 
+    def test_another_least_of_devices_in_flight(self, tmp_path):
+        """4 of 8 nodes train at once, or 6: another run."""
+        share = {"in_flight": None, "fraction_train": 0.5}
+        run(tmp_path, "asyncdrop", **share)
+        more = {**share, "min_train_nodes": 6}
+        says = "now 'fraction_train=0.5, min_train_nodes=6'"
+        with pytest.raises(CheckpointError, match=says):
+            run(tmp_path, "asyncdrop", resume=tmp_path, **more)
+
     def test_another_algorithm(self, tmp_path):
         run(tmp_path, "asyncdrop")
         with pytest.raises(CheckpointError, match="algo 'asyncdrop', now 'fedbuff'"):

@@ -58,3 +58,17 @@ def test_traces_of_one_length_are_one_fleet_and_others_are_refused(traces, tmp_p
     said = re.escape("the fleets to compare have 3 and 4 devices: give --devices")
     with pytest.raises(ConfigError, match=said):
         fleet_size(None, [{"trace": path} for path in traces])
+
+
+def test_the_traces_of_a_search_are_read_too(traces, tmp_path, capsys):
+    """They were repeated, or cut, to the usual number of devices."""
+    search = f"--search=trace={','.join(traces)}"
+    assert main(["tune", "--algos=fedavg", search, f"--out={tmp_path / 'out'}"]) == 2
+    assert "have 3 and 4 devices: give --devices, for all" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_advice_is_for_one_fleet(traces, tmp_path, capsys):
+    search = f"--search=trace={','.join(traces)}"
+    assert main(["advise", search, f"--out={tmp_path / 'out'}"]) == 2
+    assert "trace is the same for all candidates" in capsys.readouterr().err
