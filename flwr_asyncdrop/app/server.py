@@ -129,7 +129,7 @@ def _run_in(
         if not over:
             if not (config.resume or config.overwrite):
                 folder.refuse_what_is_there(resume_command or _resume_what(out, config))
-            over = _train(grid, config, files, callbacks, command)
+            over = _train(grid, config, files, callbacks, resume_command)
         files.finish(over=over)
 
 
@@ -218,7 +218,7 @@ def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer 
         settings={**config.settings, **trace_digest(config)},
         incidental=IRRELEVANT,
         defaults={**earlier_values(config), **trace_digest(config)},
-        command=command or _flwr_run(config, out),
+        command=command or partial(_flwr_run, config, out),
         overwrite=config.overwrite,
     )
 
@@ -228,8 +228,7 @@ def _resume_what(out: Path, config: RunConfig) -> str:
     try:
         checkpoint = newest(out)
         before = RunConfig.parse(keys_in(checkpoint.settings))
-        nodes = checkpoint.devices if before.clock == "virtual" else 0
-        return _flwr_run(before, out, nodes)
+        return _flwr_run(before, out, checkpoint.devices)
     except (CheckpointError, ConfigError):
         return _flwr_run(config, out)
 
@@ -240,9 +239,9 @@ def _resumes_all(config: RunConfig, out: Path) -> bool:
 
 
 def _flwr_run(config: RunConfig, out: Path, nodes: int = 0) -> str:
-    """Return the ``flwr run`` that resumes a run; it needs as many nodes.
+    """Return the ``flwr run`` that resumes a run; simulated, it needs as many nodes.
 
-    It names them if they are simulated, and known.
+    It names them if they are known, which is not 0.
     """
     settings = {
         **config.settings,
@@ -256,7 +255,8 @@ def _flwr_run(config: RunConfig, out: Path, nodes: int = 0) -> str:
         if value != _DEFAULTS.get(key, LEFT_OUT)
     )
     text = _SPECIAL.sub(r"\\\g<0>", " ".join(given))
-    federation = f' --federation-config "num-supernodes={nodes}"' if nodes else ""
+    simulated = nodes and config.clock == "virtual"
+    federation = f' --federation-config "num-supernodes={nodes}"' if simulated else ""
     return f'flwr run . --run-config "{text}"{federation}'
 
 

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -66,8 +66,9 @@ class Checkpointer(Callback):
         Settings that may differ when the run resumes.
     defaults : mapping of str to JSON values
         The values of settings that a checkpoint is too old to have.
-    command : str
-        How to resume the run, for the log.
+    command : str, or callable
+        How to resume the run, for the log. A function returns it from the number of
+        devices that the run has seen, 0 for unknown.
     overwrite : bool
         Whether a run that begins may delete the checkpoints of another one in the
         folder. Without that it is refused.
@@ -83,7 +84,9 @@ class Checkpointer(Callback):
         settings: Mapping[str, Json] | None = None,
         incidental: Collection[str] = (),
         defaults: Mapping[str, Json] | None = None,
-        command: str = "do the same with Checkpointer(folder, resume=folder)",
+        command: str | Callable[[int], str] = (
+            "do the same with Checkpointer(folder, resume=folder)"
+        ),
         overwrite: bool = False,
     ) -> None:
         whole_from(1).check("every", every)
@@ -142,7 +145,7 @@ class Checkpointer(Callback):
         if self.resume is None:
             if not self.overwrite and all_checkpoints(self.path):
                 raise ConfigError(
-                    f"{self.path} has a run that can be resumed: {self.command}; to "
+                    f"{self.path} has a run that can be resumed: {self._command()}; to "
                     "replace it, say overwrite"
                 )
             self._run = uuid4().hex
@@ -206,7 +209,9 @@ class Checkpointer(Callback):
         self._save(state)
         self._thread.shutdown()
         if self._own:
-            logger.warning("interrupted; to resume: %s", self.command)
+            logger.warning(
+                "interrupted; to resume: %s", self._command(state.num_devices)
+            )
         else:
             logger.warning("interrupted, and no checkpoint could be written")
 
@@ -217,8 +222,11 @@ class Checkpointer(Callback):
                 logger.warning("%s: start it again", self._unresumable)
             else:
                 self._save(state)
-                logger.warning("to resume: %s", self.command)
+                logger.warning("to resume: %s", self._command(state.num_devices))
         self._thread.shutdown()
+
+    def _command(self, devices: int = 0) -> str:
+        return self.command(devices) if callable(self.command) else self.command
 
     def _next(self, state: RunState) -> int:
         return (state.updates // self._updates_between + 1) * self._updates_between

@@ -28,7 +28,7 @@ def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
     told = {"algo": "fedbuff", "lr": 0.1, "download": True, "out-dir": "/old"}
     told |= {"dataset": "cifar10", "data-dir": "/data"}
     config = RunConfig.parse(told)
-    command = checkpointer_of(config, tmp_path, "").command
+    command = checkpointer_of(config, tmp_path, "").command(0)
     *words, run_config = shlex.split(command)
     assert words == ["flwr", "run", ".", "--run-config"]
     again = RunConfig.parse(parse_config_args([run_config]))
@@ -37,7 +37,7 @@ def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
 
 @pytest.mark.parametrize("name", ["it's", "$HOME `x`", 'a "b"', "c\\d", """'"$\\"""])
 def test_a_shell_and_flower_read_any_folder(name, tmp_path):
-    command = checkpointer_of(RunConfig(), tmp_path / name, "").command
+    command = checkpointer_of(RunConfig(), tmp_path / name, "").command(0)
     shown = command.replace("flwr run . --run-config", "printf %s")
     told = subprocess.run(
         ["/bin/sh", "-c", shown], check=True, capture_output=True, text=True
@@ -59,4 +59,12 @@ def test_the_command_names_the_simulated_nodes_that_a_run_waits_for(clock, tmp_p
     with pytest.raises(ConfigError, match="to resume it: flwr run") as refused:
         run_experiment(None, config)
     named = '--federation-config "num-supernodes=10"' in str(refused.value)
+    assert named == (clock == "virtual")
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_so_does_that_of_a_run_that_is_interrupted(clock, tmp_path):
+    """Flower would start another number of nodes, and the run would wait for these."""
+    command = checkpointer_of(RunConfig(clock=clock), tmp_path, "").command(7)
+    named = command.endswith(' --federation-config "num-supernodes=7"')
     assert named == (clock == "virtual")

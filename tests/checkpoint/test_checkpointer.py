@@ -65,15 +65,16 @@ def test_checkpoints_come_as_often_as_asked(tmp_path):
 
 
 @pytest.mark.parametrize("updates", [0, 3])
+@pytest.mark.parametrize("command", ["make 7", "make {}".format])
 def test_an_interrupted_run_is_saved_as_it_is_and_says_how_it_resumes(
-    updates, tmp_path, caplog
+    updates, command, tmp_path, caplog
 ):
-    played = Played(tmp_path, command="make resume")
+    played = Played(tmp_path, command=command)
     played.saver.on_begin(played.state)
     played.go_to(updates)
     played.saver.on_interrupt(played.state)
     assert newest(tmp_path).updates == updates
-    assert caplog.messages == ["interrupted; to resume: make resume"]
+    assert caplog.messages == ["interrupted; to resume: make 7"]
 
 
 def test_one_that_was_interrupted_before_it_began_leaves_the_other_alone(
