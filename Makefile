@@ -29,12 +29,13 @@ BY_NIGHT = $(shell grep -rlE --include='test_*.py' \
     'from tests\.nightly import .*(NIGHTLY|nightly|by_night)' tests)
 E2E = $(shell grep -rl --include='test_*.py' 'mark\.e2e' tests)
 IGNORE = $(addprefix --ignore=,$(1))
-MODELS := $(addprefix tests/,examples submodel zoo benchmarks app)
+MODELS := $(addprefix tests/,submodel zoo)
+APPS := $(addprefix tests/,app benchmarks examples)
 # On a terminal pip shows what it downloads and installs, with bars.
 PIP_INSTALL := -m pip install $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check
 
-.PHONY: run test lint types docs package unit unit-models unit-runs e2e grpc-unit grpc-e2e \
-    nightly nightly-grpc nightly-chaos bench edge-bench chaos soak edge-test setup clean
+.PHONY: run test lint types docs package unit unit-models unit-apps unit-runs e2e \
+    grpc-unit grpc-e2e nightly nightly-grpc nightly-chaos bench edge-bench chaos soak edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -52,7 +53,8 @@ run: setup
 test:
 	$(MAKE) --jobs 2 setup $(VENV_GRPC)/ready
 	$(MAKE) lint
-	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e grpc-e2e grpc-unit docs types
+	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e unit-apps grpc-e2e \
+	    grpc-unit docs types
 
 lint: setup
 	$(BIN)/ruff check .
@@ -73,13 +75,16 @@ package: setup
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m scripts.try_wheel dist
 
-unit: unit-models unit-runs
+unit: unit-models unit-apps unit-runs
 
 unit-models: setup
 	$(BIN)/python -m pytest -m "not e2e" $(MODELS)
 
+unit-apps: setup
+	$(BIN)/python -m pytest -m "not e2e" $(APPS)
+
 unit-runs: setup
-	$(BIN)/python -m pytest -m "not e2e" $(call IGNORE,$(MODELS))
+	$(BIN)/python -m pytest -m "not e2e" $(call IGNORE,$(MODELS) $(APPS))
 
 e2e: setup
 	$(BIN)/python -m pytest -m e2e $(E2E)

@@ -123,8 +123,9 @@ NETWORKS = {
 }
 
 
-@pytest.fixture(params=NETWORKS)
+@pytest.fixture(params=NETWORKS, scope="module")
 def network(request):
+    """Return a model, which tests only read, and its inputs."""
     build, inputs = NETWORKS[request.param]
     model = seeded(build).double().eval()
     for norm in model.modules():  # not the ones and zeros that they start with
@@ -132,6 +133,12 @@ def network(request):
             for tensor in norm.parameters():
                 nn.init.uniform_(tensor, 0.5, 1.5)
     return model, inputs.double() if inputs.is_floating_point() else inputs
+
+
+@pytest.fixture(scope="module")
+def plan(network):
+    model, inputs = network
+    return plan_submodels(model, inputs, scope="stream")
 
 
 def streams_of(plan):
@@ -163,18 +170,18 @@ def with_copies(model, plan, group, keep):
     return state
 
 
-def test_every_stream_is_a_group(network):
-    model, inputs = network
-    wider = plan_submodels(model, inputs, scope="stream")
-    assert len(streams_of(wider)) == 1
-    plain = {group.name for group in plan_submodels(model, inputs).groups}
-    assert plain <= {group.name for group in wider.groups}
-    assert all(group.kind != "stream" for group in plan_submodels(model, inputs).groups)
+def test_every_stream_is_a_group(network, plan):
+    assert len(streams_of(plan)) == 1
+    narrower = plan_submodels(*network)
+    assert streams_of(narrower) == []
+    names = {group.name for group in narrower.groups}
+    assert names <= {group.name for group in plan.groups}
 
 
-def test_a_narrower_stream_is_the_full_model_with_copies_that_nobody_reads(network):
+def test_a_narrower_stream_is_the_full_model_with_copies_that_nobody_reads(
+    network, plan
+):
     model, inputs = network
-    plan = plan_submodels(model, inputs, scope="stream")
     [group] = streams_of(plan)
     keep = list(plan.full_keep())
     keep[group] = torch.tensor([1, 2, 5, 6])
@@ -197,9 +204,8 @@ def test_a_narrower_stream_is_the_full_model_with_copies_that_nobody_reads(netwo
         assert not torch.allclose(small(inputs), silenced, rtol=1e-3)
 
 
-def test_submodels_train(network):
+def test_submodels_train(network, plan):
     model, inputs = network
-    plan = plan_submodels(model, inputs, scope="stream")
     for seed in range(3):
         indices = plan.indices(random_keep(plan, seed))
         small = load_submodel(model, extract(model.state_dict(), indices)).train()
