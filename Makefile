@@ -30,12 +30,13 @@ BY_NIGHT = $(shell grep -rlE --include='test_*.py' \
 E2E = $(shell grep -rl --include='test_*.py' 'mark\.e2e' tests)
 IGNORE = $(addprefix --ignore=,$(1))
 MODELS := $(addprefix tests/,submodel zoo)
-APPS := $(addprefix tests/,app benchmarks examples)
+APPS := $(addprefix tests/,app benchmarks cli doctor examples report)
 # On a terminal pip shows what it downloads and installs, with bars.
 PIP_INSTALL := -m pip install $(if $(MAKE_TERMOUT),,--quiet) --disable-pip-version-check
 
 .PHONY: run test lint types docs package unit unit-models unit-apps unit-runs e2e \
-    grpc-unit grpc-e2e nightly nightly-grpc nightly-chaos bench edge-bench chaos soak edge-test setup clean
+    grpc-unit grpc-e2e nightly nightly-grpc nightly-chaos bench edge-bench chaos soak \
+    edge-test setup clean
 
 run: setup
 	$(BIN)/python scripts/flwr_run.py . \
@@ -48,13 +49,13 @@ run: setup
 	@echo "         asyncdrop report runs/compared --out runs/report"
 	@echo "(after   . $(VENV)/bin/activate)"
 
-# Three at a time: tests that start real Flower processes wait a lot, and have limits of
-# time. What runs prints when it is done.
+# Three at a time, the longest first: tests that start real Flower processes wait a lot,
+# and have limits of time. What runs prints when it is done.
 test:
 	$(MAKE) --jobs 2 setup $(VENV_GRPC)/ready
 	$(MAKE) lint
-	$(MAKE) --jobs 3 --output-sync unit-runs unit-models e2e unit-apps grpc-e2e \
-	    grpc-unit docs types
+	$(MAKE) --jobs 3 --output-sync e2e unit-runs unit-apps unit-models grpc-unit \
+	    grpc-e2e docs types
 
 lint: setup
 	$(BIN)/ruff check .
