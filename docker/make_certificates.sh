@@ -68,13 +68,14 @@ main() {
 # As Compose reads it: the last line counts, without quotes, or without a comment.
 from_env_file() {
     [ -f "$here/.env" ] || return 0
-    value=$(sed -n 's/^\(export  *\)\{0,1\}EDGE_CERTIFICATES=//p' "$here/.env" | tail -n 1 |
+    name='^[[:space:]]*\(export[[:space:]][[:space:]]*\)\{0,1\}EDGE_CERTIFICATES'
+    value=$(sed -n "s/${name}[[:space:]]*[=:][[:space:]]*//p" "$here/.env" | tail -n 1 |
         sed -e 's/^"\([^"]*\)".*/\1/; t' -e "s/^'\([^']*\)'.*/\1/; t" \
             -e 's/[[:space:]]#.*//; s/[[:space:]]*$//')
     case $value in
-    *\$*) fail "EDGE_CERTIFICATES='$value' of $here/.env: write the path without variables" ;;
+    *[\$\\]*) fail "EDGE_CERTIFICATES='$value' of $here/.env: write the path without \$ and \\" ;;
     esac
-    echo "$value"
+    printf '%s\n' "$value"
 }
 
 # What a fleet mounts and is missing when it starts Docker makes: as root, as a folder.

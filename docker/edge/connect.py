@@ -24,6 +24,7 @@ address = ":local:"
 """
 _DOCKER = Path(__file__).resolve().parents[1]
 _CERTIFICATES = _DOCKER / "certificates"
+_IN_ENV_FILE = re.compile(r"\s*(?:export\s+)?EDGE_CERTIFICATES\s*[=:]\s*(.*)")
 
 
 def write_connection(name: str, address: str, authority: str | None) -> Path:
@@ -102,15 +103,15 @@ def _of_env_file(path: Path) -> str:
     if not path.is_file():
         return value
     for line in path.read_text(encoding="utf-8").splitlines():
-        if found := re.match(r"(?:export +)?EDGE_CERTIFICATES=(.*)", line):
+        if found := _IN_ENV_FILE.match(line):
             value = found[1]
     if quoted := re.match(r"""(["'])(.*?)\1""", value):
         value = quoted[2]
     else:
         value = re.sub(r"\s#.*", "", value).rstrip()
-    if "$" in value:
+    if {"$", "\\"} & set(value):
         raise ValueError(
-            f"EDGE_CERTIFICATES={value!r} of {path}: write the path without variables"
+            f"EDGE_CERTIFICATES='{value}' of {path}: write the path without $ and \\"
         )
     return value
 

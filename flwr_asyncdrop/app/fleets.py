@@ -19,6 +19,22 @@ from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
 TRACE_DIGEST = "trace-sha256"
 """What histories and checkpoints have beside a trace's name: it is no key."""
 
+FLEET_KEYS = frozenset(
+    {
+        "availability",
+        "bandwidth-mbps",
+        "dropout",
+        "jitter",
+        "joules-per-megabyte",
+        "levels",
+        "speed-ratio",
+        "step-seconds",
+        "trace",
+        "watts",
+    }
+)
+"""The keys that say what devices there are, which nobody can choose."""
+
 
 def trace_digest(config: RunConfig) -> dict[str, str]:
     """Return what tells a trace from another one of its name, if there is a trace."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.experiment import load_data
+from flwr_asyncdrop.app.fleets import FLEET_KEYS
 from flwr_asyncdrop.app.learning import Classification, NextToken
 from flwr_asyncdrop.cli.equal_time import EqualTime, default_seconds
 from flwr_asyncdrop.cli.flags import given
@@ -28,7 +29,7 @@ FEWEST_SEEDS = 3
 _SEARCH_SEED = 1000  # which the comparison must not use
 _DROP_RATES = (0.125, 0.25, 0.5)
 _LR_FACTORS = (0.4, 1, 2.5)
-_FIXED = frozenset({"clock", "lr-milestones", "max-seconds", "num-rounds", "trace"})
+_FIXED = FLEET_KEYS | {"clock", "lr-milestones", "max-seconds", "num-rounds"}
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 
 from flwr_asyncdrop.app.config import Value
+from flwr_asyncdrop.app.fleets import FLEET_KEYS
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.compare import WITHOUT, choose_among, displays
 from flwr_asyncdrop.cli.console import make_console, print_if_possible, print_line
@@ -122,20 +122,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Race the candidates, and write what was chosen."""
     backend = backend_of(arguments)
     explicit = given(arguments)
-    search = Search.read(arguments.search, arguments.algos)
-    traces = [values for key, values in search.values() if key == "trace"]
-    fleets = [{"trace": each} for each in chain(*traces)] or [explicit]
     terms = Terms(
         PRESETS[arguments.task],
         explicit,
-        search,
+        Search.read(arguments.search, arguments.algos),
         arguments.candidates,
         arguments.rungs,
         arguments.eta,
         arguments.seeds,
-        fleet_size(arguments.devices, fleets),
+        fleet_size(arguments.devices, [explicit]),
         tie=arguments.tie,
     )
+    _check_fleet(terms)
     _check_lengths(terms)
     lanes = lanes_of(arguments.algos, terms)
     check_inputs([lane.settings({}) for lane in lanes], terms.devices)
@@ -186,6 +184,15 @@ def run(arguments: argparse.Namespace) -> int:
     command = f"asyncdrop compare {shlex.join(words_of(flags))}"
     say(f"compare them, with other seeds: {command}")
     return 0
+
+
+def _check_fleet(terms: Terms) -> None:
+    """Refuse a search among fleets: the easiest one would win."""
+    if found := sorted(FLEET_KEYS & terms.search.keys):
+        raise ConfigError(
+            f"{found[0]} is of the fleet, which is the same for all: leave it out of "
+            "--search"
+        )
 
 
 def _check_lengths(terms: Terms) -> None:

@@ -5,6 +5,8 @@ from importlib import import_module
 
 import pytest
 
+from flwr_asyncdrop.app.config.key_table import key_table
+from flwr_asyncdrop.app.fleets import FLEET_KEYS
 from flwr_asyncdrop.cli.flags import DEVICES
 from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.main import main
@@ -60,15 +62,20 @@ def test_traces_of_one_length_are_one_fleet_and_others_are_refused(traces, tmp_p
         fleet_size(None, [{"trace": path} for path in traces])
 
 
-def test_the_traces_of_a_search_are_read_too(traces, tmp_path, capsys):
-    """They were repeated, or cut, to the usual number of devices."""
-    search = f"--search=trace={','.join(traces)}"
-    assert main(["tune", "--algos=fedavg", search, f"--out={tmp_path / 'out'}"]) == 2
-    assert "have 3 and 4 devices: give --devices, for all" in capsys.readouterr().err
+def test_every_key_of_a_fleet_is_a_key():
+    assert {"trace", "levels", "dropout"} < FLEET_KEYS < key_table().keys()
+
+
+@pytest.mark.parametrize("owner", ["", "fedavg:"])
+@pytest.mark.parametrize("command", ["tune", "advise"])
+@pytest.mark.parametrize("key", ["trace", "dropout"])
+def test_no_search_chooses_the_fleet(command, key, owner, traces, tmp_path, capsys):
+    """The easiest one would win. Traces had the usual number of devices, too."""
+    values = ",".join(traces) if key == "trace" else "0,0.5"
+    flags = ["--algos=fedavg", f"--search={owner}{key}={values}"]
+    assert main([command, *flags, f"--out={tmp_path / 'out'}"]) == 2
+    said = capsys.readouterr().err
+    assert f"{key} is " in said
+    assert "the same for all" in said
+    assert "leave it out of --search" in said
     assert not (tmp_path / "out").exists()
-
-
-def test_advice_is_for_one_fleet(traces, tmp_path, capsys):
-    search = f"--search=trace={','.join(traces)}"
-    assert main(["advise", search, f"--out={tmp_path / 'out'}"]) == 2
-    assert "trace is the same for all candidates" in capsys.readouterr().err

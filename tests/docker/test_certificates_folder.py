@@ -55,6 +55,8 @@ def trusted(docker):
         'EDGE_CERTIFICATES="{}" # of the fleet',
         "EDGE_CERTIFICATES='{}'",
         "export EDGE_CERTIFICATES={} # of the fleet",
+        "  EDGE_CERTIFICATES = {}",
+        "EDGE_CERTIFICATES: {}",
         "EDGE_CERTIFICATES=/elsewhere\n# EDGE_CERTIFICATES=/nor/here\n"
         "EDGE_CERTIFICATES={}",
     ],
@@ -92,8 +94,9 @@ def test_what_compose_would_look_for_elsewhere_is_refused(docker, value, by):
     assert not (docker / "flwr").exists()
 
 
-def test_variables_in_the_file_are_refused(docker):
-    (docker / ".env").write_text("EDGE_CERTIFICATES=$HOME/certificates\n")
+@pytest.mark.parametrize("value", ["$HOME/certificates", r'"/a\"b"', r"/a\b"])
+def test_what_compose_would_expand_is_refused(docker, value):
+    (docker / ".env").write_text(f"EDGE_CERTIFICATES={value}\n")
     for done in run(docker):
         assert done.returncode != 0
-        assert "write the path without variables" in done.stderr.splitlines()[-1]
+        assert "write the path without $ and \\" in done.stderr.splitlines()[-1]
