@@ -19,16 +19,19 @@ logger = logging.getLogger("flwr.asyncdrop")
 class FilesAtTheEnd:
     """Holds a run's folder and writes what must not be lost; a context manager.
 
-    What the disk does not take is tried again, and `say` is told why. When that has no
-    end, it is told that `resume_command` tries again later.
+    What the disk does not take is tried again, and `say` is told why, and that the
+    command that `resume_command` returns tries again later.
     """
 
     def __init__(
-        self, folder: Path, say: Callable[[str], None], resume_command: str
+        self,
+        folder: Path,
+        say: Callable[[str], None],
+        resume_command: Callable[[], str],
     ) -> None:
         self.folder = folder
         self._say = say
-        self._otherwise = f"to try again: {resume_command}"
+        self._resume_command = resume_command
         self._lock = FolderLock(folder)
         self._patience = Patience()
 
@@ -47,6 +50,9 @@ class FilesAtTheEnd:
             write()
 
         self._patience.until_written(path, checked, self._say, self._otherwise)
+
+    def _otherwise(self) -> str:
+        return f"to try again: {self._resume_command()}"
 
     def finish(self, *, over: bool) -> None:
         """Write the files that come after the model, and log what the run came to.

@@ -120,10 +120,13 @@ def _run_in(
     resume_command: str,
     say: Callable[[str], None],
 ) -> None:
-    command = resume_command or _flwr_run(config, out)
     if config.resume and not out.is_dir():
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
-    with FilesAtTheEnd(out, say, command) as files:
+
+    def again() -> str:
+        return resume_command or _flwr_run(config, out, _devices(out))
+
+    with FilesAtTheEnd(out, say, again) as files:
         folder = RunFolder(out)
         over = _resumes_all(config, out) and folder.is_trained
         if not over:
@@ -231,6 +234,14 @@ def _resume_what(out: Path, config: RunConfig) -> str:
         return _flwr_run(before, out, checkpoint.devices)
     except (CheckpointError, ConfigError):
         return _flwr_run(config, out)
+
+
+def _devices(out: Path) -> int:
+    """Return how many devices the run in a folder has; 0 if no checkpoint says so."""
+    try:
+        return newest(out).devices
+    except CheckpointError:
+        return 0
 
 
 def _resumes_all(config: RunConfig, out: Path) -> bool:

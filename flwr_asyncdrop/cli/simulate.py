@@ -140,7 +140,7 @@ def _is_folder(out: Path, wish: Value | None) -> bool:
 def _finish(out: Path, command: str, display: LineDisplay) -> None:
     """Write what a run lacks that did all its rounds, and show what it came to."""
     with display, warnings_to(display.say):
-        with FilesAtTheEnd(out, display.say, command) as files:
+        with FilesAtTheEnd(out, display.say, lambda: command) as files:
             files.finish(over=True)
         _show_result(summary_of(out), out, display)
 

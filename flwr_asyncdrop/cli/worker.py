@@ -122,7 +122,7 @@ def _do(
             raise RunError(reason)
         return
     with FilesAtTheEnd(
-        run.folder, lambda reason: say(Waiting(reason)), _COMMAND
+        run.folder, lambda reason: say(Waiting(reason)), lambda: _COMMAND
     ) as files:
         files.finish(over=True)
     say(progress_of(run))

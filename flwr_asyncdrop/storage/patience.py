@@ -32,11 +32,11 @@ class Patience:
         path: Path,
         write: Callable[[], object],
         say: Callable[[str], None],
-        otherwise: str,
+        otherwise: Callable[[], str],
     ) -> None:
         """Write a file; where an OSError comes out, say it once, wait, and try again.
 
-        FolderError after the last attempt. `otherwise` says what to do then.
+        FolderError after the last attempt. `otherwise` returns what to do then.
         """
         waited, pause, told = 0.0, self.first, ""
         while True:
@@ -45,10 +45,10 @@ class Patience:
             except OSError as error:
                 reason = f"cannot write {path}: {error.strerror or error}"
                 if waited >= self.seconds:
-                    raise FolderError(f"{reason}; {otherwise}") from error
+                    raise FolderError(f"{reason}; {otherwise()}") from error
                 if reason != told:
                     told = reason
-                    say(f"{reason}; waiting until that is possible ({otherwise})")
+                    say(f"{reason}; waiting until that is possible ({otherwise()})")
             else:
                 return
             self.sleep(pause)

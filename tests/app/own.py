@@ -11,6 +11,21 @@ from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.app import Classification, Dataset, NextToken, Regression
 from flwr_asyncdrop.objectives import LocalObjective, LocalSteps
 
+APP = "flwr_asyncdrop.client_app:app"
+# A run of a second, on the plane.
+TINY = {
+    "dataset": "tests.app.own:plane",
+    "model": "tests.app.own:perceptron",
+    "algo": "async-fedavg",
+    "partition": "iid",
+    "local-steps": 1,
+    "lr": 0.01,
+    "in-flight": 2,
+    "levels": 1,
+    "speed-ratio": 1.0,
+    "step-seconds": 1.0,
+}
+
 
 def plane(path):
     """Return points of a noisy plane in four dimensions."""

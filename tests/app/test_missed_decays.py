@@ -8,20 +8,7 @@ from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.missed_decays import MissedDecays
 from flwr_asyncdrop.app.server import run_experiment
-
-TINY = {
-    "dataset": "tests.app.own:plane",
-    "model": "tests.app.own:perceptron",
-    "algo": "async-fedavg",
-    "partition": "iid",
-    "local-steps": 1,
-    "lr": 0.01,
-    "in-flight": 2,
-    "levels": 1,
-    "speed-ratio": 1.0,
-    "step-seconds": 1.0,
-}
-APP = "flwr_asyncdrop.client_app:app"
+from tests.app.own import APP, TINY
 
 
 def warnings_of(out, caplog, **settings):

@@ -1,13 +1,17 @@
 import shlex
 import subprocess
+from errno import ENOSPC
 
 import pytest
 from flwr.common.config import parse_config_args
 
+from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.app import server
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import checkpointer_of, run_experiment
 from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
+from tests.app.own import APP, TINY
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path):
@@ -68,3 +72,19 @@ def test_so_does_that_of_a_run_that_is_interrupted(clock, tmp_path):
     command = checkpointer_of(RunConfig(clock=clock), tmp_path, "").command(7)
     named = command.endswith(' --federation-config "num-supernodes=7"')
     assert named == (clock == "virtual")
+
+
+def test_so_does_that_of_one_whose_files_the_disk_does_not_take(tmp_path, monkeypatch):
+    write = [server.write_whole, full]
+    monkeypatch.setattr(server, "write_whole", lambda *given: write.pop()(*given))
+    settings = TINY | {"out-dir": str(tmp_path), "num-rounds": 1}
+    config, said = RunConfig.parse(settings), []
+    with LocalGrid(APP, num_nodes=4, workers=0, run_config=config.settings) as grid:
+        run_experiment(grid, config, say=said.append)
+    (line,) = said
+    assert "No space left on device; waiting until that is possible" in line
+    assert line.endswith(' --federation-config "num-supernodes=4")')
+
+
+def full(*_):
+    raise OSError(ENOSPC, "No space left on device")

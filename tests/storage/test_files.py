@@ -81,7 +81,7 @@ class TestPatience:
                 raise OSError(errors[0], os.strerror(errors.pop(0)))
 
         patience = Patience(sleep=waits.append)
-        patience.until_written(tmp_path / "f", write, said.append, "or: so")
+        patience.until_written(tmp_path / "f", write, said.append, lambda: "or: so")
         assert [line.split(";")[0] for line in said] == [
             f"cannot write {tmp_path / 'f'}: No space left on device",
             f"cannot write {tmp_path / 'f'}: Input/output error",
@@ -97,6 +97,6 @@ class TestPatience:
 
         patience = Patience(seconds=60, sleep=waits.append)
         with pytest.raises(FolderError, match="Read-only file system; or: so"):
-            patience.until_written(tmp_path, write, [].append, "or: so")
+            patience.until_written(tmp_path, write, [].append, lambda: "or: so")
         assert 60 <= sum(waits) < 66
         assert max(waits) == 5.0
