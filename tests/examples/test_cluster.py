@@ -75,10 +75,16 @@ def test_an_array_does_each_shard_once(slurm):
 def test_one_task_of_an_array_again_is_the_same_shard(slurm):
     again = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "1"}
     assert slurm.batch(COMPARE, "--out=x", **again).returncode == 0
-    assert "--shard 3/4 " in slurm.log[-1]
+    assert slurm.log[-1].endswith("--shard 3/4")
     failed = slurm.batch(COMPARE, "--out=x", **again, STUB_STATUS="1", SHARDS="8")
     assert failed.returncode == 1
-    assert "--shard 3/8 " in slurm.log[-1]
+    assert slurm.log[-1].endswith("--shard 3/8")
+
+
+def test_the_jobs_that_are_asked_for_count(slurm):
+    assert slurm.array(COMPARE, "--out=x", "--gpus=all", "--jobs=6") == [0] * 4
+    commands = [line for line in slurm.log if line.startswith("asyncdrop")]
+    assert {parsed(line).jobs for line in commands} == {6}
 
 
 NODES = {"SLURM_JOB_NODELIST": "n1,n2,n3", "HEAD_IP": "127.0.0.1"}
