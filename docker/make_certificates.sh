@@ -68,14 +68,19 @@ main() {
 # As Compose reads it: the last line counts, without quotes, or without a comment.
 from_env_file() {
     [ -f "$here/.env" ] || return 0
-    name='^[[:space:]]*\(export[[:space:]][[:space:]]*\)\{0,1\}EDGE_CERTIFICATES'
-    value=$(sed -n "s/${name}[[:space:]]*[=:][[:space:]]*//p" "$here/.env" | tail -n 1 |
+    value=$(sed -n "s/$(line_of EDGE_CERTIFICATES)//p" "$here/.env" | tail -n 1 |
         sed -e 's/^"\([^"]*\)".*/\1/; t' -e "s/^'\([^']*\)'.*/\1/; t" \
             -e 's/[[:space:]]#.*//; s/[[:space:]]*$//')
     case $value in
     *[\$\\]*) fail "EDGE_CERTIFICATES='$value' of $here/.env: write the path without \$ and \\" ;;
     esac
     printf '%s\n' "$value"
+}
+
+# How a line of docker/.env begins, as Compose reads it: a basic regular expression.
+line_of() {
+    blank='[[:space:]]'
+    printf '%s\n' "^$blank*\(export$blank$blank*\)\{0,1\}$1$blank*[=:]$blank*"
 }
 
 # What a fleet mounts and is missing when it starts Docker makes: as root, as a folder.
@@ -171,7 +176,7 @@ device() {
 readable_for_containers() {
     if [ "$(id -u)" = 0 ]; then
         chown -R "$image_user:$image_user" "$out/server" "$out/devices" "$out/public"
-    elif ! grep -qs '^EDGE_UID=' "$here/.env"; then
+    elif ! grep -qs "$(line_of EDGE_UID)" "$here/.env"; then
         # Perhaps you have written there yourself, without a line break at the end.
         printf '\nEDGE_UID=%s\nEDGE_GID=%s\n' "$(id -u)" "$(id -g)" >>"$here/.env"
         say "$here/.env: containers run as you, who can read the keys"

@@ -253,6 +253,17 @@ def test_who_may_read_the_keys_stands_in_the_env_file_once(tmp_path):
         assert lines == ["EDGE_BIND=0.0.0.0", "EDGE_UID=1000", "EDGE_GID=1000"]
 
 
+@pytest.mark.parametrize("line", ["export EDGE_UID=0", " EDGE_UID = 0", "EDGE_UID: 0"])
+def test_a_user_that_the_env_file_names_stays(line, tmp_path):
+    docker, bin_folder = tmp_path / "docker", tmp_path / "bin"
+    docker.mkdir()
+    script = shutil.copy(SCRIPT, docker)
+    (docker / ".env").write_text(f"{line}\n")
+    environment = {**os.environ, "PATH": program(bin_folder, "id", "echo 1000")}
+    subprocess.run([script, "a"], env=environment, check=True, capture_output=True)
+    assert (docker / ".env").read_text() == f"{line}\n"
+
+
 def test_without_the_authoritys_key_nothing_is_signed(make, tmp_path):
     make("a")
     (tmp_path / "ca.key").unlink()
