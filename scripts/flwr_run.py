@@ -31,6 +31,7 @@ from typing import NoReturn
 
 import psutil
 
+from flwr_asyncdrop.device.programs import program_path
 from flwr_asyncdrop.flower_internals import ray_workers
 
 _MARK = "ASYNCDROP_RUN"
@@ -151,7 +152,9 @@ def flwr_run(
     arguments: list[str], environment: dict[str, str]
 ) -> tuple[int, str | None]:
     """Stream a run; return 0 only if Flower says that it completed, else why not."""
-    flwr = str(Path(sys.executable).with_name("flwr"))
+    flwr = program_path("flwr")
+    if flwr is None:
+        raise SystemExit("there is no program flwr: pip install flwr")
     status = subprocess.run(
         [flwr, "run", *arguments, "--stream"], env=environment, check=False
     ).returncode

@@ -85,6 +85,28 @@ def test_why_runs_failed():
     assert flwr_run.failed_runs("") == ["the SuperLink does not say how the run ended"]
 
 
+@pytest.fixture
+def bare_python(tmp_path, monkeypatch):
+    """A Python without programs beside it, as with system site packages."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bare" / "python"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    return {**os.environ, "FLWR_HOME": str(tmp_path)}
+
+
+def test_flwr_may_be_elsewhere_on_the_path(tmp_path, bare_python, monkeypatch):
+    flwr = tmp_path / "bin" / "flwr"
+    flwr.parent.mkdir()
+    flwr.write_text("#!/bin/sh\necho '{\"runs\": []}'\n")
+    flwr.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{flwr.parent}{os.pathsep}{os.environ['PATH']}")
+    assert flwr_run.flwr_run(["."], bare_python) == (0, None)
+
+
+def test_without_flwr_it_says_what_to_do(bare_python):
+    with pytest.raises(SystemExit, match="pip install flwr"):
+        flwr_run.flwr_run(["."], bare_python)
+
+
 def test_of_a_failure_the_log_is_kept_and_the_reason_comes_last(
     tmp_path, monkeypatch, capsys
 ):
