@@ -75,7 +75,8 @@ def with_connection(before: str, name: str, address: str, authority: str | None)
         if authority is None
         else f"root-certificates = {json.dumps(str(Path(authority).absolute()))}"
     )
-    rest = re.sub(rf"(?ms)^\[superlink\.{re.escape(name)}\]$.*?(?=^\[|\Z)", "", before)
+    heading = rf"^\[superlink\.{re.escape(name)}\][ \t]*(?:#[^\n]*)?$"
+    rest = re.sub(rf"(?ms){heading}.*?(?=^\[|\Z)", "", before)
     block = f"[superlink.{name}]\naddress = {json.dumps(address)}\n{trust}\n"
     return f"{rest.rstrip()}\n\n{block}".lstrip()
 

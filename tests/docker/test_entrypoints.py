@@ -221,6 +221,15 @@ def test_a_connection_is_added_and_replaced(entrypoint, tmp_path):
     assert connect.with_connection(second, "edge", "there:2", None) == second
 
 
+@pytest.mark.parametrize("after", [" ", "  # the fleet at home"])
+def test_what_stands_behind_a_heading_is_no_second_connection(entrypoint, after):
+    connect = entrypoint("connect")
+    before = f'[superlink.edge]{after}\naddress = "here:1"\n\n[superlink.b]\nx = 1\n'
+    found = tomllib.loads(connect.with_connection(before, "edge", "there:2", None))
+    edge = {"address": "there:2", "insecure": True}
+    assert found["superlink"] == {"b": {"x": 1}, "edge": edge}
+
+
 def test_the_connection_of_an_operator(tmp_path):
     certificates = tmp_path / "certificates"
     home = {"FLWR_HOME": str(tmp_path / "flwr")}
