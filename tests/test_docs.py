@@ -93,3 +93,19 @@ def test_commands_parse(
     module.add_arguments(parser, words)
     _, rest = parser.parse_known_args(words)
     assert not rest or getattr(module, "PASSES_ON", False)
+
+
+PLACES = {
+    "HistoryWriter": "flwr_asyncdrop.observers.history",
+    "recalibrate_bn": "flwr_asyncdrop.submodel",
+}
+
+
+@pytest.mark.parametrize(("name", "module"), PLACES.items())
+def test_what_is_not_at_the_top_is_said_to_be_where_it_is(
+    name: str, module: str
+) -> None:
+    assert hasattr(import_module(module), name)
+    for page in ROOT.glob("docs/*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert f"`{name}(" not in text or f"`{module}`" in text, page
