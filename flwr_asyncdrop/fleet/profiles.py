@@ -1,5 +1,6 @@
 """What a device can do, and the fleets of devices that experiments simulate."""
 
+import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -145,6 +146,14 @@ def checked_profiles(returned: object, size: int) -> tuple[DeviceProfile, ...]:
             f"{size} devices, e.g. DeviceProfile(1.0)"
         )
     return profiles
+
+
+def sha256_of(profiles: Iterable[DeviceProfile]) -> str:
+    """Return a hash that tells a fleet from another one."""
+    digest = hashlib.sha256()
+    for profile in profiles:
+        digest.update(f"{profile}\n".encode())
+    return digest.hexdigest()
 
 
 def speed_levels(

@@ -1,7 +1,7 @@
 """What a run is made of: its state, and the objects that change it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flwr.app import Message
 
@@ -21,6 +21,7 @@ from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.merging import changed_by
 from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.same_arguments import check_same
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import (
@@ -43,7 +44,8 @@ class Run:
 
     A round has `updates_per_round` updates, as many as devices can be in flight.
     `averaging` is the decay of the average of the model's versions; 0 for none. The
-    `guard` refuses updates before the aggregator gets them.
+    `guard` refuses updates before the aggregator gets them. A run resumes only with the
+    same `arguments`, which are as `described`.
     """
 
     state: RunState
@@ -54,6 +56,7 @@ class Run:
     averaging: float = 0.0
     max_examples: int = wire.MAX_EXAMPLES
     guard: OutlierGuard | None = None
+    arguments: StateDict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.averaging and self.state.averaged is None:
@@ -81,6 +84,7 @@ class Run:
             )
         return {
             "updates_per_round": self.updates_per_round,
+            "arguments": self.arguments,
             "state": state.state_dict(),
             "fleet": self.fleet.state_dict(),
             "aggregator": self.aggregator.state_dict(),
@@ -90,7 +94,10 @@ class Run:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Load a state; ShapeError if its model is another."""
+        """Load a state.
+
+        ShapeError if its model is another; CheckpointError if its arguments are.
+        """
         begun = self.state
         self.state = RunState.start_from({}, begun.seed)
         self.state.load_state_dict(state["state"])
@@ -103,6 +110,7 @@ class Run:
                 f"its frozen tensors have the SHA-256 {self.state.frozen.sha256[:12]}, "
                 f"and those of start(initial_arrays=...) {begun.frozen.sha256[:12]}"
             )
+        check_same(state.get("arguments", {}), self.arguments)
         self.aggregator.load_state_dict(state["aggregator"])
         if (masks := self.dispatcher.rules.assignment.masks) is not None:
             masks.load_state_dict(state["masks"])

@@ -19,6 +19,7 @@ from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.codecs import CodecChoice, codec_choice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
+from flwr_asyncdrop.fleet.profiles import sha256_of
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
@@ -31,6 +32,7 @@ from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.evaluation import Evaluator
 from flwr_asyncdrop.server.opening import FleetBuilder, open_run
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.same_arguments import described
 from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
@@ -41,7 +43,11 @@ from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
 from flwr_asyncdrop.strategy.kinds import check_kinds
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
-from flwr_asyncdrop.strategy.units import build_assignment, first_costs
+from flwr_asyncdrop.strategy.units import (
+    build_assignment,
+    first_costs,
+    sha256_of_units,
+)
 from flwr_asyncdrop.strategy.weighted_mean import weighted_mean
 from flwr_asyncdrop.submodel import Inputs, Plan, Scope, Trainable, examples_of
 from flwr_asyncdrop.wire.codec import Codec
@@ -151,6 +157,7 @@ class Arguments(SynchronousRounds):
             mode=mode,
             duration=duration,
         )
+        self.masks, self.mode, self.duration = masks, mode, duration
         self.codec = codec_choice(codec)
         self.trainable = TrainedPart(model, trainable)
         self.devices_have_frozen = devices_have_frozen
@@ -216,7 +223,7 @@ class Arguments(SynchronousRounds):
             keys=self.keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
-        return open_run(
+        run = open_run(
             state,
             node_ids,
             DispatchRules(
@@ -237,6 +244,9 @@ class Arguments(SynchronousRounds):
             outlier_factor=self.outlier_factor,
             saved=saved,
         )
+        if self.checkpointer is not None:
+            run.arguments = self._arguments(run)
+        return run
 
     @property
     def _unresumable(self) -> str:
@@ -274,6 +284,34 @@ class Arguments(SynchronousRounds):
         if self.algorithm is not None:
             return self.algorithm.label()
         return type(self.aggregator).__name__
+
+    def _arguments(self, run: Run) -> StateDict:
+        """Return the other arguments that a resumed run must share."""
+        profiles = run.fleet.profiles
+        schedule: Schedule | None = run.dispatcher.rules.settings.schedule
+        if callable(self.schedule) and profiles is None:
+            schedule = None  # what is made of a real fleet depends on who is there
+        arguments = {
+            "aggregator": self.aggregator,
+            "masks": self.masks,
+            "plan": None if self.plan is None else sha256_of_units(self.plan),
+            "objective": self._objective_config(),
+            "mode": self.mode,
+            "duration": self.duration,
+            "fleet": None if profiles is None else sha256_of(profiles),
+            "devices_have_frozen": self.devices_have_frozen,
+            "selection": self.selection,
+            "schedule": schedule,
+            "faults": self.faults,
+            "queue_ahead": self.queue_ahead,
+            "fraction_evaluate": self.fraction_evaluate,
+            "min_evaluate_nodes": self.min_evaluate_nodes,
+            "evaluate_every": self.evaluate_every,
+            "weighted_by_key": self.weighted_by_key,
+            "max_examples": self.max_examples,
+            "outlier_factor": self.outlier_factor,
+        }
+        return {name: described(value) for name, value in arguments.items()}
 
     def _settings(self, num_rounds: int) -> dict[str, Any]:
         """Return the settings that a resumed run must share."""

@@ -1,5 +1,6 @@
 """What a strategy's submodels leave out, and what they cost."""
 
+import hashlib
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -27,6 +28,7 @@ from flwr_asyncdrop.submodel import (
     Scope,
     check_maskable,
     check_module,
+    content_hash,
     plan_blocks,
     plan_submodels,
 )
@@ -101,6 +103,17 @@ def discover(
     if units == "blocks":
         return plan_blocks(model, example_inputs)
     return plan_submodels(model, example_inputs, scope=scope)
+
+
+def sha256_of_units(plan: Plan) -> str:
+    """Return a hash that tells the units of a plan from those of another one."""
+    places = {
+        f"{name}, dim {dim}": units
+        for name, dims in plan.axes.items()
+        for dim, units in dims.items()
+    }
+    text = f"{plan.groups} {content_hash(places)}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def first_costs(

@@ -13,15 +13,21 @@ from types import MappingProxyType
 import pytest
 import torch
 
+from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, RunError
+from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.selection import Uniform
+from flwr_asyncdrop.masks import RandomMask
+from flwr_asyncdrop.objectives import StandardObjective
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import ServerEvaluator
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
+from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 from tests.checkpoint.small_runs import FLEET, NETS, client, copy_of, lines, run
 from tests.grids import HandlerGrid
 from tests.runs import failing, plus_one, record
@@ -215,6 +221,31 @@ class TestRefused:
         with pytest.raises(CheckpointError, match=says):
             run(tmp_path, "asyncdrop", resume=tmp_path, **changes)
 
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({"schedule": StepDecay((1,), 0.5)}, r"schedule.milestones \[3, 6\], now"),
+            ({"late": "drop"}, "faults.late 'discount', now 'drop'"),
+            ({"fleet": speed_levels}, "fleet '[0-9a-f]{64}', now '[0-9a-f]{64}'"),
+            ({"fleet": None}, "fleet '[0-9a-f]{64}', now None"),
+            ({"selection": Uniform()}, "selection 'Stratified', now 'Uniform'"),
+            ({"outlier_factor": 9}, "outlier_factor 30.0, now 9"),
+            ({"max_examples": 5}, "max_examples 1000000000, now 5"),
+            ({"evaluate_every": 2}, "evaluate_every 1, now 2"),
+            ({"fraction_evaluate": 0.9}, "fraction_evaluate 0.3, now 0.9"),
+            ({"mode": "masked"}, "mode 'sliced', now 'masked'"),
+            ({"duration": "paper"}, "duration 'flops', now 'paper'"),
+            ({"aggregator": Buffered(2)}, "aggregator None, now 'Buffered'"),
+            ({"masks": RandomMask(0.5)}, "masks None, now 'RandomMask'"),
+            ({"objective": StandardObjective(0.5)}, "logit-adjustment None, now 0.5"),
+        ],
+    )
+    def test_other_arguments(self, changes, says, tmp_path):
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "async-fedavg", handler=stopping_at(9))
+        with pytest.raises(CheckpointError, match=says):
+            run(tmp_path, "async-fedavg", resume=tmp_path, **changes)
+
     def test_another_least_of_devices_in_flight(self, tmp_path):
         """4 of 8 nodes train at once, or 6: another run."""
         share = {"in_flight": None, "fraction_train": 0.5}
@@ -243,6 +274,14 @@ class TestRefused:
         monkeypatch.setitem(NETS, "async-fedavg", lambda: torch.nn.Linear(4, 3))
         with pytest.raises(CheckpointError, match=r"is of another model \(see "):
             run(tmp_path, "async-fedavg", resume=tmp_path)
+
+
+def test_a_checkpoint_of_a_version_that_did_not_save_arguments(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(AsyncStrategy, "_arguments", lambda self, run: {})
+        whole = run(tmp_path, "asyncdrop")
+    resume = checkpoints(tmp_path)[2]
+    assert run(tmp_path, "asyncdrop", resume=resume) == whole
 
 
 class Counts(Callback):
