@@ -54,8 +54,13 @@ class CodecChoice(ABC):
 
     @property
     def label(self) -> str:
-        """What tells one choice from another: runs resume with the same one alone."""
-        return repr(self)
+        """What tells one choice from another: runs resume with the same one alone.
+
+        The class alone, unless a class says more of itself, as dataclasses do.
+        """
+        kind = type(self)
+        has_own = kind.__repr__ is not object.__repr__
+        return repr(self) if has_own else kind.__qualname__  # else it has an address
 
     @property
     def uses_feedback(self) -> bool:

@@ -296,6 +296,7 @@ class Arguments(SynchronousRounds):
             "masks": self.masks,
             "plan": None if self.plan is None else sha256_of_units(self.plan),
             "objective": self._objective_config(),
+            "codec": self.codec,
             "mode": self.mode,
             "duration": self.duration,
             "fleet": None if profiles is None else sha256_of(profiles),

@@ -18,6 +18,7 @@ from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, RunError
+from flwr_asyncdrop.fleet.codecs import CodecChoice
 from flwr_asyncdrop.fleet.profiles import speed_levels
 from flwr_asyncdrop.fleet.selection import Uniform
 from flwr_asyncdrop.masks import RandomMask
@@ -28,12 +29,25 @@ from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from flwr_asyncdrop.wire.codec import PRESETS
 from tests.checkpoint.small_runs import FLEET, NETS, client, copy_of, lines, run
 from tests.grids import HandlerGrid
 from tests.runs import failing, plus_one, record
 from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
+
+
+class Bits(CodecChoice):
+    """A choice of somebody's own, which is no dataclass."""
+
+    typical = PRESETS["q8"]
+
+    def __init__(self, name):
+        self.name = name
+
+    def choose(self, link, sizes):
+        return PRESETS["none"]
 
 
 def checkpoints(folder):
@@ -245,6 +259,15 @@ class TestRefused:
             run(tmp_path, "async-fedavg", handler=stopping_at(9))
         with pytest.raises(CheckpointError, match=says):
             run(tmp_path, "async-fedavg", resume=tmp_path, **changes)
+
+    def test_another_choice_of_codecs(self, tmp_path):
+        changes = {"codec": Bits("q8")}
+        whole = run(tmp_path, "asyncdrop", **changes)
+        with pytest.raises(CheckpointError, match=r"codec.name 'q8', now 'q4'"):
+            other = {**changes, "codec": Bits("q4")}
+            run(tmp_path, "asyncdrop", resume=tmp_path, **other)
+        resume, changes["codec"] = checkpoints(tmp_path)[1], Bits("q8")
+        assert run(tmp_path, "asyncdrop", resume=resume, **changes) == whole
 
     def test_another_least_of_devices_in_flight(self, tmp_path):
         """4 of 8 nodes train at once, or 6: another run."""
