@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.availability import Availability
@@ -135,9 +136,11 @@ class DeviceProfile:
 def checked_profiles(returned: object, size: int) -> tuple[DeviceProfile, ...]:
     """Return the profiles that a function of `size` devices has returned.
 
-    ConfigError if it is something else, or if they are fewer.
+    Those of more devices are left out. ConfigError if it is something else, or if they
+    are fewer.
     """
-    profiles = tuple(returned) if isinstance(returned, Iterable) else (returned,)
+    given = returned if isinstance(returned, Iterable) else (returned,)
+    profiles = tuple(islice(given, size))
     wrong = [each for each in profiles if not isinstance(each, DeviceProfile)]
     if wrong or len(profiles) < size:
         what = printable(shown(wrong[0])) if wrong else f"{len(profiles)} profiles"

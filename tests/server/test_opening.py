@@ -27,6 +27,13 @@ def test_slots_and_rounds_follow_the_nodes(nodes, in_flight, seconds, slots, upd
     assert opened.dispatcher.fleet.num_ranks == slots
 
 
+def test_a_simulated_fleet_keeps_its_size_whatever_profiles_there_are():
+    opened = session(nodes=3, seconds=range(1, 9))
+    opened.fleet.refresh(range(1, 9))
+    assert len(opened.fleet) == len(opened.fleet.profiles) == 3
+    assert opened.fleet.present == {0, 1, 2}
+
+
 def test_the_buffer_is_that_of_the_devices_that_are_there():
     opened = session(2, 8, build_aggregator=lambda most: Buffered(most, waits=True))
     assert (opened.slots, opened.aggregator.waits_for) == (2, 2)
