@@ -250,14 +250,19 @@ class AsyncStrategy(Arguments):
         # A simulated fleet keeps its size.
         keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
         node_ids = nodes.wait_for(max(self.sampling.needed, keeps), timeout)
+        saved = checkpoint.parts["run"] if checkpoint else None
+        in_flight = self.sampling.training(len(node_ids))
+        if saved is not None and self.in_flight is None:
+            # A share is one of the nodes that were there at the start.
+            in_flight = saved["updates_per_round"]
         configs = TrainConfigs(train_config, self._objective_config())
         run = self._open(
             node_ids,
             initial_arrays,
             configs,
             timeout,
-            saved=checkpoint.parts["run"] if checkpoint else None,
-            in_flight=self.sampling.training(keeps or len(node_ids)),
+            saved=saved,
+            in_flight=in_flight,
             resends=grid.has_ray_workers,
         )
         stopping = StoppingRule(

@@ -263,8 +263,8 @@ class TestRefused:
     def test_another_choice_of_codecs(self, tmp_path):
         changes = {"codec": Bits("q8")}
         whole = run(tmp_path, "asyncdrop", **changes)
+        other = {"codec": Bits("q4")}
         with pytest.raises(CheckpointError, match=r"codec.name 'q8', now 'q4'"):
-            other = {**changes, "codec": Bits("q4")}
             run(tmp_path, "asyncdrop", resume=tmp_path, **other)
         resume, changes["codec"] = checkpoints(tmp_path)[1], Bits("q8")
         assert run(tmp_path, "asyncdrop", resume=resume, **changes) == whole
@@ -413,6 +413,33 @@ class TestWallClock:
         outcome = run(tmp_path, "asyncdrop", resume=tmp_path, **fewer)
         updates = [line for line in outcome["history"] if line["event"] == "update"]
         assert [line["round"] for line in updates] == [n // 4 + 1 for n in range(16)]
+
+    @pytest.mark.parametrize("algorithm", ["fedavg", "fedbuff", "asyncdrop"])
+    def test_a_share_of_the_nodes_is_one_of_those_at_the_start(
+        self, algorithm, tmp_path
+    ):
+        class Nodes(Callback):
+            """All are back after a round."""
+
+            most = 0
+
+            def on_dispatch(self, state, order):
+                self.most = max(self.most, len(state.in_slots))
+                grids[-1].node_ids = list(range(1, 9))
+
+        def around(grid):
+            grids.append(grid)
+            return grid
+
+        grids, before, after = [], Nodes(), Nodes()
+        share = {**self.WALL, "in_flight": None, "fraction_train": 0.75}
+        whole = {**share, "node_ids": range(1, 9), "callbacks": [before]}
+        whole["handler"] = stopping_at(15)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, algorithm, around=around, **whole)
+        fewer = {**share, "node_ids": [1, 2], "callbacks": [after]}
+        run(tmp_path, algorithm, around=around, resume=tmp_path, **fewer)
+        assert before.most == after.most == 6
 
     def test_a_run_that_ended_for_want_of_devices_goes_on_when_they_are_back(
         self, tmp_path, log
