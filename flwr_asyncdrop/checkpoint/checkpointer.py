@@ -206,9 +206,7 @@ class Checkpointer(Callback):
             self._thread.shutdown()
             logger.warning("interrupted; %s: start it again", self._unresumable)
             return
-        self._save(state)
-        self._thread.shutdown()
-        if self._own:
+        if self._save_last(state):
             logger.warning(
                 "interrupted; to resume: %s", self._command(state.num_devices)
             )
@@ -220,9 +218,10 @@ class Checkpointer(Callback):
         if state.ended and self._begun:
             if self._unresumable:
                 logger.warning("%s: start it again", self._unresumable)
-            else:
-                self._save(state)
+            elif self._save_last(state):
                 logger.warning("to resume: %s", self._command(state.num_devices))
+            else:
+                logger.warning("no checkpoint could be written")
         self._thread.shutdown()
 
     def _command(self, devices: int = 0) -> str:
@@ -230,6 +229,12 @@ class Checkpointer(Callback):
 
     def _next(self, state: RunState) -> int:
         return (state.updates // self._updates_between + 1) * self._updates_between
+
+    def _save_last(self, state: RunState) -> bool:
+        """Save the run and wait for the disk; return whether there is a checkpoint."""
+        self._save(state)
+        self._thread.shutdown()
+        return bool(self._own)
 
     def _save(self, state: RunState) -> None:
         if self._writing is not None:

@@ -102,6 +102,18 @@ def test_a_run_that_ended_early_is_saved_and_one_that_is_over_is_not(tmp_path, c
     assert caplog.messages[0].startswith("to resume: do the same with Checkpointer(")
 
 
+def test_one_that_ended_early_and_could_not_be_saved_says_not_how_it_resumes(
+    tmp_path, caplog
+):
+    played = Played(tmp_path)
+    played.saver.on_begin(played.state)
+    (tmp_path / "checkpoints").write_text("in the way")
+    played.state.ended = "timeout"
+    played.saver.on_end(played.state)
+    assert caplog.messages[0].startswith("no checkpoint at update 0")
+    assert caplog.messages[1:] == ["no checkpoint could be written"]
+
+
 def test_a_run_that_resumes_forgets_later_ones_once_it_begins(tmp_path):
     played = Played(tmp_path, every=1, keep=9)
     played.go_to(12)
