@@ -20,6 +20,7 @@ from flwr_asyncdrop.checkpoint.files import (
     checkpoints_of,
     delete,
     delete_drafts,
+    run_of,
     write,
 )
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
@@ -70,8 +71,8 @@ class Checkpointer(Callback):
         How to resume the run, for the log. A function returns it from the number of
         devices that the run has seen, 0 for unknown.
     overwrite : bool
-        Whether a run that begins may delete the checkpoints of another one in the
-        folder. Without that it is refused.
+        Whether a run may delete the checkpoints of another one in the folder. Without
+        that it is refused.
     """
 
     def __init__(
@@ -153,6 +154,11 @@ class Checkpointer(Callback):
         checkpoint = newest(self.resume)
         self._check_settings(checkpoint)
         self._run = checkpoint.run
+        if not self.overwrite and self._of_others():
+            raise ConfigError(
+                f"{self.path} has another run than {checkpoint.path} is of: choose "
+                "another folder; to replace it, say overwrite"
+            )
         self._own = [
             path
             for path in reversed(checkpoints_of(self.path, self._run))
@@ -182,7 +188,7 @@ class Checkpointer(Callback):
         replaced: Iterable[Path] = ()
         if self.resume is not None:
             later = set(checkpoints_of(self.path, self._run)) - set(self._own)
-            replaced = sorted(later, reverse=True)
+            replaced = [*sorted(later, reverse=True), *self._of_others()]
         elif self.overwrite:
             replaced = all_of_ours(self.path)
         with changing(self.path):
@@ -223,6 +229,11 @@ class Checkpointer(Callback):
             else:
                 logger.warning("no checkpoint could be written")
         self._thread.shutdown()
+
+    def _of_others(self) -> list[Path]:
+        """Return the checkpoints in the folder that are of another run."""
+        known = ("", self._run)  # "" for one that cannot be read
+        return [path for path in all_of_ours(self.path) if run_of(path) not in known]
 
     def _command(self, devices: int = 0) -> str:
         return self.command(devices) if callable(self.command) else self.command

@@ -268,6 +268,22 @@ class TestSettings:
         assert Checkpointer(tmp_path, overwrite=True).load({}) is None
 
 
+def test_a_run_does_not_resume_over_another_one_unless_told(tmp_path):
+    for name in ("mine", "others"):
+        played = Played(tmp_path / name, every=1)
+        played.go_to(7)
+        played.saver.on_end(played.state)
+    resume = tmp_path / "mine"
+    with pytest.raises(ConfigError, match="others/checkpoints has another run than "):
+        Played(tmp_path / "others", resume=resume)
+    assert newest(tmp_path / "others").updates == 5
+    played = Played(tmp_path / "others", every=1, resume=resume, overwrite=True)
+    played.saver.on_begin(played.state)
+    played.go_to(1)
+    played.saver.on_end(played.state)
+    assert newest(tmp_path / "others").run == newest(resume).run
+
+
 def test_a_run_that_is_over_leaves_no_checkpoint(tmp_path):
     played = Played(tmp_path)
     played.go_to(1)
