@@ -35,6 +35,7 @@ def proceed(
     settings = replace(rules.settings, config=config)
     run.dispatcher.rules = replace(rules, settings=settings)
     run.fleet.refresh(node_ids)
+    state.num_devices = len(run.fleet)
 
 
 def train_messages(run: Run, server_round: int) -> list[Message]:

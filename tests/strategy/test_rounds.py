@@ -67,6 +67,7 @@ def test_a_round_goes_on_with_what_the_caller_has():
     assert {message.content["config"]["lr"] for message in messages} == {0.25}
     sent = wire.from_record(messages[0].content["arrays"])
     assert sent["w"].tolist() == [7, 7]
+    assert opened.state.num_devices == len(opened.fleet) == 3  # one has joined
 
 
 class TestEvaluationMessages:
