@@ -9,10 +9,15 @@ import numpy as np
 from numpy.random import Generator
 
 from flwr_asyncdrop.fleet.idle import IdleDevices, Ints
+from flwr_asyncdrop.state_dict import Stateless
 
 
-class Selection(ABC):
-    """Chooses which idle device trains next."""
+class Selection(Stateless, ABC):
+    """Chooses which idle device trains next.
+
+    One that remembers something from choice to choice saves it by ``state_dict`` and
+    ``load_state_dict``.
+    """
 
     @abstractmethod
     def choose(

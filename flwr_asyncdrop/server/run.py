@@ -73,8 +73,9 @@ class Run:
         return self.fleet.profiles is not None
 
     def state_dict(self) -> StateDict:
-        """Return all that changes: the state, the fleet, the aggregator, the masks."""
-        state, masks = self.state, self.dispatcher.rules.assignment.masks
+        """Return all that changes: state, fleet, aggregator, masks, selection."""
+        state, rules = self.state, self.dispatcher.rules
+        masks = rules.assignment.masks
         if not self.simulated:
             # Real devices get no task twice, so nobody needs to know what was sent.
             state = replace(
@@ -89,6 +90,7 @@ class Run:
             "fleet": self.fleet.state_dict(),
             "aggregator": self.aggregator.state_dict(),
             "masks": {} if masks is None else masks.state_dict(),
+            "selection": rules.selection.state_dict(),
             "guard": {} if self.guard is None else self.guard.state_dict(),
             "delivery": self.dispatcher.delivery.state_dict(),
         }
@@ -112,8 +114,11 @@ class Run:
             )
         check_same(state.get("arguments", {}), self.arguments)
         self.aggregator.load_state_dict(state["aggregator"])
-        if (masks := self.dispatcher.rules.assignment.masks) is not None:
+        rules = self.dispatcher.rules
+        if (masks := rules.assignment.masks) is not None:
             masks.load_state_dict(state["masks"])
+        if "selection" in state:  # versions before this one had none
+            rules.selection.load_state_dict(state["selection"])
         # There is none in the state of a run that had no guard.
         if self.guard is not None and state["guard"]:
             self.guard.load_state_dict(state["guard"])

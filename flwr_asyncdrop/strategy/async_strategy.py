@@ -94,7 +94,8 @@ class AsyncStrategy(Arguments):
         What a simulated device computes of the full model's work: a submodel's share
         of the FLOPs, or of the units (``1 - drop rate``), as in the paper's tables.
     selection : Selection, optional
-        Chooses the next device; `Stratified` by default.
+        Chooses the next device; `Stratified` by default. Every run begins with a copy
+        of it.
     schedule : Schedule or callable
         Schedule of ``train_config["lr"]``: `StepDecay`, by updates of the fastest
         device or by seconds; or a function from the costs of the first tasks to one.

@@ -227,7 +227,7 @@ class Arguments(SynchronousRounds):
             state,
             node_ids,
             DispatchRules(
-                self.selection,
+                deepcopy(self.selection),
                 self.assignment.with_masks(deepcopy(self.assignment.masks)),
                 settings,
                 self.faults,

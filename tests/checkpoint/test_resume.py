@@ -20,7 +20,7 @@ from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, RunError
 from flwr_asyncdrop.fleet.codecs import CodecChoice
 from flwr_asyncdrop.fleet.profiles import speed_levels
-from flwr_asyncdrop.fleet.selection import Uniform
+from flwr_asyncdrop.fleet.selection import Selection, Uniform
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.objectives import StandardObjective
 from flwr_asyncdrop.server.callbacks import Callback
@@ -36,6 +36,23 @@ from tests.runs import failing, plus_one, record
 from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
+
+
+class InTurn(Selection):
+    """One idle device after the other."""
+
+    def __init__(self):
+        self.turn = 0
+
+    def choose(self, idle, ranks, busy_ranks, generator):
+        self.turn += 1
+        return int(idle[self.turn % len(idle)])
+
+    def state_dict(self):
+        return {"turn": self.turn}
+
+    def load_state_dict(self, state):
+        self.turn = state["turn"]
 
 
 class Bits(CodecChoice):
@@ -157,6 +174,19 @@ class TestVirtualClock:
         assert whole != run(tmp_path / "without", algorithm)
         resume = checkpoints(tmp_path)[2]
         assert run(tmp_path, algorithm, resume=resume, **momentum) == whole
+
+    def test_with_a_selection_that_counts(self, tmp_path):
+        turns = {"selection": InTurn()}
+        whole = run(tmp_path / "whole", "asyncdrop", **turns)
+        assert run(tmp_path / "again", "asyncdrop", **turns) == whole
+        assert run(tmp_path / "other", "asyncdrop") != whole
+        folder, resume = tmp_path / "stopped", None
+        for _ in range(3):
+            stopped = {**turns, "resume": resume, "handler": stopping_at(6)}
+            with pytest.raises(KeyboardInterrupt):
+                run(folder, "asyncdrop", **stopped)
+            resume = folder
+        assert run(folder, "asyncdrop", resume=folder, **turns) == whole
 
     @pytest.mark.parametrize("algorithm", ["asyncdrop-plus", "fedbuff-wait"])
     def test_stopped_again_and_again_in_the_middle_of_rounds(self, algorithm, tmp_path):
