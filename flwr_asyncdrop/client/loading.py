@@ -45,6 +45,8 @@ def load_submodel(model: Model, arrays: ArrayRecord, *, scale: bool = True) -> M
     ShapeError
         If the arrays are no submodel of `model`, or if it cannot be narrowed in place.
         Where the strategy trains a part of the model, a `FrozenMod` completes them.
+    UnsupportedModelError
+        If lazy layers of `model` have not run yet.
     """
     A_SWITCH.check("scale", scale)
     load_in_place(model, wire.from_record(arrays), scale=scale)

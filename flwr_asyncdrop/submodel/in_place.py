@@ -33,6 +33,7 @@ from flwr_asyncdrop.submodel.scaling import (
 from flwr_asyncdrop.submodel.types import (
     Shapes,
     State,
+    check_initialised,
     shapes_of,
     tensors_of,
 )
@@ -56,7 +57,10 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
     ShapeError
         If the arrays are not a submodel of `model`, or if it cannot be narrowed in
         place; it has not changed then.
+    UnsupportedModelError
+        If lazy layers of `model` have not run yet.
     """
+    check_initialised(model)
     # What is made in inference mode never trains, and changes nowhere else.
     made_in_it = any(tensor.is_inference() for tensor in tensors_of(model).values())
     with torch.inference_mode(torch.is_inference_mode_enabled() and made_in_it):

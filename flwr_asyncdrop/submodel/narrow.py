@@ -15,7 +15,12 @@ from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.pointwise import use_safe_convolutions
 from flwr_asyncdrop.submodel.scaling import scale_inputs
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
-from flwr_asyncdrop.submodel.types import State, shapes_of, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    State,
+    check_initialised,
+    shapes_of,
+    tensors_of,
+)
 
 
 def narrow(
@@ -98,7 +103,10 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
     ------
     ShapeError
         If the arrays are not a submodel of `model`.
+    UnsupportedModelError
+        If lazy layers of `model` have not run yet.
     """
+    check_initialised(model)
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
     with torch.inference_mode(False):  # what is made in it can never train
         small = narrow(model, shapes_of(sent), make=torch.empty, scale=scale)

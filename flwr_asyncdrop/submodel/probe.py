@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
@@ -20,7 +19,12 @@ from flwr_asyncdrop.submodel.nested import leaves
 from flwr_asyncdrop.submodel.passes import Pass, prepared, variations
 from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.private_copy import private_copy
-from flwr_asyncdrop.submodel.types import Example, check_module, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    Example,
+    check_initialised,
+    check_module,
+    tensors_of,
+)
 
 # A model of more bytes is probed in single precision: a copy in double precision would
 # take more than twice its memory.
@@ -220,11 +224,7 @@ def _changed(before: Mapping[str, float | complex], model: nn.Module) -> frozens
 
 def _check_kind(model: nn.Module) -> None:
     check_module(model)
-    if any(is_lazy(parameter) for parameter in model.parameters()):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has parameters without a shape yet: run it once "
-            "before its units are planned"
-        )
+    check_initialised(model)
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UnsupportedModelError(
             f"{type(model).__name__} is compiled by TorchScript, whose modules cannot "

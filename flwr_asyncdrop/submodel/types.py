@@ -6,8 +6,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.readable import with_article
 
 State: TypeAlias = dict[str, Tensor]
@@ -101,6 +102,15 @@ def check_module(model: object) -> None:
     if isinstance(model, type):
         raise ConfigError(f"model={name} is a class: pass a module of it, {name}(...)")
     raise ConfigError(f"model, {with_article(name)}, is no nn.Module: pass one")
+
+
+def check_initialised(model: nn.Module) -> None:
+    """Raise UnsupportedModelError if tensors of lazy modules have no shape yet."""
+    if any(map(is_lazy, tensors_of(model).values())):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has tensors without a shape yet: run it once on "
+            "example inputs, as its lazy layers need"
+        )
 
 
 def tensors_of(model: nn.Module) -> State:

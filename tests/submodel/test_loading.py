@@ -11,6 +11,7 @@ from flwr_asyncdrop import HeteroAsyncDrop
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import (
     extract,
+    load_in_place,
     load_submodel,
     merge_,
     plan_submodels,
@@ -283,12 +284,17 @@ def lazy():
     return nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 3))
 
 
+def lazy_statistics():
+    return nn.Sequential(nn.Linear(5, 8), nn.LazyBatchNorm1d(affine=False))
+
+
 @pytest.mark.parametrize(
     ("build", "inputs", "message"),
     [
         (NeverFinite, torch.ones(2, 5), "no finite number on the example inputs"),
         (mlp, torch.ones(0, 5), "no finite number on the example inputs"),
         (lazy, torch.ones(2, 5), "without a shape yet: run it once"),
+        (lazy_statistics, torch.ones(2, 5), "without a shape yet: run it once"),
         (nn.Identity, torch.ones(2, 5), r"can be dropped \(it has none\)"),
     ],
 )
@@ -296,3 +302,17 @@ def test_nothing_to_verify_a_plan_by(build, inputs, message):
     with pytest.raises(UnsupportedModelError, match=message) as error:
         plan_submodels(build(), inputs)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("load", [load_in_place, load_submodel])
+@pytest.mark.parametrize("build", [lazy, lazy_statistics])
+def test_a_lazy_model_has_to_run_before_it_is_loaded(load, build):
+    ready = build()
+    ready(torch.ones(2, 5))
+    model, state = build(), ready.state_dict()
+    with pytest.raises(UnsupportedModelError, match="run it once on example inputs"):
+        load(model, state)
+    model(torch.ones(2, 5))
+    loaded = load(model, state).eval()
+    inputs = torch.rand(2, 5)
+    assert torch.equal(loaded(inputs), ready.eval()(inputs))
