@@ -34,7 +34,7 @@ def find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[int
     """
     if not plan.groups:
         return {}
-    example = as_given(example, model)
+    example = _as_it_trains(model, example, plan)
 
     def fault(groups: Sequence[int]) -> str | None:
         return _why_untrainable(model, example, plan, few(plan, groups))
@@ -48,6 +48,19 @@ def find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[int
                 "pass inputs as training does"
             )
     return faults
+
+
+def _as_it_trains(model: nn.Module, example: Example, plan: Plan) -> Example:
+    """Return the example in that of the model's precisions in which it trains.
+
+    Of several nobody knows any more in which it was given.
+    """
+    first, *others = (_converted(example, model, k) for k in _precisions(model))
+    whole = plan.full_keep()
+    if not others or _why_untrainable(model, first, plan, whole) is None:
+        return first
+    found = (k for k in others if _why_untrainable(model, k, plan, whole) is None)
+    return next(found, first)
 
 
 def _why_untrainable(
@@ -93,15 +106,32 @@ def few(plan: Plan, groups: Sequence[int]) -> Keep:
 
 
 def as_given(example: Example, model: nn.Module) -> Example:
-    """Return the example on the device of `model`, in its precision."""
-    parameters = list(model.parameters())
-    device = parameters[0].device if parameters else torch.device("cpu")
-    real = (p.dtype for p in parameters if p.is_floating_point())
-    kind = next(real, torch.float32)
+    """Return the example on the device of `model`, in its precision.
+
+    A tensor in one of several precisions of the model stays in it.
+    """
+    return _converted(example, model, *_precisions(model))
+
+
+def _precisions(model: nn.Module) -> Sequence[torch.dtype]:
+    """Return the precisions of the model's parameters, each once."""
+    found = (p.dtype for p in model.parameters())
+    real = [k.to_real() for k in found if k.is_floating_point or k.is_complex]
+    return list(dict.fromkeys(real)) or [torch.float32]
+
+
+def _converted(example: Example, model: nn.Module, *kinds: torch.dtype) -> Example:
+    """Return the example on the device of `model`, in the first of these precisions.
+
+    A tensor that is in another one of them stays so.
+    """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
 
     def convert(tensor: Tensor) -> Tensor:
-        if tensor.is_complex():
-            return tensor.to(device, kind.to_complex())
-        return tensor.to(device, kind if tensor.is_floating_point() else tensor.dtype)
+        kind = tensor.dtype
+        if kind.is_floating_point or kind.is_complex:
+            real = kind.to_real() if kind.to_real() in kinds else kinds[0]
+            kind = real.to_complex() if kind.is_complex else real
+        return tensor.to(device, kind)
 
     return mapped(example, convert)

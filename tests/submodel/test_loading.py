@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from flwr_asyncdrop import HeteroAsyncDrop
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import (
+    check_maskable,
+    examples_of,
     extract,
     load_in_place,
     load_submodel,
@@ -316,3 +318,53 @@ def test_a_lazy_model_has_to_run_before_it_is_loaded(load, build):
     loaded = load(model, state).eval()
     inputs = torch.rand(2, 5)
     assert torch.equal(loaded(inputs), ready.eval()(inputs))
+
+
+class HalfBackbone(nn.Module):
+    """A frozen backbone in half precision, and numbers that go past it."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 6, dtype=torch.bfloat16).requires_grad_(False)
+        self.numbers, self.head = nn.Linear(4, 6), nn.Linear(12, 8)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, words, numbers):
+        words = self.words(words).mean(1).to(self.head.weight.dtype)
+        both = torch.cat([words, self.numbers(numbers)], 1)
+        return self.out(torch.relu(self.head(both)))
+
+
+class ExactTemperature(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.layers = mlp()
+
+    def forward(self, x):
+        return self.layers(x) / self.temperature
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 8, dtype=torch.complex128)
+        self.last = nn.Linear(8, 3, dtype=torch.complex128)
+
+    def forward(self, x):
+        return self.last(self.first(x)).abs()
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (HalfBackbone(), (torch.ones(2, 3, dtype=torch.long), torch.ones(2, 4))),
+        (ExactTemperature(), torch.ones(2, 5)),
+        (Complex(), torch.ones(2, 5, dtype=torch.complex128)),
+    ],
+)
+def test_inputs_in_one_of_several_precisions(model, inputs):
+    plan = plan_submodels(model, inputs)
+    assert 8 in {group.size for group in plan.groups}
+    check_maskable(plan, model, examples_of(inputs))
+    assert step_flops(model, inputs) > 0
