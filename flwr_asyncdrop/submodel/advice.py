@@ -19,6 +19,9 @@ _ADVICE = {
     "has other gradients than": (
         "an autograd function, a hook or a detach of the model's code goes by the width"
     ),
+    "writes other values on its buffers": (
+        "a statistic that the model's code keeps goes by the number of units"
+    ),
     "normalised together by": (
         f"scope='stream' drops them, for a narrower model: {_DOCS}#streams"
     ),

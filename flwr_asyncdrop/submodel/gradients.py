@@ -1,8 +1,9 @@
-"""Compare the gradients of a narrower model with those of the full one.
+"""Compare what training does to a narrower model with what it does to the full one.
 
 Outputs that agree for all weights have gradients that do, unless code has a word in
 them: an autograd function of its own, a hook, `detach`, an estimate that passes a
-gradient straight through.
+gradient straight through. What a pass writes on buffers need not show in its outputs: a
+statistic may be read in eval mode alone.
 """
 
 import warnings
@@ -30,10 +31,14 @@ from flwr_asyncdrop.submodel.verify import bisect
 _TOLERANCES = {torch.float64: (1e-6, 1e-9, 1e-13), torch.float32: (0.02, 1e-3, 1e-6)}
 _MOST = 50_000_000  # weights
 _OTHER = "a narrower model has other gradients than the full one with units silenced"
+_OTHER_BUFFERS = (
+    "a narrower model writes other values on its buffers in training than the full one "
+    "with units silenced"
+)
 
 
 def find_other_gradients(probe: Probe, plan: Plan) -> dict[int, str]:
-    """Return which groups of a verified plan have other gradients, and why.
+    """Return which groups of a verified plan have other gradients or buffers, and why.
 
     They are compared on the first pass in training mode, with few units of each group.
     Not of the largest models, of which all gradients at once take too much memory.
@@ -55,30 +60,42 @@ def _fault(probe: Probe, kept: Indices, way: Pass) -> str | None:
     model = probe.model
     try:
         with silencing(model, kept, 0.0):
-            whole = _gradients(model, way, probe.written)
+            whole, written = _trained(model, way, probe.written)
     except Exception:  # whatever the model's own code raises: find_untrainable says so
         return None
     if not all(bool(gradient.isfinite().all()) for gradient in whole.values()):
         return None
-    trained = {name: dims for name, dims in kept.items() if name in whole}
-    expected = whole | taken(whole, trained)
     state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
     narrowed = taken(state, kept)
     shapes = {name: tuple(tensor.shape) for name, tensor in (state | narrowed).items()}
     small = narrow(model, shapes, make=torch.empty)
     try:
         with holding(small, state | narrowed):
-            found = _gradients(small, way, probe.written)
+            found, rewritten = _trained(small, way, probe.written)
     except Exception as error:  # whatever the model's own code raises
         kind, line = type(error).__name__, first_line(error)
         return f"a submodel does not train ({kind}: {line})"
     scale = max(map(_largest, whole.values()), default=0.0)
-    same = (_close(found[n], expected[n], scale, probe.dtype) for n in whole)
-    return None if all(same) else _OTHER
+    if not _agree(found, _cut(whole, kept), scale, probe.dtype):
+        return _OTHER
+    if not _agree(rewritten, _cut(written, kept), 1.0, probe.dtype):
+        return _OTHER_BUFFERS
+    return None
 
 
-def _gradients(model: nn.Module, way: Pass, written: frozenset[str]) -> State:
-    """Return the gradient of each parameter that trains; zeros where there is none."""
+def _cut(state: State, kept: Indices) -> State:
+    """Return tensors of the full model, with kept positions alone."""
+    return state | taken(state, {n: dims for n, dims in kept.items() if n in state})
+
+
+def _trained(
+    model: nn.Module, way: Pass, written: frozenset[str]
+) -> tuple[State, State]:
+    """Return the gradients of what trains, and what the pass may have written on.
+
+    That are buffers and the parameters that are `written`. Gradients are zeros where
+    there are none.
+    """
     parameters = {
         name: tensor for name, tensor in tensors_of(model).items() if _trains(tensor)
     }
@@ -98,19 +115,32 @@ def _gradients(model: nn.Module, way: Pass, written: frozenset[str]) -> State:
         ]
         if losses:
             torch.autograd.backward(losses)
+        after = {
+            name: tensor.detach().clone()
+            for name, tensor in tensors_of(model).items()
+            if name in written or not isinstance(tensor, nn.Parameter)
+        }
     gradients = {
         name: torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
         for name, p in parameters.items()
     }
     for parameter in parameters.values():
         parameter.grad = None
-    return gradients
+    return gradients, after
+
+
+def _agree(found: State, expected: State, scale: float, dtype: torch.dtype) -> bool:
+    return all(_close(found[n], expected[n], scale, dtype) for n in expected)
 
 
 def _close(found: Tensor, expected: Tensor, scale: float, dtype: torch.dtype) -> bool:
+    if not expected.is_floating_point() and not expected.is_complex():
+        return torch.equal(found, expected)
+    finite = expected.isfinite()  # silenced units may have divided by zero
+    found, expected = found[finite], expected[finite]
     own, rest, rounding = _TOLERANCES[dtype]
     allowed = own * _largest(expected) + rest * scale + rounding
-    return _largest(found - expected) <= allowed
+    return bool(((found - expected).abs() <= allowed).all())
 
 
 def _largest(tensor: Tensor) -> float:

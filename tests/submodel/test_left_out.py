@@ -625,6 +625,79 @@ def test_other_gradients(model):
     assert "has other gradients than the full one" in plan.left_out["first"]
 
 
+class Energy(nn.Module):
+    """Divides by a mean over units, in eval mode by that of earlier batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 8, bias=False)
+        self.second = nn.Linear(8, 8)
+        self.third = nn.Linear(8, 3)
+        self.register_buffer("energy", torch.ones(()))
+
+    def mean(self, x):
+        return x.square().sum(-1).mean() / x.shape[-1]
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        if self.training:
+            with torch.no_grad():
+                self.energy.lerp_(self.mean(x), 0.1)
+        else:
+            x = x / self.energy.sqrt()
+        return self.third(torch.relu(self.second(x)))
+
+
+class CountsUnits(Energy):
+    """Counts how many units were not zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy = torch.ones((), dtype=torch.int64)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        if self.training:
+            self.energy += x.shape[-1]
+        return self.third(torch.relu(self.second(x)))
+
+
+class EnergyOfParameter(Energy):
+    """Keeps the mean in a parameter that does not train."""
+
+    def __init__(self):
+        super().__init__()
+        del self.energy
+        self.energy = nn.Parameter(torch.ones(()), requires_grad=False)
+
+
+@pytest.mark.parametrize("model", [Energy, CountsUnits, EnergyOfParameter])
+def test_other_buffers_in_training(model):
+    plan = plan_submodels(seeded(model), vectors())
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "writes other values on its buffers" in plan.left_out["first"]
+    assert "goes by the number of units" in str(plan)
+
+
+class EnergyPerUnit(Energy):
+    """A statistic of each unit, some of which are infinite where units are silent."""
+
+    def __init__(self):
+        super().__init__()
+        self.energy = torch.ones(8)
+        self.register_buffer("inverse", torch.ones(8))
+        self.register_buffer("mask", torch.full((2, 2), -torch.inf))
+
+    def mean(self, x):
+        self.inverse.copy_(1 / x.square().mean(0))
+        return x.square().mean(0)
+
+
+def test_the_same_buffers_in_training():
+    plan = plan_submodels(seeded(EnergyPerUnit), vectors())
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+
 class SeededInside(Chain):
     """Draws a number a unit from a seed: always the same ones, whatever the width."""
 
