@@ -16,14 +16,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.copies import copy_module
-from flwr_asyncdrop.submodel.derived import refresh
+from flwr_asyncdrop.submodel.derived import refresh, without_values
 from flwr_asyncdrop.submodel.narrow import adapt, blank_copy
 from flwr_asyncdrop.submodel.scaling import (
     add_scale,
@@ -176,9 +175,7 @@ def _without_weights(model: nn.Module) -> nn.Module:
     }
     copied = copy_module(model, memo)
     for module in copied.modules():
-        if is_parametrized(module):
-            # Its weight is computed, from parameters and buffers alike.
-            module.get_submodule("parametrizations").to("meta")
+        without_values(module)
     return copied
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import (
@@ -60,6 +61,34 @@ def test_flattened_channels():
     small = load_submodel(model, half(model, images(1)), scale=True)
 
     assert factors(small) == {"2": 2.0}
+
+
+def pruned():
+    """Weights are products with masks, computed before each pass."""
+    layers = nn.Sequential(
+        *(nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)),
+    )
+    for number in (0, 2, 6):
+        prune.l1_unstructured(layers[number], "weight", 0.3)
+    prune.l1_unstructured(layers[6], "weight", 0.3)
+    prune.l1_unstructured(layers[0], "bias", 0.3)
+    return layers
+
+
+@pytest.mark.parametrize("load", [load_in_place, load_submodel])
+def test_pruned_layers(load):
+    model = seeded(pruned)
+    expected = model[6](2 * model[:6](images()) * (torch.arange(8) < 4))
+    state = half(model, images())
+    assert state["2.weight_orig"].shape == (4, 1, 3, 3)
+
+    small = load(seeded(pruned), state, scale=True)
+
+    assert (small[2].groups, small[6].in_features) == (4, 4)
+    torch.testing.assert_close(small(images()), expected)
+    full = load(small, model.state_dict()) if load is load_in_place else model
+    torch.testing.assert_close(full(images()), model(images()))
 
 
 def test_gradients_are_scaled_too_and_weights_are_not():
