@@ -55,6 +55,8 @@ class FixedDraws(DispatchMode):
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run it, and put what it draws, or the outcome of a test, in its place."""
+        if func.overloadpacket in _SLOPES:
+            args = self._with_one_slope(*args)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         repeats = is_random and self._repeats(kwargs.get("generator"))
         result = func(*args, **kwargs)
@@ -70,6 +72,15 @@ class FixedDraws(DispatchMode):
                 arguments = dict(zip(names, args, strict=False)) | kwargs
                 result = draw(arguments, result, self._level)
         return result
+
+    def _with_one_slope(
+        self, x: Tensor, noise: Tensor, low: float, high: float, *rest: Any
+    ) -> tuple[Any, ...]:
+        """Let a slope be drawn from a range that has one number alone, in training."""
+        if any(rest[:1]):
+            self.uses_level = True
+            low = high = low + (high - low) * self._level
+        return (x, noise, low, high, *rest)
 
     def _repeats(self, generator: torch.Generator | None) -> bool:
         """Whether the pass itself has seeded the generator."""
@@ -133,6 +144,9 @@ _DRAWS: dict[str, _Draw] = {
     "randperm": _permutation,
     "native_dropout": _dropout,
 }
+
+
+_SLOPES = (torch.ops.aten.rrelu_with_noise, torch.ops.aten.rrelu_with_noise_)
 
 
 @contextmanager

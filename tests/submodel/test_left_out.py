@@ -17,6 +17,7 @@ from flwr_asyncdrop.submodel import (
     probe,
     verify_plan,
 )
+from flwr_asyncdrop.submodel.draws import FixedDraws
 from flwr_asyncdrop.submodel.probe import probing
 from flwr_asyncdrop.submodel.types import Example
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
@@ -741,6 +742,31 @@ class DropoutAndBranch(Chain):
 def test_a_branch_after_random_numbers():
     plan = plan_submodels(seeded(DropoutAndBranch), vectors())
     assert [group.name for group in plan.groups] == ["first", "second"]
+
+
+class RandomSlopes(Chain):
+    """The slope below zero is another one for each number, in training."""
+
+    def between(self, x):
+        x = F.rrelu(x - 0.5, training=self.training)
+        return F.rrelu_(x - 0.5, 0.3, 0.3, training=self.training)
+
+
+def test_random_slopes():
+    plan = plan_submodels(seeded(RandomSlopes), vectors())
+    assert [group.name for group in plan.groups] == ["first", "second"]
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize(("training", "slope"), [(True, 0.2), (False, 0.3)])
+def test_a_random_slope_lies_where_the_level_says(inplace, training, slope):
+    x = torch.linspace(-1, 1, 8, requires_grad=True)
+    with FixedDraws(0.25) as draws:
+        y = F.rrelu(x.clone(), 0.1, 0.5, training, inplace)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(y, torch.where(x > 0, x, slope * x))
+    torch.testing.assert_close(gradient, torch.where(x > 0, 1.0, slope))
+    assert draws.uses_level is training
 
 
 def test_numbers_from_a_generator_of_the_models_own():
