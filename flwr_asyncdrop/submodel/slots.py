@@ -76,8 +76,10 @@ class Slots(NamedTuple):
 
 
 def _bytes(tensor: Tensor) -> npt.NDArray[Any]:
-    flat: npt.NDArray[Any] = tensor.detach().view(-1).view(torch.uint8).numpy()
-    return flat
+    # A single number counts as contiguous whatever its stride is.
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    found: npt.NDArray[Any] = flat.view(torch.uint8).numpy()
+    return found
 
 
 def _kept(shape: tuple[int, ...], dims: Mapping[int, Tensor]) -> npt.NDArray[np.bool_]:

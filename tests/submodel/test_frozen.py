@@ -126,3 +126,10 @@ class TestPlans:
     def test_where_nothing_requires_a_gradient_all_counts(self):
         net = self.net(freeze=True).requires_grad_(False)
         assert frozen_of(tensors_of(net)) == set()
+
+
+def test_a_single_number_with_a_stride_has_the_same_hash():
+    strided = torch.tensor([[1.0, 2.0]])[:, 0]
+    assert strided.stride() == (2,)
+    expected = content_hash({"gain": torch.tensor([1.0])})
+    assert content_hash({"gain": strided}) == expected

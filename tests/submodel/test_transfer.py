@@ -303,3 +303,12 @@ def test_what_is_not_dropped_keeps_every_bit_at_full_size(dtype):
     assert found["whole"].data_ptr() != whole.data_ptr()
     assert torch.equal(found["cut"], torch.tensor([[-1, 0, -3], [4, 0, 6]]).to(dtype))
     assert torch.equal(cut, torch.tensor([[-1, -2, -3], [4, -5, 6]]).to(dtype))
+
+
+def test_a_single_number_with_a_stride():
+    full = {"gain": torch.tensor([[1.0, 2.0]], dtype=torch.float64)[:, 0]}
+    whole = {"gain": {0: torch.tensor([0])}}
+    sub = extract(full, whole)
+    assert torch.equal(sub["gain"], torch.tensor([1.0], dtype=torch.float64))
+    merge_(full, {"gain": sub["gain"] + 2}, whole, 0.5)
+    assert full["gain"].item() == 2.0
