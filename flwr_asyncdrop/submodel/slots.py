@@ -77,7 +77,7 @@ class Slots(NamedTuple):
 
 def _bytes(tensor: Tensor) -> npt.NDArray[Any]:
     # A single number counts as contiguous whatever its stride is.
-    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    flat = tensor.detach().view(-1).as_strided((tensor.numel(),), (1,))
     found: npt.NDArray[Any] = flat.view(torch.uint8).numpy()
     return found
 
