@@ -8,6 +8,8 @@ statistic may be read in eval mode alone.
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +20,10 @@ from flwr_asyncdrop.submodel.held import holding, silencing, taken
 from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.nested import tensors_within
-from flwr_asyncdrop.submodel.passes import Pass
+from flwr_asyncdrop.submodel.passes import Pass, in_precision
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.precision import own_precision
+from flwr_asyncdrop.submodel.private_copy import private_copy
 from flwr_asyncdrop.submodel.probe import Probe, num_weights
 from flwr_asyncdrop.submodel.training import few
 from flwr_asyncdrop.submodel.types import Indices, State, tensors_of
@@ -50,10 +53,31 @@ def find_other_gradients(probe: Probe, plan: Plan) -> dict[int, str]:
     numbers = range(len(plan.groups))
     exact = [n for n in numbers if plan.groups[n].kind not in ("stream", "expert")]
 
+    @cache
+    def doubled() -> tuple[Probe, Pass] | None:
+        return _doubled(probe, way)
+
     def fault(groups: Sequence[int]) -> str | None:
-        return _fault(probe, plan.indices(few(plan, groups)), way)
+        kept = plan.indices(few(plan, groups))
+        found = _fault(probe, kept, way)
+        if found is None or probe.dtype is torch.float64:
+            return found
+        # Rounding, perhaps: a normalisation over few values may make much of it
+        exactly = doubled()
+        return found if exactly is None else _fault(exactly[0], kept, exactly[1])
 
     return bisect(exact, fault)
+
+
+def _doubled(probe: Probe, way: Pass) -> tuple[Probe, Pass] | None:
+    """Return both in double precision; None if the model does not train in it."""
+    model = private_copy(probe.model, torch.float64, noise=0.0)
+    way = in_precision(way, torch.float64)
+    try:
+        _trained(model, way, probe.written)
+    except Exception:  # whatever the model's own code raises
+        return None
+    return replace(probe, model=model, passes=(way,), dtype=torch.float64), way
 
 
 def _fault(probe: Probe, kept: Indices, way: Pass) -> str | None:

@@ -44,6 +44,11 @@ class Pass:
         return replace(self, example=mapped(self.example, change))
 
 
+def in_precision(way: Pass, dtype: torch.dtype) -> Pass:
+    """Return the pass with its real and complex tensors in the precision of `dtype`."""
+    return way.cast(lambda tensor: _copied(tensor, dtype))
+
+
 def mapped(example: Example, change: Callable[[Tensor], Tensor]) -> Example:
     """Return the example with `change` applied to its tensors."""
     return Example(

@@ -45,6 +45,16 @@ def test_internal_units_of_resnet34_lie_between_the_convolutions(resnet34):
     assert {name: list(dims) for name, dims in plan.axes.items()} == expected
 
 
+def test_rounding_is_no_other_gradient():
+    """Batches of one digit are normalised over few values, in single precision."""
+    model = build_model("resnet18", (1, 8, 8), 10, seed=0)
+    x = torch.randn(1, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    plan = plan_submodels(model, x)
+    streams = [group.size for group in plan.groups if group.kind == "residual"]
+    assert streams == [64, 128, 256, 512]
+    assert len(plan.groups) == 8 + 4
+
+
 def test_all_units_of_resnet34(resnet34):
     plan = plan_submodels(resnet34, images(3, 16, 1))
 
