@@ -222,8 +222,11 @@ class RunLog:
 
     @property
     def complete(self) -> bool:
-        """Whether the run came to its last round, or to the end of its time."""
-        if self.end is None:
+        """Whether the run came to its last round, or to the end of its time.
+
+        One that an error has ended did not: it may lack its last evaluation.
+        """
+        if self.end is None or self.end.get("ended") == "error":
             return False
         limit = self.fact("max_seconds")
         if limit and self.end["time"] >= limit:

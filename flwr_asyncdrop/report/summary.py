@@ -9,10 +9,11 @@ from flwr_asyncdrop.report.runlog import Point, RunLog
 
 _WIDTH = 80
 _MOST_LINES = 4
+_CUT_OFF = "the run did not do all its rounds"
 _ENDINGS = {
-    "timeout": ": no device trained any more",
-    "failures": ": in the end every task failed",
-    "error": ": an error ended it",
+    "timeout": f"{_CUT_OFF}: no device trained any more",
+    "failures": f"{_CUT_OFF}: in the end every task failed",
+    "error": "an error ended the run",
 }
 
 
@@ -59,8 +60,7 @@ class Summary:
         self.duplicates: int = end.get("duplicates", 0)
         self.complete = log.complete
         self.ended: str = end.get("ended", "")
-        why = _ENDINGS.get(self.ended, "")
-        self.cut_off = "" if log.complete else f"the run did not do all its rounds{why}"
+        self.cut_off = "" if log.complete else _ENDINGS.get(self.ended, _CUT_OFF)
 
     def text(self) -> str:
         """Return an aligned plain-text table, at most 21 lines of 80 columns."""

@@ -197,15 +197,22 @@ def test_run_that_was_cut_off_is_summed_from_its_lines():
 @pytest.mark.parametrize(
     ("ended", "why"),
     [
-        ("timeout", "no device trained any more"),
-        ("failures", "in the end every"),
-        ("error", "an error ended it"),
+        ("timeout", "the run did not do all its rounds: no device trained any more"),
+        ("failures", "the run did not do all its rounds: in the end every"),
+        ("error", "an error ended the run"),
     ],
 )
 def test_a_run_that_ended_early_says_why(ended, why):
     run = {**RUN, "num_rounds": 2}
     text = summarise([run, update(1), end(updates=1, ended=ended)]).text()
-    assert re.search(rf"cut off +the run did not do all its rounds: {why}", text)
+    assert re.search(rf"cut off +{why}", text)
+
+
+def test_a_run_that_an_error_ended_after_its_last_update_is_not_complete():
+    run = {**RUN, "num_rounds": 1, "in_flight": 1}
+    lines = [run, update(1)]
+    assert summarise([*lines, end(updates=1)]).complete
+    assert not summarise([*lines, end(updates=1, ended="error")]).complete
 
 
 def test_what_came_late_or_twice_is_counted():
