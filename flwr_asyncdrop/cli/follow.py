@@ -11,8 +11,9 @@ from flwr_asyncdrop.cli.events import RunProgress, thinned
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, one_line, printable
+from flwr_asyncdrop.report import Summary
 from flwr_asyncdrop.report.files import HISTORY
-from flwr_asyncdrop.report.runlog import check_schema, with_config
+from flwr_asyncdrop.report.runlog import RunLog, check_schema, with_config
 
 Record = dict[str, Any]
 
@@ -91,7 +92,8 @@ class Followed:
         self._forget()
 
     def _forget(self) -> None:
-        self.has_ended = self.has_failed = False
+        self.has_ended = False
+        self.cut_off = ""  # why it did not do all its rounds, as of `Summary`
         self._totals = LeftOut()
         self._time = 0.0
         self._bytes = 0
@@ -154,11 +156,12 @@ class Followed:
             case "evaluation":
                 self._bytes = record["bytes_down"] + record["bytes_up"]
                 self._evaluated(record)
-            case "end":
+            case "end" if self.run is not None:
                 self._bytes = record["bytes_down"] + record["bytes_up"]
                 self._in_flight = ()
                 self.has_ended = True
-                self.has_failed = record.get("ended") == "error"
+                log = RunLog.from_records([self.run.first, record])
+                self.cut_off = Summary(log).cut_off
 
     def _evaluated(self, record: Record) -> None:
         """Keep the metric, the server's if it evaluates."""

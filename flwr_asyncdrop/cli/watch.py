@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     parser.description = (
         "Show how far a run is that another process does, e.g. `flwr run`. It reads "
         "the run's history as it is written, until the run has ended. Ctrl-C ends the "
-        "watching, and not the run. The exit status is 1 if the run was killed."
+        "watching, and not the run. The exit status is 1 if the run was killed, or "
+        "ended before its last round."
     )
     parser.add_argument(
         "folder",
@@ -44,10 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = newest(arguments.folder)
     display = make_display(make_console())
     with display:
-        has_ended = watch(Followed(found), display)
+        is_whole = watch(Followed(found), display)
         for line in Summary(read_log(found / HISTORY)).text().splitlines():
             print_line(line, display.console)
-    return 0 if has_ended else _FAILED
+    return 0 if is_whole else _FAILED
 
 
 def newest(path: Path) -> Path:
@@ -77,8 +78,8 @@ def watch(
 ) -> bool:
     """Show a run until it has ended; look for news every so many `seconds`.
 
-    Return whether it has: an error may have ended it, and the process of one that
-    writes nothing may have been killed.
+    Return whether it did all its rounds: it may have ended early, and the process of
+    one that writes nothing may have been killed.
     """
     heard, waits, started = timer(), False, False
     while True:
@@ -95,8 +96,8 @@ def watch(
             started = True
             if is_news:
                 display.show(run, followed.progress)
-            if followed.has_failed:
-                display.show(run, Failed("an error ended it"))
+            if followed.cut_off:
+                display.show(run, Failed(followed.cut_off))
                 return False
             if followed.has_ended:
                 display.show(run, Ended(followed.progress))

@@ -295,12 +295,28 @@ def test_a_run_whose_process_was_killed_is_not_waited_for(writing):
     assert failed == "FAILED   asyncdrop seed 7 [1/1]: its process was killed"
 
 
-def test_a_run_that_an_error_has_ended_has_failed(writing, capsys):
-    writing([*RECORDS[:2], {**END, "ended": "error"}])
+@pytest.mark.parametrize(
+    ("ended", "why"),
+    [
+        ("error", "an error ended the run"),
+        ("failures", "the run did not do all its rounds: in the end every task failed"),
+        ("timeout", "the run did not do all its rounds: no device trained any more"),
+    ],
+)
+def test_a_run_that_has_ended_early_has_failed(writing, capsys, ended, why):
+    updates = 6 if ended == "error" else 4
+    writing([*RECORDS[:2], {**END, "updates": updates, "ended": ended}])
     assert main(["watch", str(writing.folder)]) == 1
     said = capsys.readouterr().out
-    assert "FAILED   asyncdrop seed 7 [1/1]: an error ended it" in said
+    assert f"FAILED   asyncdrop seed 7 [1/1]: {why}" in said
     assert "complete" not in said
+
+
+def test_a_run_that_its_time_has_ended_is_complete(writing, capsys):
+    first = {**FIRST, "config": {**CONFIG, "max-seconds": 60.0}}
+    writing([first, *RECORDS[1:5], {**END, "updates": 2}])
+    assert main(["watch", str(writing.folder)]) == 0
+    assert "complete asyncdrop seed 7" in capsys.readouterr().out
 
 
 def test_of_many_runs_the_one_that_wrote_last_is_watched(tmp_path):
