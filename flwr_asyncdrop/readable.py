@@ -53,6 +53,16 @@ def lower_is_better(name: str) -> bool:
     return lower.endswith(_LOWER_IS_BETTER) or last_word in _SHORT_LOWER_IS_BETTER
 
 
+def metric_text(name: str, value: float, decimals: int = 3) -> str:
+    """Return the value of a metric: an accuracy to so many decimals.
+
+    Another has one digit more, wherever its point is: a loss may be very small.
+    """
+    if name.endswith("accuracy"):
+        return f"{value:.{decimals}f}"
+    return f"{value:.{decimals + 1}g}"
+
+
 def byte_unit(largest: float) -> tuple[str, int]:
     """Return a unit, and its bytes, in which numbers up to `largest` read well."""
     for name, size in _UNITS:

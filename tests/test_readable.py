@@ -6,6 +6,7 @@ from flwr_asyncdrop.readable import (
     byte_unit,
     headline,
     lower_is_better,
+    metric_text,
     one_line,
     printable,
     readable_bytes,
@@ -31,6 +32,21 @@ from flwr_asyncdrop.readable import (
 )
 def test_headline_is_the_accuracy_or_the_first_finite_number(metrics, expected):
     assert headline(metrics) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("accuracy", 0.5, "0.500"),
+        ("eval/accuracy", 0.91349, "0.913"),
+        ("loss", 2.29471, "2.295"),
+        ("loss", 1.25e-6, "1.25e-06"),
+        ("mae", 6.7761557e33, "6.776e+33"),
+        ("perplexity", 123.456, "123.5"),
+    ],
+)
+def test_a_metric_can_be_read_however_small_or_large(name, value, text):
+    assert metric_text(name, value) == text
 
 
 def test_losses_fall_and_accuracies_rise():

@@ -35,7 +35,12 @@ from flwr_asyncdrop.cli.events import (
 )
 from flwr_asyncdrop.cli.message import WarningHandler
 from flwr_asyncdrop.cli.runs import LOG
-from flwr_asyncdrop.readable import readable_bytes, readable_seconds, sparkline
+from flwr_asyncdrop.readable import (
+    metric_text,
+    readable_bytes,
+    readable_seconds,
+    sparkline,
+)
 
 
 class Shown(Protocol):
@@ -258,7 +263,7 @@ class BarDisplay(LineDisplay):
             ascii_only = self.console.options.ascii_only
             curve = "" if ascii_only else f"{sparkline(progress.curve)} "
             name, value = progress.metric
-            parts.append(f"{curve}{escape(name)} {value:.3f}")
+            parts.append(f"{curve}{escape(name)} {metric_text(name, value)}")
         if progress.lost and self._num_runs > 1:
             parts.append(f"{progress.lost:,} lost")
         return ", ".join(parts)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flwr_asyncdrop.observers.speed_groups import speed_group
-from flwr_asyncdrop.readable import headline
+from flwr_asyncdrop.readable import headline, metric_text
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -43,7 +43,7 @@ class RunProgress:
     def __str__(self) -> str:
         parts = [f"t {self.time:,.0f} s"]
         if self.metric is not None:
-            parts.append(f"{self.metric[0]} {self.metric[1]:.3f}")
+            parts.append(f"{self.metric[0]} {metric_text(*self.metric)}")
         if self.lost:
             parts.append(f"{self.lost} lost")
         return ", ".join(parts)

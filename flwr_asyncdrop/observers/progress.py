@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.speed_groups import speed_group
-from flwr_asyncdrop.readable import headline, readable_bytes, readable_seconds
+from flwr_asyncdrop.readable import (
+    headline,
+    metric_text,
+    readable_bytes,
+    readable_seconds,
+)
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -130,7 +135,7 @@ class ProgressLog(Callback):
         if self._evaluation is not None and self._evaluation.metrics is not None:
             metric = headline(self._evaluation.metrics)
             if metric is not None:
-                yield f"{metric[0]} {metric[1]:.3f}"
+                yield f"{metric[0]} {metric_text(*metric)}"
         yield ", ".join(self._who_trains(state))
         if (left := self._left(state)) > 0:
             yield f"{readable_seconds(left)} left"

@@ -4,7 +4,12 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from flwr_asyncdrop.readable import printable, readable_bytes, readable_joules
+from flwr_asyncdrop.readable import (
+    metric_text,
+    printable,
+    readable_bytes,
+    readable_joules,
+)
 from flwr_asyncdrop.report.runlog import Point, RunLog
 
 _WIDTH = 80
@@ -81,8 +86,8 @@ class Summary:
         if self.metric is None or self.final is None or self.best is None:
             yield "accuracy", "not evaluated"
         else:
-            yield f"final {self.metric}", _described(self.final)
-            yield f"best {self.metric}", _described(self.best)
+            yield f"final {self.metric}", _described(self.metric, self.final)
+            yield f"best {self.metric}", _described(self.metric, self.best)
         down, up = readable_bytes(self.bytes_down), readable_bytes(self.bytes_up)
         yield "bytes", f"{down} down, {up} up"
         if self.joules is not None:
@@ -117,8 +122,9 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     return Summary(RunLog.from_records(records))
 
 
-def _described(point: Point) -> str:
-    return f"{point.value:.4f} at update {point.update:,}, {point.time:,.1f} s"
+def _described(metric: str, point: Point) -> str:
+    value = metric_text(metric, point.value, 4)
+    return f"{value} at update {point.update:,}, {point.time:,.1f} s"
 
 
 def _wrapped(label: str, value: str) -> str:

@@ -150,6 +150,11 @@ def test_best_loss_is_the_least():
     assert summary.final == Point(1.0, 160.0, 16, 100)
 
 
+def test_a_small_loss_can_be_read():
+    text = summarise([RUN, evaluation(0, {"loss": 1.23456e-6})]).text()
+    assert re.search(r"final loss +1\.2346e-06 at update 0", text)
+
+
 def test_first_of_equally_good_evaluations_is_the_best():
     same = [evaluation(n, {"accuracy": 0.5}) for n in range(3)]
     assert summarise([RUN, *same]).best == Point(0.5, 0.0, 0, 0)
