@@ -30,6 +30,8 @@ class Summary:
     Staleness is in versions, and `mean_queued` of it came while a task waited on its
     device. `failures` counts the lost tasks by kind, `duplicates` the replies that came
     twice and were merged once, `late` the updates that came after their deadlines.
+    `final` has the last finite value of the metric, after which a run may have
+    `diverged`.
     `every`: the history keeps one update in so many; all figures are of all updates.
     `cut_off` says why a run is not complete, "" if it is.
     """
@@ -51,6 +53,7 @@ class Summary:
         self.metric = curve.metric.name if curve else None
         self.final = curve.final if curve else None
         self.best = curve.best if curve else None
+        self.diverged = curve is not None and curve.diverged
         self.bytes_down: int = end.get("bytes_down", totals.bytes_down)
         self.bytes_up: int = end.get("bytes_up", totals.bytes_up)
         self.joules = log.joules
@@ -86,7 +89,11 @@ class Summary:
         if self.metric is None or self.final is None or self.best is None:
             yield "accuracy", "not evaluated"
         else:
-            yield f"final {self.metric}", _described(self.metric, self.final)
+            final = _described(self.metric, self.final)
+            if self.diverged:
+                yield f"last {self.metric}", f"{final}; then it diverged"
+            else:
+                yield f"final {self.metric}", final
             yield f"best {self.metric}", _described(self.metric, self.best)
         down, up = readable_bytes(self.bytes_down), readable_bytes(self.bytes_up)
         yield "bytes", f"{down} down, {up} up"

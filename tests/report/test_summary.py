@@ -175,7 +175,12 @@ def test_evaluation_that_diverged_is_left_out():
         evaluation(1, {"accuracy": float("nan")}),
         evaluation(2, {}),
     ]
-    assert summarise([RUN, *lines]).final == Point(0.5, 0.0, 0, 0)
+    summary = summarise([RUN, *lines])
+    assert summary.final == Point(0.5, 0.0, 0, 0)
+    assert summary.diverged
+    text = summary.text()
+    assert re.search(r"last accuracy +0\.5000 at update 0, 0\.0 s; then it div", text)
+    assert "final accuracy" not in text
 
 
 def test_run_without_updates_and_evaluations():
