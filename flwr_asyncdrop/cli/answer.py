@@ -117,8 +117,8 @@ def _about(lane: Lane, advice: Advice) -> Iterator[str]:
         )
     if lane.is_by_chance:
         yield (
-            f"settings of {lane.label} were equally good in the search: its first was "
-            "taken, and longer runs may tell them apart (--budget, --within)"
+            f"settings of {lane.label} were equally good in a rung of the search, so "
+            "the first went on: longer runs may tell them apart (--budget, --within)"
         )
     tried, grid = len(lane.candidates), math.prod(map(len, lane.search.values()))
     if tried < grid:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -215,13 +216,14 @@ class Lane:
 
     @property
     def is_by_chance(self) -> bool:
-        """Whether all candidates of a rung were equally good: the first ones went on.
+        """Whether all candidates of a rung were equally good, and not all went on.
 
-        So they are if the runs end before a device has done a task.
+        The first ones did. So it is if the runs end before a device has done a task.
         """
         return any(
-            len(rung) > 1 and len({each.score for each in rung}) == 1
-            for rung in self.results
+            len(rung) > len(ahead)
+            and len({(each.score, each.mean) for each in rung}) == 1
+            for rung, ahead in pairwise([*self.results, [self.winner]])
         )
 
     def said(self) -> list[str]:

@@ -196,7 +196,7 @@ def test_runs_too_short_to_tell_settings_apart_are_named(out):
     flags = [*TINY, "--within=30", "--algos=fedavg,fedbuff", "--search=buffer-size=2"]
     answer = answer_of(out, *flags, budget=7)
     assert answer.plan.last == 9
-    said = "settings of fedbuff were equally good in the search: its first was taken"
+    said = "settings of fedbuff were equally good in a rung of the search, so the first"
     assert said in "\n".join(answer.notes)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flwr_asyncdrop.cli import compare
+from flwr_asyncdrop.cli.halving import Result
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.cli.presets import Preset
@@ -95,6 +96,18 @@ def test_a_choice_among_equals_is_said(tmp_path):
     (decided,) = lanes_of(["fedbuff"], terms(search={"lr": [0.1, 0.2]}, seeds=[7]))
     decided.settle([[0.3], [0.4]])
     assert not decided.is_by_chance
+
+
+def test_equals_are_no_choice_if_all_go_on_or_their_whole_time_decides():
+    (lane,) = lanes_of(["fedbuff"], terms(search={"lr": [0.1, 0.2]}, seeds=[7]))
+    lane.settle([[0.3], [0.3]])
+    lane.settle([[0.3], [0.4]])
+    lane.settle([[0.3], [0.4]])
+    assert not lane.is_by_chance
+    lane.results[-1] = [Result({"lr": lr}, (0.4,), (lr,)) for lr in (0.1, 0.2)]
+    assert not lane.is_by_chance
+    lane.results[-1] = [Result({"lr": lr}, (0.4,)) for lr in (0.1, 0.2)]
+    assert lane.is_by_chance
 
 
 def test_two_algorithms_of_one_name_would_share_folders(tmp_path, monkeypatch):
