@@ -105,7 +105,7 @@ def test_a_summary_says_which_metric(tmp_path):
     text = summarise(history("fedbuff", 0, [3.0, 1.5, 2.0], metric="loss")).text()
     assert "final loss" in text
     assert "best loss" in text
-    assert "1.5000 at update 16" in text
+    assert "1.5 at update 16" in text
 
 
 def test_series_of_a_falling_metric_are_read(tmp_path):
