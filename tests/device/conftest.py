@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,9 @@ def environment(tmp_path):
     return {**os.environ, "PYTHONPATH": str(installed)}
 
 
+_LISTENS = "00010000"  # the kernel's flag __SO_ACCEPTCON
+
+
 class Trainer:
     """A trainer's process."""
 
@@ -122,7 +126,13 @@ class Trainer:
             stdin=subprocess.PIPE,
             env=environment,
         )
-        wait_until(path.exists)
+        wait_until(self.listens)
+
+    def listens(self):
+        """Whether it answers; its socket is there a moment earlier."""
+        sockets = Path("/proc/net/unix").read_text().splitlines()
+        mine = [line.split() for line in sockets if line.endswith(f" {self.path}")]
+        return any(flags == _LISTENS for _, _, _, flags, *_ in mine)
 
     def kill(self):
         self.process.kill()
