@@ -21,10 +21,13 @@ def described(argument: object) -> Any:
     """Return an argument as a state; what it is made of can be compared.
 
     Attributes that are objects are compared by their class alone, unless they are
-    dataclasses or this package's.
+    dataclasses or this package's; so is an object that holds itself.
     """
-    found = _simple(argument)
-    return _object(argument) if found is NotImplemented else found
+    try:
+        found = _simple(argument)
+        return _object(argument) if found is NotImplemented else found
+    except RecursionError:
+        return type(argument).__qualname__
 
 
 def check_same(were: StateDict, are: StateDict) -> None:

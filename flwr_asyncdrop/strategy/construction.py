@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from inspect import signature
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from flwr.app import DEFAULT_TTL, ArrayRecord
 from torch import nn
@@ -25,7 +25,7 @@ from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.results import MetricsFn
 from flwr_asyncdrop.parameters import Range, whole_from
-from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.readable import first_line, printable, shown
 from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.dispatch import DispatchRules
@@ -53,6 +53,8 @@ from flwr_asyncdrop.submodel import Inputs, Plan, Scope, Trainable, examples_of
 from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
+
+T = TypeVar("T")
 
 _POSITIVE = Range(lambda v: v > 0, "more than 0")
 _MANY = 2**20  # devices in flight, while nobody knows how many nodes there will be
@@ -176,7 +178,7 @@ class Arguments(SynchronousRounds):
     def build_aggregator(self, in_flight: int) -> Aggregator:
         """Return a new aggregator for so many devices in flight."""
         if self.aggregator is not None:
-            own = deepcopy(self.aggregator)
+            own = _copied("aggregator", self.aggregator)
             if self.algorithm is None:
                 return check_aggregator(own, type(self).__name__)
             return self.algorithm.clipped(own)
@@ -227,8 +229,8 @@ class Arguments(SynchronousRounds):
             state,
             node_ids,
             DispatchRules(
-                deepcopy(self.selection),
-                self.assignment.with_masks(deepcopy(self.assignment.masks)),
+                _copied("selection", self.selection),
+                self.assignment.with_masks(_copied("masks", self.assignment.masks)),
                 settings,
                 self.faults,
                 self.queue_ahead if queue_ahead is None else queue_ahead,
@@ -325,3 +327,15 @@ class Arguments(SynchronousRounds):
             **({} if self.codec is None else {"codec": self.codec.label}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
+
+
+def _copied(name: str, argument: T) -> T:
+    """Return the copy that a run begins with; ConfigError if there can be none."""
+    try:
+        return deepcopy(argument)
+    except Exception as error:  # whatever the object's own code raises
+        raise ConfigError(
+            f"{name}, of the class {type(argument).__name__}, cannot be copied "
+            f"({first_line(error)}): every run begins with a copy, so keep no locks, "
+            "files or threads in its attributes"
+        ) from error

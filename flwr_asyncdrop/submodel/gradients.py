@@ -71,11 +71,11 @@ def find_other_gradients(probe: Probe, plan: Plan) -> dict[int, str]:
 
 def _doubled(probe: Probe, way: Pass) -> tuple[Probe, Pass] | None:
     """Return both in double precision; None if the model does not train in it."""
-    model = private_copy(probe.model, torch.float64, noise=0.0)
-    way = in_precision(way, torch.float64)
     try:
+        model = private_copy(probe.model, torch.float64, noise=0.0)
+        way = in_precision(way, torch.float64)
         _trained(model, way, probe.written)
-    except Exception:  # whatever the model's own code raises
+    except Exception:  # whatever the model's own code raises, or no memory for it
         return None
     return replace(probe, model=model, passes=(way,), dtype=torch.float64), way
 

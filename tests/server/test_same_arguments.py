@@ -93,3 +93,9 @@ def test_what_is_as_good_as_the_same(before, now):
 
 def test_an_argument_younger_than_the_checkpoint_is_not_compared():
     check_same({}, {"it": described(Mixing())})
+
+
+def test_an_object_that_holds_itself_is_known_by_its_class():
+    itself = Mixing(0.5)
+    itself.weighting = [itself]
+    assert described(itself) == "Mixing"

@@ -1,5 +1,6 @@
 """A strategy of objects, with nothing of the package's own between them."""
 
+import threading
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from flwr_asyncdrop.aggregation import Aggregator, Buffered, Clipped, Mixing
 from flwr_asyncdrop.algorithms import AsyncDrop, FedBuff
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
+from flwr_asyncdrop.fleet.selection import Uniform
 from flwr_asyncdrop.masks import MaskPolicy, RandomMask
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.server.evaluation import Evaluator
@@ -46,6 +48,23 @@ class Adding(Aggregator):
             tensor += update.arrays[name]
         self.count += 1
         return True
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("aggregator", Mixing()), ("masks", RandomMask(0.25)), ("selection", Uniform())],
+)
+def test_what_cannot_be_copied_is_refused(name, given):
+    given.lock = threading.Lock()
+    arguments = {"algorithm": AsyncDrop(), name: given}
+    if name == "aggregator":
+        arguments = {name: given, "masks": RandomMask(0.25)}
+    net = mlp()
+    with pytest.raises(ConfigError, match=rf"^{name}, of .* be copied \(.*lock"):
+        start(
+            AsyncStrategy(net, INPUTS, fleet=fleet, **arguments),
+            arrays=net.state_dict(),
+        )
 
 
 def test_an_aggregator_as_an_object():
