@@ -6,13 +6,16 @@ gradient straight through. What a pass writes on buffers need not show in its ou
 statistic may be read in eval mode alone.
 """
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.draws import FixedDraws, same_random_state
@@ -32,7 +35,7 @@ from flwr_asyncdrop.submodel.verify import bisect
 # By precision; the second of the largest gradient of all, since others may be nothing
 # but what is left of sums that cancel, as all may be: of those the third.
 _TOLERANCES = {torch.float64: (1e-6, 1e-9, 1e-13), torch.float32: (0.02, 1e-3, 1e-6)}
-_MOST = 50_000_000  # weights
+_MOST = 250_000_000  # weights of which there is a copy in double precision
 _OTHER = "a narrower model has other gradients than the full one with units silenced"
 _OTHER_BUFFERS = (
     "a narrower model writes other values on its buffers in training than the full one "
@@ -43,51 +46,45 @@ _OTHER_BUFFERS = (
 def find_other_gradients(probe: Probe, plan: Plan) -> dict[int, str]:
     """Return which groups of a verified plan have other gradients or buffers, and why.
 
-    They are compared on the first pass in training mode, with few units of each group.
-    Not of the largest models, of which all gradients at once take too much memory.
+    They are compared on the first pass in training mode, with few units of each group:
+    in double precision, unless the model is one of the largest or does not train in it.
     Without a unit of a stream, or an expert, another model trains.
     """
     way = next((way for way in probe.passes if way.training and way.watched), None)
-    if way is None or num_weights(probe.model) > _MOST:
+    if way is None:
         return {}
     numbers = range(len(plan.groups))
     exact = [n for n in numbers if plan.groups[n].kind not in ("stream", "expert")]
-
-    @cache
-    def doubled() -> tuple[Probe, Pass] | None:
-        return _doubled(probe, way)
+    if exact and probe.dtype is torch.float32 and num_weights(probe.model) <= _MOST:
+        probe, way = _doubled(probe, way, plan.indices(few(plan, exact)))
 
     def fault(groups: Sequence[int]) -> str | None:
-        kept = plan.indices(few(plan, groups))
-        found = _fault(probe, kept, way)
-        if found is None or probe.dtype is torch.float64:
-            return found
-        # Rounding, perhaps: a normalisation over few values may make much of it
-        exactly = doubled()
-        return found if exactly is None else _fault(exactly[0], kept, exactly[1])
+        return _fault(probe, plan.indices(few(plan, groups)), way)
 
     return bisect(exact, fault)
 
 
-def _doubled(probe: Probe, way: Pass) -> tuple[Probe, Pass] | None:
-    """Return both in double precision; None if the model does not train in it."""
+def _doubled(probe: Probe, way: Pass, kept: Indices) -> tuple[Probe, Pass]:
+    """Return both in double precision, or as they are if that does not train."""
     try:
         model = private_copy(probe.model, torch.float64, noise=0.0)
-        way = in_precision(way, torch.float64)
-        _trained(model, way, probe.written)
+        exact = in_precision(way, torch.float64)
+        _train(model, exact, probe.written, _Gradients(kept).add)
     except Exception:  # whatever the model's own code raises, or no memory for it
-        return None
-    return replace(probe, model=model, passes=(way,), dtype=torch.float64), way
+        return probe, way
+    return replace(probe, model=model, passes=(exact,), dtype=torch.float64), exact
 
 
 def _fault(probe: Probe, kept: Indices, way: Pass) -> str | None:
+    """Return what differs in a submodel of `kept` positions, if anything."""
     model = probe.model
+    gradients = _Gradients(kept)
     try:
         with silencing(model, kept, 0.0):
-            whole, written = _trained(model, way, probe.written)
+            written = _train(model, way, probe.written, gradients.add)
     except Exception:  # whatever the model's own code raises: find_untrainable says so
         return None
-    if not all(bool(gradient.isfinite().all()) for gradient in whole.values()):
+    if not gradients.finite:
         return None
     state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
     narrowed = taken(state, kept)
@@ -95,34 +92,75 @@ def _fault(probe: Probe, kept: Indices, way: Pass) -> str | None:
     small = narrow(model, shapes, make=torch.empty)
     try:
         with holding(small, state | narrowed):
-            found, rewritten = _trained(small, way, probe.written)
+            rewritten = _train(small, way, probe.written, gradients.subtract)
     except Exception as error:  # whatever the model's own code raises
         kind, line = type(error).__name__, first_line(error)
         return f"a submodel does not train ({kind}: {line})"
-    scale = max(map(_largest, whole.values()), default=0.0)
-    if not _agree(found, _cut(whole, kept), scale, probe.dtype):
+    if not gradients.agree(probe.dtype):
         return _OTHER
-    if not _agree(rewritten, _cut(written, kept), 1.0, probe.dtype):
+    expected = {name: _cut(tensor, kept.get(name)) for name, tensor in written.items()}
+    if not all(_close(rewritten[n], expected[n], probe.dtype) for n in expected):
         return _OTHER_BUFFERS
     return None
 
 
-def _cut(state: State, kept: Indices) -> State:
-    """Return tensors of the full model, with kept positions alone."""
-    return state | taken(state, {n: dims for n, dims in kept.items() if n in state})
+class _Gradients:
+    """Those of a model at kept positions, less those of a narrower one.
 
-
-def _trained(
-    model: nn.Module, way: Pass, written: frozenset[str]
-) -> tuple[State, State]:
-    """Return the gradients of what trains, and what the pass may have written on.
-
-    That are buffers and the parameters that are `written`. Gradients are zeros where
-    there are none.
+    Each is taken as it comes: all of a large model's are as much memory as it has.
     """
-    parameters = {
-        name: tensor for name, tensor in tensors_of(model).items() if _trains(tensor)
-    }
+
+    def __init__(self, kept: Indices) -> None:
+        self.finite = True
+        """Whether all of the model's gradients are, at other positions as well."""
+
+        self._kept = kept
+        self._largest = 0.0  # at any position
+        self._sizes: dict[str, float] = {}  # by name, at kept positions
+        self._rest: State = {}
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """Take a gradient of the model, or a part of it."""
+        largest = _largest(gradient)
+        self.finite &= math.isfinite(largest)
+        self._largest = max(self._largest, largest)
+        part = _cut(gradient, self._kept.get(name))
+        known = self._rest.get(name)
+        self._rest[name] = part if known is None else known.add_(part)
+        self._sizes[name] = _largest(self._rest[name])
+
+    def subtract(self, name: str, gradient: Tensor) -> None:
+        """Take one of the narrower model."""
+        known = self._rest.get(name)
+        self._rest[name] = gradient if known is None else known.sub_(gradient)
+
+    def agree(self, dtype: torch.dtype) -> bool:
+        """Tell whether nothing but rounding is left."""
+        own, other, rounding = _TOLERANCES[dtype]
+        least = other * self._largest + rounding
+        return all(
+            _largest(rest) <= own * self._sizes.get(name, 0.0) + least
+            for name, rest in self._rest.items()
+        )
+
+
+def _cut(tensor: Tensor, dims: Mapping[int, Tensor] | None) -> Tensor:
+    for dim, positions in (dims or {}).items():
+        tensor = tensor.index_select(dim, positions)
+    return tensor
+
+
+def _train(
+    model: nn.Module,
+    way: Pass,
+    written: frozenset[str],
+    take: Callable[[str, Tensor], None],
+) -> State:
+    """Run a pass forward and backward; return what it may have written on.
+
+    That are buffers and the parameters that are `written`. `take` gets the gradients.
+    """
+    tensors = tensors_of(model)
     generator = torch.Generator().manual_seed(0)
     model.train(way.training)
     with (
@@ -132,6 +170,7 @@ def _trained(
         warnings.catch_warnings(action="ignore"),
         FixedDraws(way.level, way.outcomes),
         own_precision(model),
+        _taking(tensors, take),
     ):
         outputs = tensors_within(way.cast(Tensor.clone).example.run(model))
         losses = [
@@ -139,40 +178,46 @@ def _trained(
         ]
         if losses:
             torch.autograd.backward(losses)
-        after = {
+        return {
             name: tensor.detach().clone()
-            for name, tensor in tensors_of(model).items()
+            for name, tensor in tensors.items()
             if name in written or not isinstance(tensor, nn.Parameter)
         }
-    gradients = {
-        name: torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
-        for name, p in parameters.items()
-    }
-    for parameter in parameters.values():
-        parameter.grad = None
-    return gradients, after
 
 
-def _agree(found: State, expected: State, scale: float, dtype: torch.dtype) -> bool:
-    return all(_close(found[n], expected[n], scale, dtype) for n in expected)
+@contextmanager
+def _taking(tensors: State, take: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Give gradients of tensors to `take` as they come; of tied ones by one name."""
+
+    def given(name: str, tensor: Tensor) -> None:
+        gradient, tensor.grad = tensor.grad, None
+        if gradient is not None:
+            take(name, gradient.to_dense())
+
+    with ExitStack() as stack:
+        for tensor, name in {t: n for n, t in tensors.items()}.items():
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+                tensor.grad = None
+                hook = tensor.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                    partial(given, name)
+                )
+                stack.callback(hook.remove)
+        yield
 
 
-def _close(found: Tensor, expected: Tensor, scale: float, dtype: torch.dtype) -> bool:
+def _close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
     if not expected.is_floating_point() and not expected.is_complex():
         return torch.equal(found, expected)
     finite = expected.isfinite()  # silenced units may have divided by zero
     found, expected = found[finite], expected[finite]
-    own, rest, rounding = _TOLERANCES[dtype]
-    allowed = own * _largest(expected) + rest * scale + rounding
+    own, other, rounding = _TOLERANCES[dtype]
+    allowed = own * _largest(expected) + other + rounding
     return bool(((found - expected).abs() <= allowed).all())
 
 
 def _largest(tensor: Tensor) -> float:
-    return float(tensor.abs().max()) if tensor.numel() else 0.0
-
-
-def _trains(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter) and tensor.requires_grad
+    """Return the largest absolute value, or what is not finite; it makes no copy."""
+    return float(vector_norm(tensor, math.inf)) if tensor.numel() else 0.0
 
 
 def _loss(output: Tensor, generator: torch.Generator) -> Tensor:

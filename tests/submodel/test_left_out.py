@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.submodel import (
     declare_plan,
     extract,
+    gradients,
     load_submodel,
     plan_submodels,
     probe,
@@ -779,6 +781,68 @@ def test_numbers_from_a_generator_of_the_models_own():
 def test_other_gradients_in_a_large_model(monkeypatch, model, limit):
     monkeypatch.setattr(probe, "_MANY", 10)  # weights; of the other limit, bytes
     monkeypatch.setattr(probe, limit, 10)
+    plan = plan_submodels(seeded(model), vectors())
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+class SmallGradient(OwnGradient):
+    """Its own gradient is a thousandth of a thousandth of what others are."""
+
+    def between(self, x):
+        return Faint.apply(super().between(x))
+
+
+class Faint(torch.autograd.Function):
+    """Passes on what it gets, and of its gradient a millionth."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 1e-6
+
+
+def test_small_gradients_of_a_large_model(monkeypatch):
+    """Single precision cannot tell them from rounding, and double precision can."""
+    monkeypatch.setattr(probe, "_LARGE", 10)  # bytes
+    plan = plan_submodels(seeded(SmallGradient), vectors())
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+class Recomputed(Chain):
+    """Runs its second layer twice, each time with a backward pass of its own."""
+
+    def forward(self, x):
+        x = self.between(torch.relu(self.first(x)))
+        x = checkpoint(self.again, x, use_reentrant=True)
+        x = checkpoint(self.again, x, use_reentrant=True)
+        return self.third(x)
+
+    def again(self, x):
+        return torch.relu(self.second(x))
+
+
+class RecomputedOwnGradient(Recomputed):
+    def again(self, x):
+        return Shared.apply(super().again(x))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_gradients_that_come_in_parts():
+    plan = plan_submodels(seeded(Recomputed), vectors())
+    assert [group.size for group in plan.groups] == [8]
+    with pytest.raises(UnsupportedModelError, match="has other gradients"):
+        plan_submodels(seeded(RecomputedOwnGradient), vectors())
+
+
+@pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
+def test_other_gradients_in_a_model_too_large_for_double_precision(monkeypatch, model):
+    monkeypatch.setattr(probe, "_LARGE", 10)  # bytes
+    monkeypatch.setattr(gradients, "_MOST", 10)  # weights
     plan = plan_submodels(seeded(model), vectors())
     assert [group.name for group in plan.groups] == ["second"]
     assert "has other gradients than the full one" in plan.left_out["first"]
