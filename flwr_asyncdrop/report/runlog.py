@@ -26,6 +26,7 @@ from flwr_asyncdrop.report.tasks import (
 Record = dict[str, Any]
 
 _LONGEST_NAME = 60  # characters of a metric's
+_ROUNDING = 1e-5  # of a mean over clients, whose weights may have a sum above 1
 
 LEVELS = "level-accuracy"
 """The metric of the ready app that has a value for each speed level."""
@@ -45,7 +46,8 @@ class Metric:
     def of(cls, name: str, values: Iterable[float]) -> Self:
         """Return the metric of a stranger's name, with these values."""
         name = printable(name, _LONGEST_NAME)
-        return cls(name, cls(name).is_share and max(values, default=0.0) > 1)
+        above_one = max(values, default=0.0) > 1 + _ROUNDING
+        return cls(name, cls(name).is_share and above_one)
 
     @property
     def title(self) -> str:

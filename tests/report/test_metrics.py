@@ -101,6 +101,15 @@ def test_an_accuracy_in_per_cent_is_no_share():
     assert columns(compare([late], "0.8"))[3].texts == ("90.00",)
 
 
+def test_an_accuracy_that_rounding_puts_above_one_is_a_share():
+    mean = 1.0000000000000002  # Flower's, of nine clients that are always right
+    table = compare([series("fedbuff", {0: [0.5, mean]})], "0.9")
+    assert columns(table)[3].texts == ("100.00",)
+    assert columns(table)[5].title == "s to 90.00%"
+    with pytest.raises(ConfigError, match=r"an accuracy in \(0, 1\]"):
+        compare([series("fedbuff", {0: [0.5, mean]})], "90")
+
+
 def test_a_summary_says_which_metric(tmp_path):
     text = summarise(history("fedbuff", 0, [3.0, 1.5, 2.0], metric="loss")).text()
     assert "final loss" in text
