@@ -17,11 +17,16 @@ from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _SEED = "seed-"
 _NUMBER = re.compile(r"((?:(?<==)-)?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+_DIGEST: Final = "trace-sha256"
 # What algorithms are compared on; that they have settings of their own is the rule.
 _GROUND: Final = (
     *("devices", "in-flight", "num-rounds", "max-seconds"),
-    *("partition", "image-size", "test-samples", "model", "width"),
-    *("levels", "speed-ratio", "step-seconds", "bandwidth-mbps", "trace"),
+    *("partition", "shards-per-level", "dirichlet-alpha"),
+    *("image-size", "text-length", "vocabulary-size", "test-samples"),
+    *("model", "width", "evaluate-every"),
+    *("levels", "speed-ratio", "step-seconds", "bandwidth-mbps", "duration"),
+    *("jitter", "dropout", "availability", "watts", "joules-per-megabyte"),
+    *("trace", _DIGEST),
 )
 
 
@@ -68,7 +73,8 @@ def ground_differs_in(series: Sequence[Series]) -> tuple[str, ...]:
     """
     found = []
     for name in _GROUND:
-        silent = [one for one in series if f",{name}=" not in one.label]
+        key = "trace" if name == _DIGEST else name
+        silent = [one for one in series if f",{key}=" not in one.label]
         if _differ([each for one in silent for each in one.settings], name):
             found.append(name)
     return tuple(found)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from flwr_asyncdrop.app.fleets import FLEET_KEYS
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report.files import histories
 from flwr_asyncdrop.report.series import ground_differs_in, read_series
@@ -211,6 +212,26 @@ def test_what_differs_beside_the_algorithms_is_known_if_no_label_says_it(tmp_pat
     write(tmp_path / "asyncdrop" / "seed-0", [{**first, "devices": 9}, *rest])
     differing = ("devices", "width", "levels")
     assert ground_differs_in(read_series([tmp_path])) == differing
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(FLEET_KEYS), "trace-sha256", "dirichlet-alpha", "evaluate-every"]
+)
+def test_another_fleet_other_shares_of_the_data_and_other_evaluations_are_known(
+    tmp_path, name
+):
+    for value, label in enumerate(["fedavg", "fedbuff"]):
+        records = history(label, 0, [0.5])
+        records[0]["config"][name] = value
+        write(tmp_path / label / "seed-0", records)
+    assert ground_differs_in(read_series([tmp_path])) == (name,)
+
+
+def test_a_label_with_a_trace_says_its_content_too(tmp_path):
+    for number, trace in enumerate(["", ",trace=a.csv", ",trace=b.csv"]):
+        digest = {"trace-sha256": number} if trace else {}
+        run(tmp_path, f"fedbuff{trace}", trace=trace[7:], **digest)
+    assert ground_differs_in(read_series([tmp_path])) == ()
 
 
 def test_a_damaged_history_is_refused_by_name_or_read(tmp_path):
