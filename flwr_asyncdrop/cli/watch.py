@@ -9,7 +9,7 @@ from flwr_asyncdrop.cli.console import make_console, print_line
 from flwr_asyncdrop.cli.display import LineDisplay, make_display
 from flwr_asyncdrop.cli.events import Ended, Failed, Started, Waiting
 from flwr_asyncdrop.cli.flags import folder
-from flwr_asyncdrop.cli.follow import Followed
+from flwr_asyncdrop.cli.follow import Followed, WatchedRun
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history_file import lock_of
 from flwr_asyncdrop.readable import readable_seconds
@@ -81,7 +81,8 @@ def watch(
     Return whether it did all its rounds: it may have ended early, and the process of
     one that writes nothing may have been killed.
     """
-    heard, waits, started = timer(), False, False
+    heard, waits = timer(), False
+    started: WatchedRun | None = None
     while True:
         if is_news := followed.look():
             heard, waits = timer(), False
@@ -91,9 +92,11 @@ def watch(
                 display.say(f"waiting for the first line in {followed.folder}")
             waits = True
         else:
-            if not started:
+            if started is None or started.name != run.name:
+                if started is not None:  # another run replaces it
+                    display.on_end(started)
                 display.show(run, Started())
-            started = True
+            started = run
             if is_news:
                 display.show(run, followed.progress)
             if followed.cut_off:

@@ -210,6 +210,21 @@ def test_a_watched_run_looks_as_if_it_were_done_here(writing):
     )
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_run_that_replaces_the_watched_one_is_watched(writing, is_terminal):
+    other = [{**FIRST, "algorithm": "fedbuff"}, *RECORDS[1:]]
+
+    def sleep(seconds):
+        (writing.folder / "history.jsonl").write_text("".join(map(line, other)))
+
+    writing(RECORDS[:4])
+    file = io.StringIO()
+    kind = BarDisplay if is_terminal else LineDisplay
+    with kind(Console(file=file, force_terminal=is_terminal, width=100)) as display:
+        assert watch(Followed(writing.folder), display, sleep=sleep)
+    assert "complete fedbuff seed 7 [1/1]: 6/6 updates" in file.getvalue()
+
+
 def test_a_run_that_has_not_begun_is_waited_for(writing):
     (writing.folder / "history.jsonl").touch()
     file = io.StringIO()
