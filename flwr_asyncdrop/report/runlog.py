@@ -13,7 +13,12 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA
 from flwr_asyncdrop.observers.history_reading import without_wall
 from flwr_asyncdrop.observers.left_out import LeftOut
-from flwr_asyncdrop.readable import headline, lower_is_better, printable
+from flwr_asyncdrop.readable import (
+    headline,
+    lower_is_better,
+    printable,
+    printable_ends,
+)
 from flwr_asyncdrop.report.tasks import (
     LostTasks,
     MergedTasks,
@@ -45,7 +50,7 @@ class Metric:
     @classmethod
     def of(cls, name: str, values: Iterable[float]) -> Self:
         """Return the metric of a stranger's name, with these values."""
-        name = printable(name, _LONGEST_NAME)
+        name = printable_ends(name, _LONGEST_NAME)
         above_one = max(values, default=0.0) > 1 + _ROUNDING
         return cls(name, cls(name).is_share and above_one)
 

@@ -28,6 +28,13 @@ def test_a_metric_by_its_name(name, falls, best, text):
     assert (metric.falls, metric.extreme, metric.text(0.25)) == (falls, best, text)
 
 
+@pytest.mark.parametrize("last", ["loss", "mse", "accuracy"])
+def test_the_end_of_a_long_name_says_what_it_is(last):
+    metric = Metric.of(f"of the {'very ' * 20}last words, {last}", [0.5])
+    assert (metric.falls, metric.is_share) == (last != "accuracy", last == "accuracy")
+    assert len(metric.name) < 70
+
+
 # Perplexity after 10, 20, 30 s.
 FJORD = series("async-fjord", {0: [90, 80, 85]}, metric="perplexity")
 BUFFER = series("fedbuff", {0: [60, 40, 50], 1: [60, 60, 70]}, metric="perplexity")
