@@ -27,6 +27,8 @@ class Summary:
 
     Bytes and `joules` include those of lost tasks, but for `bytes_full`: what the
     merged tasks would have cost with full models, of which `share_saved` was not sent.
+    Of a run that was cut off they are those up to its last evaluation, or the bytes of
+    the merged tasks if these are more.
     Staleness is in versions, and `mean_queued` of it came while a task waited on its
     device. `failures` counts the lost tasks by kind, `duplicates` the replies that came
     twice and were merged once, `late` the updates that came after their deadlines.
@@ -54,8 +56,11 @@ class Summary:
         self.final = curve.final if curve else None
         self.best = curve.best if curve else None
         self.diverged = curve is not None and curve.diverged
-        self.bytes_down: int = end.get("bytes_down", totals.bytes_down)
-        self.bytes_up: int = end.get("bytes_up", totals.bytes_up)
+        last = log.evaluations[-1] if log.evaluations else {}
+        down = max(totals.bytes_down, last.get("bytes_down", 0))
+        up = max(totals.bytes_up, last.get("bytes_up", 0))
+        self.bytes_down: int = end.get("bytes_down", down)
+        self.bytes_up: int = end.get("bytes_up", up)
         self.joules = log.joules
         self.bytes_full = log.bytes_of_full_models
         self.share_saved = log.share_saved

@@ -204,6 +204,14 @@ def test_run_that_was_cut_off_is_summed_from_its_lines():
     assert "cut off" in summary.text().splitlines()[-1]
 
 
+def test_bytes_of_lost_tasks_count_in_a_run_that_was_cut_off_too():
+    counted = {**evaluation(1, {}), "bytes_down": 900_000, "bytes_up": 600_000}
+    summary = summarise([RUN, failure("dropout"), update(1), counted])
+    assert (summary.bytes_down, summary.bytes_up) == (900_000, 600_000)
+    later = summarise([RUN, counted, update(1), update(2)])
+    assert (later.bytes_down, later.bytes_up) == (1_200_000, 1_200_000)
+
+
 @pytest.mark.parametrize(
     ("ended", "why"),
     [
