@@ -14,7 +14,14 @@ from tests.fleets import answer_of, without_pictures
 from tests.nightly import nightly
 
 ALGORITHMS = ("fedavg", "fedbuff", "fedbuff-wait", "hetero-asyncdrop", "asyncdrop-plus")
-RIGHT = ("mlp-small", "mlp-links", "mlp-iid", "mlp-dirichlet-half", "mlp-adam")
+RIGHT = (
+    "mlp-small",
+    "mlp-links",
+    "mlp-iid",
+    "mlp-dirichlet-half",
+    "mlp-dirichlet",
+    "mlp-adam",
+)
 
 
 def table(name):
