@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="needs node")
 
 def computed(expression, values):
     """Return what an expression of the script is for each `value`."""
-    data = {"fewest": FEWEST, "mostAll": MOST_ALL}
+    metric = {"share": True, "falls": False}
+    data = {"fewest": FEWEST, "mostAll": MOST_ALL, "metric": metric}
     script = (
         f"const data = {json.dumps(data)};\n{SCRIPT.read_text()}\n"
         f"const values = {json.dumps(values)};\n"
@@ -31,6 +32,17 @@ def computed(expression, values):
         command, input=script, capture_output=True, check=True, text=True, timeout=60
     )
     return json.loads(done.stdout)
+
+
+def test_a_target_in_per_cent_is_the_share_of_so_many_samples():
+    texts = [f"{samples / 100:g}" for samples in range(1, 10_001)]
+    shares = [samples / 10_000 for samples in range(1, 10_001)]
+    assert computed("typed(value)", texts) == shares
+    assert computed("typed(value)", ["", "1e1", "50.0891364902507"]) == [
+        None,  # NaN
+        0.1,
+        0.500891364902507,
+    ]
 
 
 def test_three_digits():

@@ -48,7 +48,7 @@ function aim(target) {
 
 field.value = ownText;
 field.addEventListener("input", () => {
-  const number = field.value === "" ? NaN : Number(field.value) / perUnit;
+  const number = typed(field.value);
   const fits = Number.isFinite(number) && (!data.metric.share || (number > 0 && number <= 1));
   field.setAttribute("aria-invalid", String(!fits));
   if (fits) aim(field.value === ownText ? data.target.value : number);
