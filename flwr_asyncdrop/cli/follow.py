@@ -40,10 +40,10 @@ class WatchedRun:
         facts = {name.replace("-", "_"): value for name, value in facts.items()}
         name = f"{facts.get('algorithm', 'run')} seed {facts['seed']}"
         num_updates = 0
-        if "num_rounds" in facts:
-            slots = min(facts["in_flight"], facts["devices"])
-            num_updates = int(facts["num_rounds"]) * slots
-        seconds = float(facts.get("max_seconds", 0.0))
+        rounds, in_flight = facts.get("num_rounds"), facts.get("in_flight")
+        if rounds is not None and in_flight is not None:
+            num_updates = int(rounds) * min(in_flight, facts["devices"])
+        seconds = float(facts.get("max_seconds") or 0.0)
         return cls(printable(name), folder, num_updates, seconds, first)
 
 

@@ -259,6 +259,16 @@ def test_a_history_need_not_say_when_the_run_ends(writing):
     assert "complete run seed 7 [1/1]: 6 updates, t 60 s" in file.getvalue()
 
 
+@pytest.mark.parametrize(
+    "config", [{"num-rounds": 3}, {"num-rounds": None, "in-flight": 2}]
+)
+def test_nor_need_it_say_all_that_its_end_takes(writing, capsys, config):
+    config = {**config, "max-seconds": None}
+    writing([{**FIRST, "config": config}, *RECORDS[1:]])
+    assert main(["watch", str(writing.folder)]) == 0
+    assert "complete asyncdrop seed 7 [1/1]: 6 updates" in capsys.readouterr().out
+
+
 def test_a_run_that_writes_nothing_is_said_to_do_so_once(writing):
     now = 0.0
 
