@@ -233,7 +233,7 @@ def _ends(series: Sequence[Series], cost: Cost) -> Iterator[tuple[str, float]]:
 
 
 def _is_beyond(one: Series, cost: Cost, reach: float) -> bool:
-    return max(cost(curve.final) for curve in one.curves.values()) > reach
+    return float(band(one.curves.values(), cost).x[-1]) > reach
 
 
 def _end(one: Series, target: Target, axis: Axis) -> str:

@@ -41,6 +41,14 @@ def test_the_slow_control_does_not_stretch_the_axis_but_its_end_is_told():
     assert "fedavg →" in texts(axes)
 
 
+def test_a_line_that_ends_with_its_shortest_seed_inside_has_no_arrow():
+    runs = [series("fedavg", {0: [0.2] * 2, 1: [0.2] * 9}), *SERIES[1:]]
+    (axes,) = drawn(runs).axes
+    assert axes.get_xlim() == (0, 30)
+    assert axes.get_xlabel() == "virtual time (s)"
+    assert "fedavg" in texts(axes)
+
+
 def test_no_variant_ends_behind_the_axis():
     # The last of the variants is not the slowest.
     runs = [
