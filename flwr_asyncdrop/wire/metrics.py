@@ -1,6 +1,7 @@
 """The metrics of a reply, bounded before any work is done on them."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from flwr.app import MetricRecord, RecordDict
 
@@ -15,6 +16,8 @@ _MOST_METRICS = 1000
 _MOST_NUMBERS = 100_000  # in lists
 _LONGEST_NAME = 200
 _LARGEST_INTEGER = 2**63 - 1
+
+Value = TypeVar("Value")
 
 
 def read_metrics(
@@ -45,8 +48,9 @@ def read_metrics(
             f"{key!r} is {shown(value)}: it must be a whole number of examples from 1 "
             f"to {max_examples:,}; raise max-examples if there can be more",
         )
-    ordered = {found: records[found], **records}
-    return RecordDict({_name(n): _named(r) for n, r in ordered.items()}), int(value)
+    named = {name: _named(record) for name, record in records.items()}
+    first = {_name(found): named[found]}
+    return RecordDict({**first, **_by_name(named), **first}), int(value)
 
 
 def flat_metrics(content: RecordDict) -> dict[str, float | int]:
@@ -88,7 +92,13 @@ def _check_size(records: Mapping[str, MetricRecord]) -> None:
 def _named(record: MetricRecord) -> MetricRecord:
     if all(name == _name(name) for name in record):
         return record
-    return MetricRecord({_name(name): value for name, value in record.items()})
+    return MetricRecord(_by_name(record))
+
+
+def _by_name(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return values by names that can be shown; one that is so keeps its own value."""
+    sound = {name: value for name, value in values.items() if name == _name(name)}
+    return {_name(name): value for name, value in values.items()} | sound
 
 
 def _name(name: str) -> str:

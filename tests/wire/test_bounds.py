@@ -141,6 +141,26 @@ def test_names_of_records_are_too():
     assert all(name.isprintable() and len(name) < 300 for name in read.metrics)
 
 
+@pytest.mark.parametrize("odd", ["num-examples\0", "\x1bnum-examples"])
+def test_a_name_that_cannot_be_printed_takes_no_others_place(odd):
+    """Flower's mean would weigh the client by what nothing has bounded."""
+    for values in ({"num-examples": 7, odd: 1e18}, {odd: 1e18, "num-examples": 7}):
+        message = records(metrics=MetricRecord(values))
+        read = wire.read_reply(message, EXPECTED)
+        assert read.num_examples == read.metrics["metrics"]["num-examples"] == 7
+
+
+def test_nor_does_the_name_of_a_record():
+    for names in (("metrics", "metrics\0"), ("metrics\0", "metrics")):
+        examples, other = names
+        content = {
+            other: MetricRecord({"loss": 9.0}),
+            examples: MetricRecord({"num-examples": 7}),
+        }
+        read = wire.read_evaluation(Message(RecordDict(content), reply_to=task()), KEYS)
+        assert next(iter(read.metric_records.values()))["num-examples"] == 7
+
+
 def test_a_loss_that_is_no_number_is_still_seen():
     """A device that diverges: its loss must not vanish."""
     read = wire.read_reply(metrics({"loss": math.nan, "norm": math.inf}), EXPECTED)
