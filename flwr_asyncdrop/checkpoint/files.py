@@ -168,7 +168,7 @@ def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        own = tensor.detach().contiguous()
+        own = tensor.detach().resolve_conj().resolve_neg().contiguous()
         address = own.untyped_storage().data_ptr()
         found[name] = own.clone() if address in seen else own
         seen.add(address)

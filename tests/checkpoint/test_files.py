@@ -57,6 +57,8 @@ def test_tensors_of_any_kind_come_back_as_they_were(tmp_path):
         "none": torch.zeros(0, 4),
         "column": W.T,
         "view": W[0],
+        "conjugate": torch.tensor([1 + 2j]).conj(),
+        "negative": torch.tensor([1 + 2j]).conj().imag,
         "last": torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
     }
     body = {**BODY, "parts": {name: {"$": name} for name in tensors}}
