@@ -70,23 +70,22 @@ def _check_size(records: Mapping[str, MetricRecord]) -> None:
             "metrics",
             f"the reply has {count:,} metrics: return at most {_MOST_METRICS:,}",
         )
-    numbers = 0
-    for record in records.values():
-        for name, value in record.items():
-            if isinstance(value, list):
-                numbers += len(value)
-            elif isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
-                raise ReplyError(
-                    "metrics",
-                    f"the metric {shown(name)} is {shown(value)}: return integers of "
-                    "64 bits, or a float",
-                )
+    metrics = [each for record in records.values() for each in record.items()]
+    numbers = sum(len(value) for _, value in metrics if isinstance(value, list))
     if numbers > _MOST_NUMBERS:
         raise ReplyError(
             "metrics",
             f"the lists of the reply's metrics have {numbers:,} numbers: return at "
             f"most {_MOST_NUMBERS:,}",
         )
+    for name, value in metrics:
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and abs(number) > _LARGEST_INTEGER:
+                raise ReplyError(
+                    "metrics",
+                    f"the metric {shown(name)} is {shown(number)}: return integers of "
+                    "64 bits, or a float",
+                )
 
 
 def _named(record: MetricRecord) -> MetricRecord:

@@ -74,6 +74,7 @@ ABSURD = {
         "metrics",
     ),
     "an integer that no float holds": (lambda: metrics({"n": 10**5000}), "metrics"),
+    "one of them in a list": (lambda: metrics({"n": [1, 10**5000]}), "metrics"),
     "examples that no float holds": (
         lambda: metrics({"num-examples": 10**5000}),
         "metrics",
