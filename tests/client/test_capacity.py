@@ -154,3 +154,10 @@ class TestMemory:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3_000, 16_000))
         assert training_memory() == 3_000
+
+    def test_what_pytorch_keeps_of_it_after_a_task_is_free(self, monkeypatch):
+        """A task's own memory, or a device that trains would seem to have none."""
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3_000, 16_000))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 12_000)
+        assert training_memory() == 15_000
