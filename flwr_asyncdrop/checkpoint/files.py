@@ -181,9 +181,7 @@ def read_body(path: Path) -> dict[str, Json]:
     try:
         content = _load(file)
     except OSError as error:
-        raise CheckpointError(
-            f"cannot read the checkpoint {file}: {error.strerror}; {START_OVER}"
-        ) from error
+        raise _unreadable(file, error) from error
     except (ValueError, RecursionError) as error:
         raise _damaged(file, "it is not JSON") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
@@ -211,8 +209,16 @@ def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
             raise _damaged(file, "its digest is another")
         # The file may be mapped, and older checkpoints are deleted.
         return {name: tensor.clone() for name, tensor in load_file(file).items()}
-    except (OSError, SafetensorError) as error:
+    except (FileNotFoundError, SafetensorError) as error:
         raise _damaged(file, str(error)) from error
+    except OSError as error:
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"cannot read the checkpoint {file}: {error.strerror or error}; {START_OVER}"
+    )
 
 
 def _damaged(file: Path, reason: str) -> DamagedError:

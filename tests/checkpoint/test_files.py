@@ -1,10 +1,13 @@
 """A checkpoint on disk is whole, or it is refused with the reason."""
 
+import errno
 import json
 import logging
 import multiprocessing
+import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ import torch
 from flwr_asyncdrop.checkpoint import Checkpointer, files
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest, run_folder
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, write
-from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.exceptions import CheckpointError, DamagedError
 
 BODY = {
     "run": "a",
@@ -207,6 +210,22 @@ def test_a_file_that_is_cut_off_or_gone_is_refused(tmp_path, name):
     file.unlink()
     with pytest.raises(CheckpointError, match=r"cannot read|is damaged"):
         newest(path)
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
+def test_a_file_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch, name):
+    """It may be another user's: who is told of damage deletes the run, or begins it."""
+    path, opened = save(tmp_path), Path.open
+
+    def refuse(file, *args, **kwargs):
+        if file.name == name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(file, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot read.*Permission") as caught:
+        newest(path)
+    assert not isinstance(caught.value, DamagedError)
 
 
 def test_json_that_was_changed_is_damage(tmp_path):
