@@ -32,6 +32,7 @@ _JSON, _TENSORS = "state.json", "state.safetensors"
 _DIGITS = 6
 _NUMBER = re.compile(r"[0-9]{6,18}")
 _DRAFT = re.compile(r"draft-[0-9a-f]{32}")
+_RIGHTS_OF_FILES = 0o666
 _UNFINISHED = re.compile(r"\.tmp[0-9A-Za-z]+")
 """What safetensors calls a file until all of it is written."""
 
@@ -149,6 +150,9 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
         save_file(apart(tensors), path)
     except KeyError as error:  # a type such as complex128
         raise SafetensorError(f"safetensors has no {error}") from error
+    with suppress(OSError):  # a file system without rights
+        # safetensors leaves it to its user alone, whatever the umask says.
+        path.chmod(path.parent.stat().st_mode & _RIGHTS_OF_FILES)
 
 
 def check_types(tensors: Mapping[str, Tensor]) -> None:

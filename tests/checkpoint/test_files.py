@@ -72,6 +72,16 @@ def test_tensors_of_any_kind_come_back_as_they_were(tmp_path):
         assert torch.equal(back[name], tensor)
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_both_files_have_the_rights_of_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        path = save(tmp_path)
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o666 & ~umask}
+
+
 def test_what_is_read_does_not_depend_on_the_file_any_more(tmp_path):
     path = save(tmp_path)
     w = Checkpoint.read(path).parts["state"]["w"]
