@@ -65,7 +65,8 @@ class Supervisor:
             if self._over.wait(pause):
                 return
             pause = min(2 * pause, _LONGEST_PAUSE)
-            self._process = self._start()
+            with suppress(OSError):  # no memory at the moment, or too many processes
+                self._process = self._start()
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -1,5 +1,7 @@
+import errno
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -28,6 +30,24 @@ def test_one_that_always_ends_is_started_ever_later(caplog):
         wait_until(lambda: "in 0.4 s" in caplog.text)
     pauses = [record.args[1] for record in caplog.records]
     assert pauses[:3] == [0.1, 0.2, 0.4]
+
+
+def test_it_is_tried_again_when_it_cannot_be_started(monkeypatch):
+    """A small device may have no memory for a process at that moment."""
+    start, refused = subprocess.Popen, []
+
+    def refuse(*args, **kwargs):
+        refused.append(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+        raise refused[-1]
+
+    with Supervisor(UNTIL_INPUT_ENDS, first_pause=0.05) as supervisor:
+        first = supervisor.pid
+        monkeypatch.setattr(subprocess, "Popen", refuse)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: len(refused) == 2)
+        monkeypatch.setattr(subprocess, "Popen", start)
+        wait_until(lambda: supervisor.pid != first)
+        assert is_running(supervisor.pid)
 
 
 def test_it_does_not_wait_for_a_pause_to_end(caplog):
