@@ -1,5 +1,7 @@
 """Layers that a client keeps to itself, although each task has other units of them."""
 
+import logging
+
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
@@ -11,6 +13,8 @@ from flwr_asyncdrop.client.state import device_of
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.submodel import State, cpu_by_default
 from flwr_asyncdrop.submodel.types import tensors_of
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 _VALUES, _KNOWN = "asyncdrop-personal.", "asyncdrop-personal-known."
 
@@ -76,6 +80,9 @@ def save_personal(
     the server sent, moved as far as this task has moved the client's own. So the
     server's layers learn from all clients. The client's own weights would lead it
     back to where they are with every reply, however late.
+
+    Layers that have become NaN or infinite are not kept, and stay in `model`: the
+    server refuses that reply, and the next task begins with what was kept before.
     """
     values, known = _stored(context, message)
     kept = wire.read_kept(message)
@@ -83,6 +90,9 @@ def save_personal(
     for name, tensor in _chosen(model, kept, names).items():
         region = Region.of(name, tuple(tensor.shape), kept)
         mine = tensor.detach().cpu()
+        if not mine.isfinite().all() and _sent(message, name).isfinite().all():
+            logger.warning("%s has NaN or infinity: what was kept before stays", name)
+            return
         if mine.dtype == torch.bfloat16:  # NumPy has none
             mine = mine.float()
         if name not in values:

@@ -132,6 +132,37 @@ def test_full_models_are_saved_and_loaded_as_they_are():
         assert torch.equal(tensor, (trained if kept else server).state_dict()[name])
 
 
+def test_a_task_that_diverged_leaves_what_was_kept_before():
+    """Else all later tasks would begin with NaN, and be refused."""
+    server, mine = two_layers(), context()
+    whole = task(server)
+    model = loaded(two_layers, whole)
+    shift(model, 100)
+    save_personal(mine, model, whole, "0", "2")
+    before = model[0].weight.tolist()
+    for wrong in (torch.nan, torch.inf):
+        load_personal(mine, model, whole, "0", "2")
+        shift(model, 1)
+        with torch.no_grad():
+            model[2].weight[0, 1] = wrong
+        save_personal(mine, model, whole, "0", "2")
+        assert not model[2].weight.isfinite().all()  # so that the reply is refused
+        model = loaded(two_layers, whole)
+        load_personal(mine, model, whole, "0", "2")
+        assert model[0].weight.tolist() == before
+        assert model[2].weight.tolist() == [[141.0, 142, 143], [151, 152, 153]]
+
+
+def test_a_mask_of_infinity_that_came_with_the_task_may_be_personal():
+    server, mine = two_layers(), context()
+    server.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    whole = task(server)
+    save_personal(mine, server, whole, "mask", "2")
+    shift(server, 1)
+    load_personal(mine, server, whole, "2")
+    assert server[2].bias.tolist() == [4.0, 5.0]
+
+
 def test_each_device_that_a_node_plays_has_its_own():
     mine, server = context(), two_layers()
     for device in (0, 1, None):
