@@ -76,7 +76,8 @@ def train(message: Message, context: Context) -> Message:
     with isolated_randomness(work.seed):
         loss, returned = work.train(task)
     seconds = time.perf_counter() - started
-    write_client_state(context, work.partition, task.state)
+    if _is_finite(work.model, returned):  # else the reply will be refused
+        write_client_state(context, work.partition, task.state)
     metrics = {
         "num-examples": len(work.samples),
         "train-loss": loss,
@@ -216,6 +217,12 @@ def _partition(
     if not 0 <= device < count:
         raise DataError(f"partition-id={device} must lie in [0, {count})")
     return device, count
+
+
+def _is_finite(model: nn.Module, returned: Mapping[str, State]) -> bool:
+    trained = [each for each in model.parameters() if each.requires_grad]
+    beside = [each for state in returned.values() for each in state.values()]
+    return all(bool(tensor.isfinite().all()) for tensor in (*trained, *beside))
 
 
 def _reply(

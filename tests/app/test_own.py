@@ -1,5 +1,7 @@
 """Data sets, models and objectives from outside of the package, by name."""
 
+import math
+
 import pytest
 import torch
 from flwr.app import Context, RecordDict
@@ -143,11 +145,11 @@ def context_of(settings):
     return Context(1, 5, {}, RecordDict(), {"partition": "iid", **settings})
 
 
-def call(settings, context, extra, device=1):
+def call(settings, context, extra, device=1, **told):
     config = RunConfig.parse({"partition": "iid", "local-steps": 1, **settings})
     message = wire.make_task(
         wire.to_record(initial_model(config).state_dict()),
-        config.algorithm.objective().config(),
+        {**config.algorithm.objective().config(), **told},
         wire.TaskConfig(1, 11, device, 3),
         node_id=5,
         keys=KEYS,
@@ -168,6 +170,18 @@ def test_a_devices_extra_record_and_its_state_survive_its_tasks():
         received.append(wire.from_record(reply.content["sent"])["w"].tolist())
     # Two devices on one node, each with its own sum.
     assert received == [[1.0, 1.0], [3.0, 3.0], [5.0, 5.0], [7.0, 7.0]]
+
+
+@pytest.mark.parametrize(("number", "lr"), [(math.nan, 0.1), (9.0, math.inf)])
+def test_a_task_that_diverged_leaves_the_state_as_it_was(number, lr):
+    """Else the server would refuse all later ones of the device."""
+    settings = {"algo": "tests.app.own:Kept", "model": "mlp"}
+    context, sums = context_of(settings), []
+    for value, rate in ((1.0, 0.1), (number, lr), (2.0, 0.1)):
+        extra = {"sent": {"w": torch.full((2,), value)}}
+        reply = call(settings, context, extra, lr=rate)
+        sums.append(wire.from_record(reply.content["sent"])["w"].tolist())
+    assert sums[2] == [3.0, 3.0]
 
 
 @pytest.mark.parametrize("sizes", [(3, 2, 1, 1), (0, 0, 1, 1), (2, 2, 2, 1)])
