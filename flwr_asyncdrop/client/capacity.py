@@ -1,6 +1,5 @@
 """A Flower mod that reports this device's speed, memory and bandwidth."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -62,32 +61,32 @@ class CapacityMod:
             elapsed = time.perf_counter() - started
             seconds = wire.flat_metrics(reply.content).get(self._train_seconds, elapsed)
         node_config = context.node_config
-        megabytes = declared(node_config, "memory-mb")
+        memory = declared(node_config, "memory-mb", _MEGABYTE)
         wire.add_report(
             reply,
             wire.DeviceReport(
                 train_seconds=seconds,
                 received_at=received,
                 finished_at=_seconds_since_boot(),
-                memory=megabytes * _MEGABYTE or training_memory(),
+                memory=memory or training_memory(),
                 capacity=declared(node_config, "capacity"),
-                bandwidth=declared(node_config, "bandwidth-mbps") * BYTES_PER_MEGABIT,
+                bandwidth=declared(node_config, "bandwidth-mbps", BYTES_PER_MEGABIT),
             ),
         )
         return reply
 
 
-def declared(node_config: Mapping[str, object], key: str) -> float:
-    """Return a number that the node's owner declares, or 0."""
+def declared(node_config: Mapping[str, object], key: str, unit: float = 1.0) -> float:
+    """Return a number that the node's owner declares, times its unit, or 0."""
     if key not in node_config:
         return 0.0
-    value = node_config[key]
-    if not isinstance(value, int | float) or not 0 < value < math.inf:
+    value, most = node_config[key], wire.LARGEST_REPORTED / unit
+    if not isinstance(value, int | float) or not 0 < value <= most:
         raise ConfigError(
-            f"the node-config's {key}={value!r} must be a positive number: start the "
-            f"SuperNode with --node-config '{key}=1'"
+            f"the node-config's {key}={value!r} must be a positive number, {most:g} at "
+            f"the most: start the SuperNode with --node-config '{key}=1'"
         )
-    return float(value)
+    return value * unit
 
 
 def _seconds_since_boot() -> float:

@@ -21,6 +21,7 @@ from flwr_asyncdrop.wire.coding import (
     read_run,
 )
 from flwr_asyncdrop.wire.devices import (
+    LARGEST_REPORTED,
     DeviceReport,
     add_report,
     is_probe,
@@ -76,6 +77,7 @@ from flwr_asyncdrop.wire.trace_context import trace_ids, traceparent
 
 __all__ = [
     "FROZEN_RECORD",
+    "LARGEST_REPORTED",
     "MAX_EXAMPLES",
     "NUM_PARTITIONS",
     "PARTITION_ID",

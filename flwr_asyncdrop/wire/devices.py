@@ -8,7 +8,9 @@ from flwr_asyncdrop.wire.records import records_of
 
 _DEVICE = "asyncdrop-device"
 _PROBE = "asyncdrop-greeting"
-_LARGEST = 1e15
+
+LARGEST_REPORTED = 1e15
+"""A report with a number above it makes no sense, and is not read."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def read_report(message: Message) -> DeviceReport | None:
 
 def _is_sound(value: object) -> bool:
     # NaN fails both comparisons; an integer may be too large to become a float.
-    return isinstance(value, int | float) and 0 <= value <= _LARGEST
+    return isinstance(value, int | float) and 0 <= value <= LARGEST_REPORTED
 
 
 def make_probe(node_id: int, ttl: float) -> Message:

@@ -82,6 +82,14 @@ def test_a_declaration_that_is_no_positive_number_is_refused(value):
         app_of(slow)(task(), context(capacity=value))
 
 
+def test_bytes_that_were_taken_for_megabytes_are_refused():
+    """The server would not read the report, nor what was measured in it."""
+    with pytest.raises(
+        ConfigError, match=r"memory-mb=16000000000 .* 1e\+09 at the most"
+    ):
+        app_of(slow)(task(), context(**{"memory-mb": 16_000_000_000}))
+
+
 def test_a_greeting_is_answered_without_the_app():
     def never(message, _):
         raise AssertionError("a greeting is no task")
