@@ -92,7 +92,7 @@ class Checkpointer(Callback):
     ) -> None:
         whole_from(1).check("every", every)
         whole_from(1).check("keep", keep)
-        self.folder = as_path("folder", folder)
+        self.folder = as_path("folder", folder).absolute()
         self.resume = None if resume is None else as_path("resume", resume).absolute()
         self.every = every
         self.keep = keep

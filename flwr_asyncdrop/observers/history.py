@@ -121,7 +121,7 @@ class HistoryWriter(Callback):
         overwrite: bool = False,
         every: int = 1,
     ) -> None:
-        self.path = as_path("path", path)
+        self.path = as_path("path", path).absolute()
         self.files = (self.path,)
         self.ended_early = False
         self._run = run or {}

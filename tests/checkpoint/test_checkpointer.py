@@ -196,6 +196,21 @@ def test_a_type_that_safetensors_lacks_costs_a_warning_a_checkpoint(tmp_path, ca
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
+def test_a_folder_by_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+    """Somebody's evaluate_fn may change the current folder."""
+
+    class Elsewhere(Callback):
+        def on_round(self, state, number):
+            monkeypatch.chdir("/")
+
+        def on_end(self, state):
+            monkeypatch.chdir(tmp_path)
+
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"), "fedbuff", rounds=2, callbacks=[Elsewhere()])
+    assert len(all_checkpoints(tmp_path / "run" / "checkpoints")) == 2
+
+
 def test_whatever_stops_a_checkpoint_costs_a_warning(tmp_path, monkeypatch, caplog):
     def short_of_memory(*_):
         raise MemoryError("no memory")
