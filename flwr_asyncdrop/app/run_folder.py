@@ -80,9 +80,18 @@ class RunFolder:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the run did all its rounds, and its model is there."""
+        """Whether the run did all its rounds, and its model is there.
+
+        DataError if the model cannot be read: it may be whole.
+        """
         if self.log is None or not self.log.complete or not self.model.exists():
             return False
+        try:
+            self.model.open("rb").close()
+        except OSError as error:
+            raise DataError(
+                f"cannot read the model {self.model}: {error.strerror}"
+            ) from error
         try:
             with safe_open(self.model, framework="pt"):
                 return is_as_marked(self.path, _MODEL)

@@ -1,7 +1,10 @@
+import errno
 import json
+import os
 import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -293,6 +296,22 @@ def test_a_model_of_a_flipped_bit_is_not_the_one_that_was_marked(run):
     model.write_bytes(model.read_bytes()[:-1] + b"1")
     assert not is_complete(run)
     assert not is_trained(run)
+
+
+def test_a_model_that_may_not_be_read_is_not_trained_again(run, monkeypatch):
+    """It may be another user's, and whole."""
+    write(run)
+    opened = Path.open
+
+    def refuse(file, *args, **kwargs):
+        if file.name == "model.safetensors":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(file, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    for ask in (is_complete, is_trained):
+        with pytest.raises(DataError, match=r"cannot read the model .*: Permission"):
+            ask(run)
 
 
 def test_a_history_that_was_changed_after_the_end_is_refused(run):
