@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.fleets import typical_fleet
+from flwr_asyncdrop.app.fleets import build_fleet, typical_fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.server.schedule import StepDecay
 
@@ -15,21 +15,26 @@ def expected_schedule(config: RunConfig, costs: Sequence[TaskCost]) -> StepDecay
 
     Milestones in seconds stay what they are.
 
-    `costs` has a task of each rank. Of real devices nothing is known yet: the simulated
-    fleet that the run-config describes stands for them.
+    `costs` has a task of each rank: as many as devices in flight. Where those are fewer
+    than the run-config allows, there are no others. Of real devices nothing is known
+    yet: the simulated fleet that the run-config describes stands for them.
     """
     if config.milestones_in_seconds:
         return StepDecay(config.milestones, config.lr_gamma, unit="seconds")
-    aggregator = config.algorithm.clipped_aggregator(config.in_flight)
+    in_flight = len(costs)
+    all_train = in_flight < config.in_flight
+    # More real devices may join, and the buffer is as large as for all of them.
+    slots = in_flight if config.clock == "virtual" else config.in_flight
+    aggregator = config.algorithm.clipped_aggregator(slots)
     share = fastest_share(
-        typical_fleet(config),
+        build_fleet(config)(in_flight) if all_train else typical_fleet(config),
         costs,
-        uniform=config.selection == "uniform",
-        waits_for=aggregator.waits_for,
+        uniform=config.selection == "uniform" and not all_train,
+        waits_for=min(aggregator.waits_for, in_flight),
         wait_limit=aggregator.wait_limit,
         deadline=config.deadline,
     )
-    updates = config.num_rounds * config.in_flight * share
+    updates = config.num_rounds * in_flight * share
     milestones = tuple(round(part * updates) for part in config.milestones)
     return StepDecay(milestones, config.lr_gamma)
 

@@ -219,9 +219,11 @@ class Arguments(SynchronousRounds):
         check_mergeable(state.arrays, codec.label if codec and codec.is_lossy else "")
         simulated, algorithm = self.fleet is not None, self.algorithm
         resends = resends or bool(self.checkpointer or state.frozen.tensors)
+        devices = saved["updates_per_round"] if saved else len(node_ids)
+        devices = min(in_flight, devices)
         settings = TrainSettings(
             config=config,
-            schedule=self._schedule(state, in_flight),
+            schedule=self._schedule(state, devices),
             keys=self.keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
@@ -268,11 +270,11 @@ class Arguments(SynchronousRounds):
             objective = self.algorithm.objective()
         return objective.config() if objective else {}
 
-    def _schedule(self, state: RunState, in_flight: int) -> Schedule:
+    def _schedule(self, state: RunState, num_ranks: int) -> Schedule:
         if not callable(self.schedule):
             return self.schedule
         typical = None if self.codec is None else self.codec.typical
-        costs = first_costs(self.assignment, state, in_flight, typical)
+        costs = first_costs(self.assignment, state, num_ranks, typical)
         schedule = self.schedule(costs)
         if not hasattr(schedule, "factor"):
             raise ConfigError(

@@ -89,6 +89,15 @@ def test_the_milestones_of_the_default_fleet_by_hand():
     assert strategy.schedule(costs) == StepDecay((30, 45), 0.5)
 
 
+def test_real_devices_that_may_still_join_leave_the_buffer_as_it_is():
+    config = RunConfig.parse(
+        {"algo": "fedbuff-wait", "combine": "median", "clock": "wall"}
+    )
+    # Four of the eight that may train, all of which wait for each other.
+    half, _ = build_strategy(config).schedule([COMPUTE] * 4).milestones
+    assert half == config.num_rounds / 2
+
+
 @pytest.mark.parametrize("algo", ["async-fedavg", "hetero-asyncdrop", "fedavg"])
 def test_milestones_in_seconds_are_the_same_for_every_algorithm(algo):
     strategy = build_strategy(RunConfig(algo=algo, lr_milestones="1200s,1800.5s"))
@@ -119,9 +128,36 @@ TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n
 )
 @pytest.mark.usefixtures("no_settling")
 def test_the_fastest_rank_really_does_that_many(changes, tmp_path):
+    done, half, whole, updates = fastest_of_run(changes, 40, tmp_path)
+    assert updates == 240
+    assert done == pytest.approx(whole, rel=0.12)
+    assert half == pytest.approx(whole / 2, abs=1)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algo": "async-fedavg"},
+        {"algo": "async-fedavg", "selection": "uniform"},
+        {"algo": "async-fedavg", "trace": TRACE},
+        {"algo": "fedavg"},
+    ],
+    ids=lambda changes: " ".join(str(value) for value in changes.values())[:40],
+)
+@pytest.mark.usefixtures("no_settling")
+def test_so_it_does_on_fewer_devices_than_may_be_in_flight(changes, nodes, tmp_path):
+    done, half, whole, updates = fastest_of_run(changes, nodes, tmp_path)
+    assert updates == 60 * nodes
+    assert done == pytest.approx(whole, rel=0.12)
+    assert half == pytest.approx(whole / 2, abs=1)
+
+
+def fastest_of_run(changes, nodes, folder):
+    """Return the updates of the fastest rank, its milestones, and all updates."""
     if "trace" in changes:
-        (tmp_path / "trace.csv").write_text(TRACE)
-        changes = {**changes, "trace": str(tmp_path / "trace.csv")}
+        (folder / "trace.csv").write_text(TRACE)
+        changes = {**changes, "trace": str(folder / "trace.csv")}
     levels = {} if "trace" in changes else {"levels": 4}
     config = RunConfig.parse(
         {"in-flight": 4, "num-rounds": 60, "lr-milestones": "0.5,0.999", **levels}
@@ -140,6 +176,7 @@ def test_the_fastest_rank_really_does_that_many(changes, tmp_path):
         torch.zeros(1, 4),
         algorithm=config.algorithm,
         in_flight=config.in_flight,
+        min_available_nodes=1,
         fraction_evaluate=0.0,
         fleet=build_fleet(config),
         duration=config.duration,
@@ -149,10 +186,8 @@ def test_the_fastest_rank_really_does_that_many(changes, tmp_path):
         faults=FaultPolicy(config.deadline),
     )
     initial = mlp().state_dict()
-    grid = HandlerGrid(plus_one, node_ids=range(40))
+    grid = HandlerGrid(plus_one, node_ids=range(nodes))
     strategy.start(grid, record(initial), config.num_rounds)
     ((half, whole),) = (schedule.milestones for schedule in schedules)
     done = sum(merged.order.rank == 0 for merged in recorder.merged)
-    assert len(recorder.merged) == 240
-    assert done == pytest.approx(whole, rel=0.12)
-    assert half == pytest.approx(whole / 2, abs=1)
+    return done, half, whole, len(recorder.merged)
