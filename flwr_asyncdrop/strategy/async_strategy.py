@@ -7,6 +7,8 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from flwr_asyncdrop.aggregation import Aggregator
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.machine_memory import Memory
 from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.observers.results import ResultCollector
@@ -274,6 +276,7 @@ class AsyncStrategy(Arguments):
             self.evaluate_every,
             self.max_seconds,
         )
+        _check_changes(run.aggregator, stopping.num_updates)
         check_memory(
             run,
             stopping.num_updates,
@@ -312,6 +315,17 @@ class AsyncStrategy(Arguments):
         finally:
             self._run = self._hooks = None
         return collector.result
+
+
+def _check_changes(aggregator: Aggregator, num_updates: int) -> None:
+    """Raise ConfigError if a run ends before its model changes for the first time."""
+    # Who waits for the others of a step goes on with fewer.
+    if aggregator.waits_for == 1 and aggregator.updates_per_version > num_updates:
+        raise ConfigError(
+            f"the model changes every {aggregator.updates_per_version} updates, and "
+            f"the run has {num_updates}, so it would never change: make the buffer "
+            "smaller, or run more rounds or devices"
+        )
 
 
 def _log_amount(stopping: StoppingRule) -> None:

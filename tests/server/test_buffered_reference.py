@@ -192,6 +192,11 @@ class TestWaiting:
         with pytest.raises(ConfigError, match="buffer_size=5 is more than the 4"):
             run("fedbuff-wait", buffer_size=5)
 
+    def test_a_buffer_of_more_updates_than_the_run_has_is_refused(self):
+        assert len(run("fedbuff", buffer_size=8, rounds=2).merged) == 8
+        with pytest.raises(ConfigError, match="every 9 updates, and the run has 8"):
+            run("fedbuff", buffer_size=9, rounds=2)
+
     def test_updates_that_do_not_fill_the_last_buffer_still_end_the_run(self):
         found = run("fedbuff-wait", buffer_size=3, rounds=2)
         assert len(found.merged) == 8

@@ -99,7 +99,7 @@ def test_a_client_that_changes_its_message_changes_no_other():
 
     grid.reply = spoils
     strategy = FedBuff(
-        buffer_size=64, in_flight=8, fleet=speed_levels, fraction_evaluate=0.0
+        buffer_size=8, in_flight=8, fleet=speed_levels, fraction_evaluate=0.0
     )
     strategy.start(grid, ArrayRecord({"weights": torch.ones(9)}), num_rounds=1)
     assert len(seen) == 8
