@@ -1,5 +1,6 @@
 """What a run is made of: its state, and the objects that change it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -253,7 +254,10 @@ class Run:
         # A device that lost tasks may come back; one whose replies fail will not do.
         failing = not state.failures.keys() <= _LOST
         gone = failing and self.fleet.quarantined(state.time)
-        if not (some or gone or len(state.waiting) >= self.slots):
+        # One without the memory for a task will never do.
+        lacking = self.fleet.too_small & self.fleet.present
+        never = lacking and self.dispatcher.next_return(state) == math.inf
+        if not (some or gone or never or len(state.waiting) >= self.slots):
             return False
         if not self.flush():
             state.waiting.clear()

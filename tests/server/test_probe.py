@@ -5,6 +5,7 @@ import torch
 from flwr.app import Message, RecordDict
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import CapacityError, RunError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.server.assignment import Assignment
@@ -148,6 +149,21 @@ class TestMemory:
         assert run.run.fleet.too_small == {0}
         assert run.run.fleet.quarantined(run.state.time) == 0
         assert caplog.text.count("device 0 gets no tasks: the full model") == 1
+
+    def test_those_who_wait_for_each_other_go_on_without_it(self):
+        reports = {node: wire.DeviceReport(1.0) for node in (1, 2, 3)}
+        reports[2] = wire.DeviceReport(1.0, memory=39)
+        grid = HandlerGrid(device(reports), node_ids=reports, delay=lambda m: 1.0)
+        run = Run(
+            grid,
+            in_flight=3,
+            rounds=2,
+            patience=30.0,
+            probes=True,
+            build_aggregator=lambda cohort: Buffered(cohort, waits=True),
+        ).go()
+        assert (run.state.updates, run.state.version, run.state.ended) == (6, 3, "")
+        assert grid.now < 30
 
     def test_a_run_without_any_device_that_can_ends(self):
         reports = {1: wire.DeviceReport(1.0, memory=39)}
