@@ -13,7 +13,7 @@ from flwr_asyncdrop.server.schedule import StepDecay
 def expected_schedule(config: RunConfig, costs: Sequence[TaskCost]) -> StepDecay:
     """Place the milestones on the updates that the fastest rank will do.
 
-    Milestones in seconds stay what they are.
+    No milestone is before the first of them. Milestones in seconds stay what they are.
 
     `costs` has a task of each rank: as many as devices in flight. Where those are fewer
     than the run-config allows, there are no others. Of real devices nothing is known
@@ -35,7 +35,7 @@ def expected_schedule(config: RunConfig, costs: Sequence[TaskCost]) -> StepDecay
         deadline=config.deadline,
     )
     updates = config.num_rounds * in_flight * share
-    milestones = tuple(round(part * updates) for part in config.milestones)
+    milestones = tuple(max(round(part * updates), 1) for part in config.milestones)
     return StepDecay(milestones, config.lr_gamma)
 
 

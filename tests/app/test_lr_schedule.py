@@ -89,6 +89,12 @@ def test_the_milestones_of_the_default_fleet_by_hand():
     assert strategy.schedule(costs) == StepDecay((30, 45), 0.5)
 
 
+def test_the_first_tasks_have_the_whole_rate_in_the_shortest_run():
+    # A half of its one update is nothing done yet.
+    schedule = build_strategy(RunConfig(algo="fedavg", num_rounds=1)).schedule
+    assert schedule([COMPUTE] * 8) == StepDecay((1, 1), 0.1)
+
+
 def test_real_devices_that_may_still_join_leave_the_buffer_as_it_is():
     config = RunConfig.parse(
         {"algo": "fedbuff-wait", "combine": "median", "clock": "wall"}
