@@ -9,6 +9,7 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
@@ -85,6 +86,8 @@ def aggregate_metrics(
 ) -> MetricRecord | None:
     """Aggregate metrics; return an empty record, with a warning, if it is impossible.
 
+    So it is if `aggregate` returns something else than a record or a dict of numbers.
+
     Clients choose what they measure, and Flower's own function raises where a list
     from one meets a number from another. Those of a client with NaN or infinity among
     them are left out, with a warning, as one would make NaN of all; unless all have
@@ -99,7 +102,7 @@ def aggregate_metrics(
             " and are left out of the mean" if finite else "",
         )
     try:
-        return aggregate(finite or records, weighting_key)
+        found = aggregate(finite or records, weighting_key)
     except Exception as error:
         logger.warning(
             "the metrics of %d clients cannot be aggregated (%s) and are left out: "
@@ -107,6 +110,11 @@ def aggregate_metrics(
             len(records),
             one_line(error),
         )
+        return MetricRecord()
+    try:
+        return wire.metric_record(found, "the function that aggregates metrics")
+    except ConfigError as error:
+        logger.warning("%s; those of %d clients are left out", error, len(records))
         return MetricRecord()
 
 

@@ -4,7 +4,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -14,14 +14,11 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import (
-    ConfigError,
     GridError,
     GridLostError,
     Interrupted,
 )
 from flwr_asyncdrop.flower_internals.identity import unsent_copy
-from flwr_asyncdrop.parameters import plain
-from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.callbacks import Evaluation
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.state import RunState
@@ -174,29 +171,15 @@ class ServerEvaluator(Evaluator):
         with steady_kernels():
             # Each thread has a setting of its own, and this one's must be known.
             torch.set_num_threads(self._threads)
-            metrics = self._evaluate_fn(evaluation.round, arrays)
-        return evaluation.ended(self.source, _record_of(metrics, evaluation.round))
+            found = self._evaluate_fn(evaluation.round, arrays)
+        metrics = wire.metric_record(found, f"evaluate_fn({evaluation.round}, ...)")
+        return evaluation.ended(self.source, metrics)
 
 
 def _wait_for(future: Future[Evaluation]) -> None:
     """Wait in slices: without an end, a lock may never let go for Ctrl-C."""
     while not wait([future], _SLICE_SECONDS).done:
         pass
-
-
-def _record_of(metrics: object, server_round: int) -> MetricRecord | None:
-    """Return what an ``evaluate_fn`` returned; a dict of numbers will do."""
-    if metrics is None or isinstance(metrics, MetricRecord):
-        return metrics
-    try:
-        if isinstance(metrics, Mapping):
-            return MetricRecord({name: plain(v) for name, v in metrics.items()})
-    except (TypeError, ValueError):
-        pass
-    raise ConfigError(
-        f"evaluate_fn({server_round}, ...) returned {printable(shown(metrics))}: "
-        "return a MetricRecord, or None"
-    )
 
 
 @dataclass
@@ -282,7 +265,9 @@ class ClientEvaluator(Evaluator):
                 self._say_missing(sent)
             self._rounds.popleft()
             replies = [sent.replies[place] for place in sorted(sent.replies)]
-            metrics = self._aggregate(sent.evaluation.round, replies)
+            number = sent.evaluation.round
+            found = self._aggregate(number, replies)
+            metrics = wire.metric_record(found, f"aggregate_evaluate({number}, ...)")
             yield sent.evaluation.ended(self.source, metrics)
 
     def _say_missing(self, sent: _Sent) -> None:

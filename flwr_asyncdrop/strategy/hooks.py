@@ -196,6 +196,9 @@ class RoundHooks(Callback):
                 "or an Aggregator; save arrays here, and return them as they are "
                 f"{_SEE}"
             )
+        metrics = wire.metric_record(
+            metrics, f"aggregate_train({number}, ...) of {self._kind}"
+        )
         by_round = self._collector.result.train_metrics_clientapp
         if metrics is None:
             by_round.pop(number, None)

@@ -42,7 +42,7 @@ from flwr_asyncdrop.wire.frozen import (
     without_frozen,
 )
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
-from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics
+from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics, metric_record
 from flwr_asyncdrop.wire.npy import (
     array_bytes,
     copy_of_record,
@@ -114,6 +114,7 @@ __all__ = [
     "left_out",
     "make_probe",
     "make_task",
+    "metric_record",
     "packed",
     "packed_message",
     "read_change",

@@ -5,7 +5,8 @@ from typing import TypeVar
 
 from flwr.app import MetricRecord, RecordDict
 
-from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.parameters import plain
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.wire.records import records_of
 
@@ -51,6 +52,23 @@ def read_metrics(
     named = {name: _named(record) for name, record in records.items()}
     first = {_name(found): named[found]}
     return RecordDict({**first, **_by_name(named), **first}), int(value)
+
+
+def metric_record(metrics: object, source: str) -> MetricRecord | None:
+    """Return what a user's function returned as a record; a dict of numbers will do.
+
+    None stays None. ConfigError, which names the `source`, for anything else.
+    """
+    if metrics is None or isinstance(metrics, MetricRecord):
+        return metrics
+    try:
+        if isinstance(metrics, Mapping):
+            return MetricRecord({name: plain(v) for name, v in metrics.items()})
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(
+        f"{source} returned {printable(shown(metrics))}: return a MetricRecord, or None"
+    )
 
 
 def flat_metrics(content: RecordDict) -> dict[str, float | int]:

@@ -1,6 +1,7 @@
 import logging
 import math
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import MetricRecord, RecordDict
@@ -125,6 +126,27 @@ def test_metrics_that_do_not_cost_a_warning(odd, caplog, monkeypatch):
         aggregate_metricrecords(sent, "num-examples")
     assert not aggregate_metrics(aggregate_metricrecords, sent, "num-examples")
     assert "metrics of 2 clients cannot be aggregated" in caplog.text
+
+
+def test_a_function_may_return_a_dict_of_numbers():
+    for one in (0.5, np.float32(0.5), torch.tensor(0.5)):
+        found = aggregate_metrics(lambda *_, one=one: {"x": one}, records({}), "n")
+        assert found == MetricRecord({"x": 0.5})
+        assert type(found["x"]) is float
+
+
+@pytest.mark.parametrize(
+    "odd", [0.5, (0.5, {"x": 1.0}), {"x": "high"}, {"x": {"y": 1.0}}, {1: 0.5}]
+)
+def test_what_else_it_returns_costs_a_warning(odd, caplog, monkeypatch):
+    """It went into the result, of which Flower then made no text: the run was lost."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    collector, run = ResultCollector(lambda *_: odd, "n"), state()
+    collector.on_update(run, merged(1.0))
+    collector.on_round(run, 1)
+    assert f"returned {odd!r}: return a MetricRecord" in caplog.text
+    assert collector.result.train_metrics_clientapp == {1: MetricRecord()}
+    assert str(collector.result)
 
 
 class TestNumbersThatAreNone:

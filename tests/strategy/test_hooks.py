@@ -358,6 +358,15 @@ class TestAggregateTrain:
 
         assert run(Mine(**options()))[0].train_metrics_clientapp == {}
 
+    def test_other_metrics_are_refused(self):
+        class Mine(AsyncFedAvg):
+            def aggregate_train(self, server_round, replies):
+                return super().aggregate_train(server_round, replies)[0], 0.5
+
+        says = r"aggregate_train\(1, ...\) of Mine returned 0.5: return a MetricRecord"
+        with pytest.raises(ConfigError, match=says):
+            run(Mine(**options()))
+
     @pytest.mark.parametrize(
         ("aggregate", "says"),
         [
@@ -449,6 +458,15 @@ class TestEvaluation:
         assert {n: m["replies"] for n, m in found.items()} == {1: 1, 2: 1, 3: 1}
         sent = [m for m in grid.pushed if m.metadata.message_type == "evaluate"]
         assert [m.content["config"]["mine"] for m in sent] == [1, 2, 3]
+
+    def test_other_metrics_are_refused(self):
+        class Mine(AsyncFedAvg):
+            def aggregate_evaluate(self, server_round, replies):
+                return 0.5
+
+        says = r"aggregate_evaluate\(1, ...\) returned 0.5: return a MetricRecord"
+        with pytest.raises(ConfigError, match=says):
+            run(Mine(**options(fraction_evaluate=1.0)))
 
     @pytest.mark.parametrize("hook", ["configure_evaluate", "aggregate_evaluate"])
     def test_without_a_fraction_they_are_called_as_flower_calls_them(self, hook):
