@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.data.augment import CropAndFlip
 from flwr_asyncdrop.app.device import best_device
 from flwr_asyncdrop.app.evaluation import evaluate as totals_of
+from flwr_asyncdrop.app.evaluation import metrics_of
 from flwr_asyncdrop.app.experiment import (
     initial_model,
     load_data,
@@ -91,7 +92,7 @@ def evaluate(message: Message, context: Context) -> Message:
     work = DeviceWork.open(message, context)
     precision, samples = work.config.precision, work.samples
     totals = totals_of(work.model, work.data, precision, split="train", samples=samples)
-    found = work.data.task.metrics(totals)
+    found = metrics_of(work.data.task, totals)
     metrics = {"num-examples": len(work.samples), "loss": found["loss"], **found}
     return _reply(message, metrics, {})
 
@@ -226,7 +227,7 @@ def _is_finite(model: nn.Module, returned: Mapping[str, State]) -> bool:
 
 
 def _reply(
-    message: Message, metrics: Mapping[str, float | int], states: Mapping[str, State]
+    message: Message, metrics: Mapping[str, Any], states: Mapping[str, State]
 ) -> Message:
     arrays: dict[str, ArrayRecord] = {n: wire.to_record(s) for n, s in states.items()}
     content = RecordDict({**arrays, "metrics": MetricRecord(dict(metrics))})

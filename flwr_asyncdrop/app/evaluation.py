@@ -17,11 +17,12 @@ from flwr_asyncdrop.app.experiment import (
     load_data,
     trained_model,
 )
-from flwr_asyncdrop.app.learning import Classification, Totals
+from flwr_asyncdrop.app.learning import Classification, LearningTask, Totals
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import isolated_randomness
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.readable import first_line, one_line, printable, shown
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
@@ -57,11 +58,16 @@ def evaluate(
 
 
 def check_own(config: RunConfig) -> None:
-    """Test an own model or data set on two samples; ConfigError if that fails."""
+    """Test an own model or data set on two samples; ConfigError if that fails.
+
+    Of labels they are the first and the last, which a model may lack.
+    """
     if not (is_reference(config.dataset) or is_reference(config.model)):
         return
     data, model = load_data(config), copy.deepcopy(initial_model(config))
     few = np.arange(min(2, len(data.test_y)))
+    if data.num_classes:
+        few = np.array([int(data.test_y.argmin()), int(data.test_y.argmax())])
     try:
         with isolated_randomness(config.seed):
             evaluate(model, data, config.precision, samples=few)
@@ -70,6 +76,24 @@ def check_own(config: RunConfig) -> None:
             f"model={config.model!r} cannot be tested on dataset={config.dataset!r} "
             f"({type(error).__name__}: {first_line(error)}): the model must take the "
             "inputs, and the data set's task its outputs and the targets"
+        ) from error
+
+
+def metrics_of(task: LearningTask, totals: Totals) -> MetricRecord:
+    """Return the metrics that a task makes of totals; ConfigError if it makes none."""
+    what = f"metrics(...) of the data set's task {type(task).__name__}"
+    try:
+        metrics = dict(task.metrics(totals))
+    except Exception as error:  # whatever a user's code raises
+        raise ConfigError(
+            f"{what} failed ({one_line(error)}): it gets the sums that totals(...) "
+            "returned, added up over batches"
+        ) from error
+    try:
+        return MetricRecord({name: plain(value) for name, value in metrics.items()})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{what} returned {printable(shown(metrics))}: return a dict of numbers"
         ) from error
 
 
@@ -96,7 +120,7 @@ class CentralTest(Callback):
         model = trained_model(self._config, wire.from_record(arrays))
         task = self._data.task
         totals = evaluate(model, self._data, self._config.precision)
-        metrics = MetricRecord(dict(task.metrics(totals)))
+        metrics = metrics_of(task, totals)
         by_level = self._num_devices > 0 and self._config.partition == "speed-level"
         if by_level and isinstance(task, Classification):
             mixes = level_mixes(self._config, self._num_devices)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -53,6 +54,42 @@ def wider(path):
     """Return test inputs with a column more than the training inputs."""
     data = plane(path)
     return replace(data, test_x=data.test_x.repeat(1, 2)[:, :5])
+
+
+class Judged(Regression):
+    def metrics(self, totals):
+        mae = totals["mae"] / totals["count"]
+        return {"loss": np.float32(totals["loss"]), "mae": mae}
+
+
+class ListJudged(Regression):
+    def metrics(self, totals):
+        return {"loss": [[1.0]]}
+
+
+class ErrorJudged(Regression):
+    def metrics(self, totals):
+        return {"loss": totals["mse"]}
+
+
+def judged(path):
+    return replace(plane(path), task=Judged())
+
+
+def judged_by_a_list(path):
+    return replace(plane(path), task=ListJudged())
+
+
+def judged_by_an_error(path):
+    return replace(plane(path), task=ErrorJudged())
+
+
+def three_sides(path):
+    """Return a last label that a model of one output has not, behind others."""
+    data, labels = plane(path), torch.zeros(300, dtype=torch.int64)
+    labels[-1] = 2
+    task = Classification(3)
+    return replace(data, train_y=labels[:240], test_y=labels[240:], task=task)
 
 
 def perceptron(dataset, width):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
@@ -190,6 +191,21 @@ def test_a_dataset_that_does_not_fit_together_is_refused(sizes):
         Dataset(*(torch.zeros(size) for size in sizes), Regression())
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"task": Regression}, "Regression'> is no LearningTask: give an object"),
+        ({"task": "regression"}, "task='regression' is no LearningTask: give an"),
+        ({"groups": [0, 1, 1]}, "groups is a list: give a tensor"),
+        ({"groups": np.array([0, 1, 1])}, "groups is a ndarray: give a tensor"),
+    ],
+)
+def test_a_dataset_of_other_types_is_refused(given, says):
+    ones = torch.ones(3, 1)
+    with pytest.raises(DataError, match=says):
+        Dataset(ones, ones, ones, ones, **{"task": Regression(), **given})
+
+
 LABELS = torch.tensor([0, 1, 1])
 
 
@@ -213,12 +229,32 @@ def test_labels_are_a_number_a_sample(labels, says):
         ({"dataset": "tests.app.own:doubles"}, "same dtype, but got Double and Float"),
         ({"dataset": "tests.app.own:pairs"}, "is invalid for input of size 2"),
         ({"dataset": "tests.app.own:wider"}, "shapes cannot be multiplied"),
+        ({"dataset": "tests.app.own:three_sides"}, "Target 2 is out of bounds"),
     ],
 )
 def test_what_cannot_be_tested_is_refused_before_devices_train(settings, says):
     config = RunConfig.parse({**REGRESSION, "partition": "iid", **settings})
     with pytest.raises(ConfigError, match=f"cannot be tested on.*{says}") as caught:
         build_strategy(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_metrics_may_be_of_pytorch_or_numpy(tmp_path):
+    settings = {**REGRESSION, "dataset": "tests.app.own:judged", "num-rounds": 1}
+    assert all(type(each["mae"]) is float for each in run(settings, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("judged_by_a_list", r"ListJudged returned \{'loss': \[\[.*dict of numbers"),
+        ("judged_by_an_error", r"ErrorJudged failed \(KeyError: 'mse'\)"),
+    ],
+)
+def test_metrics_that_are_no_numbers_are_refused_in_one_line(name, says, tmp_path):
+    settings = {**REGRESSION, "dataset": f"tests.app.own:{name}", "num-rounds": 1}
+    with pytest.raises(ConfigError, match=says) as caught:
+        run(settings, tmp_path)
     assert "\n" not in str(caught.value)
 
 

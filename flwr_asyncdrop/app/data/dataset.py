@@ -13,7 +13,7 @@ from torch import Tensor
 from flwr_asyncdrop.app.learning import LearningTask
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.objectives.losses import takes_logits
-from flwr_asyncdrop.readable import type_of
+from flwr_asyncdrop.readable import printable, shown, type_of
 
 Split = Literal["train", "test"]
 
@@ -49,7 +49,7 @@ class Dataset:
     ------
     DataError
         If there are no samples, not as many targets as inputs, labels that are not one
-        number a sample or of no class, groups that do not fit, or no tensors.
+        number a sample or of no class, groups that do not fit, no tensors, or no task.
     """
 
     train_x: Tensor
@@ -62,12 +62,18 @@ class Dataset:
     groups: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in ("train_x", "train_y", "test_x", "test_y"):
+        groups = () if self.groups is None else ("groups",)
+        for name in ("train_x", "train_y", "test_x", "test_y", *groups):
             if not isinstance(value := getattr(self, name), Tensor):
                 raise DataError(
                     f"{name} is {type_of(value)}: give a tensor, e.g. "
                     "torch.as_tensor(...)"
                 )
+        if not isinstance(self.task, LearningTask):
+            raise DataError(
+                f"task={printable(shown(self.task))} is no LearningTask: give an "
+                "object of one, e.g. Regression()"
+            )
         for split, inputs, targets in (
             ("training", self.train_x, self.train_y),
             ("test", self.test_x, self.test_y),
