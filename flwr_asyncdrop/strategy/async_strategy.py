@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import nullcontext
+from threading import get_ident
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -308,12 +309,13 @@ class AsyncStrategy(Arguments):
             checkpoint=checkpoint,
             probes=self.probe,
         )
-        self._run, self._hooks = run, hooks
+        thread = get_ident()
+        self._started[thread] = run, hooks
         try:
             with nullcontext() if self.checkpointer is None else signals:
                 loop.run()
         finally:
-            self._run = self._hooks = None
+            self._started.pop(thread, None)
         return collector.result
 
 

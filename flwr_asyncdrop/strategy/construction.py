@@ -112,6 +112,7 @@ class Arguments(SynchronousRounds):
         **hyperparameters: Any,
     ) -> None:
         check_kinds(locals())
+        self._started = {}
         self.in_flight = in_flight
         self.fraction_train = fraction_train
         self.min_train_nodes = min_train_nodes

@@ -5,6 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from threading import get_ident
 
 from flwr.app import (
     DEFAULT_TTL,
@@ -65,8 +66,21 @@ class SynchronousRounds(LegacyHooks, Strategy):
     max_examples: int
     train_metrics_aggr_fn: MetricsFn
     evaluate_metrics_aggr_fn: MetricsFn
-    _run: Run | None = None
-    _hooks: RoundHooks | None = None
+    # What threads have started, by their number, and what a caller drives.
+    _started: dict[int, tuple[Run, RoundHooks]]
+    _driven: Run | None = None
+
+    @property
+    def _run(self) -> Run | None:
+        """The run that this thread has started, else the one that is driven."""
+        started = self._started.get(get_ident())
+        return self._driven if started is None else started[0]
+
+    @property
+    def _hooks(self) -> RoundHooks | None:
+        """Those of the run that this thread has started."""
+        started = self._started.get(get_ident())
+        return None if started is None else started[1]
 
     @property
     def sampling(self) -> Sampling:
@@ -117,7 +131,7 @@ class SynchronousRounds(LegacyHooks, Strategy):
             return self._hooks.configured(arrays, config)
         nodes = Nodes(grid)
         settings = {**config, **self._objective_config()}
-        if self._run is None or server_round == 1:
+        if self._driven is None or server_round == 1:
             logger.warning(
                 "%s is driven round by round: each round waits for its slowest device, "
                 "and nothing is asynchronous. Its own start(...) is; what a start of "
@@ -127,7 +141,7 @@ class SynchronousRounds(LegacyHooks, Strategy):
             )
             node_ids = nodes.wait_for(self.sampling.needed, DEFAULT_TTL)
             in_flight = self.sampling.training(len(node_ids))
-            self._run = self._open(
+            self._driven = self._open(
                 node_ids,
                 arrays,
                 settings,
@@ -136,11 +150,13 @@ class SynchronousRounds(LegacyHooks, Strategy):
                 queue_ahead=0,
             )
             # No round waits for a task that is sent a second time.
-            delivery = self._run.dispatcher.delivery
-            delivery.unasked, delivery.always = True, self._run.simulated
+            delivery = self._driven.dispatcher.delivery
+            delivery.unasked, delivery.always = True, self._driven.simulated
         else:
-            rounds.proceed(self._run, wire.from_record(arrays), settings, nodes.ids())
-        return rounds.train_messages(self._run, server_round)
+            rounds.proceed(
+                self._driven, wire.from_record(arrays), settings, nodes.ids()
+            )
+        return rounds.train_messages(self._driven, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -152,9 +168,9 @@ class SynchronousRounds(LegacyHooks, Strategy):
         """
         if self._hooks is not None:
             return self._hooks.aggregated(list(replies))
-        if self._run is None:
+        if self._driven is None:
             raise ConfigError("aggregate_train comes after configure_train")
-        merged = rounds.merge_all(self._run, replies)
+        merged = rounds.merge_all(self._driven, replies)
         if not merged:
             return None, None
         metrics = aggregate_metrics(
@@ -162,19 +178,20 @@ class SynchronousRounds(LegacyHooks, Strategy):
             [reply.metrics for reply in merged],
             self.keys.num_examples,
         )
-        state = self._run.state
+        state = self._driven.state
         return wire.to_record(state.frozen.complete(state.arrays)), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask `fraction_evaluate` of the nodes to evaluate the global model."""
-        if self._run is None:
+        run = self._run
+        if run is None:
             raise ConfigError("configure_evaluate comes after configure_train")
         if self.fraction_evaluate == 0:
             return []
         return rounds.evaluation_messages(
-            self._run,
+            run,
             server_round,
             arrays,
             config,

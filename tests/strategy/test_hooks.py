@@ -2,7 +2,11 @@
 
 import inspect
 import types
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -485,6 +489,34 @@ class TestEvaluation:
 
 
 class TestStart:
+    def test_several_threads_may_start_one_strategy(self):
+        """The runs had each other's hooks, and clients of each other's evaluations."""
+        seen = []
+
+        class Mine(Decayed):
+            def aggregate_train(self, server_round, replies):
+                seen.append(server_round)
+                return super().aggregate_train(server_round, replies)
+
+        def start(strategy, nodes, together=nullcontext):
+            meets = iter([together])
+
+            def handle(message):
+                next(meets, nullcontext)()
+                return losing(message)
+
+            result, grid = run(strategy, nodes=nodes, handle=handle)
+            kinds = Counter(m.metadata.message_type for m in grid.pushed)
+            return rates(grid), weights(result.arrays), kinds
+
+        apart = [start(Mine(**options(fraction_evaluate=1.0)), n) for n in (2, 5)]
+        seen.clear()
+        strategy, both = Mine(**options(fraction_evaluate=1.0)), Barrier(2, timeout=60)
+        with ThreadPoolExecutor(2) as threads:
+            found = threads.map(lambda n: start(strategy, n, both.wait), (2, 5))
+            assert [*found] == apart
+        assert sorted(seen) == [1, 1, 2, 2, 3, 3]
+
     def test_one_that_calls_super(self):
         class Mine(AsyncFedAvg):
             def start(self, *args, **kwargs):
