@@ -4,15 +4,19 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, RecordDict
 from packaging.utils import is_normalized_name
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.cli import init
 from flwr_asyncdrop.cli.main import main
 from tests.nightly import by_night
 from tests.processes import run_engine
+from tests.runs import KEYS
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +40,24 @@ def test_its_own_test_trains_it(project):
     done = run_in(project, "-m", "pytest", "-p", "no:cacheprovider", "--quiet")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
+
+
+def test_a_simulated_device_is_the_same_on_every_node(project, monkeypatch):
+    """Flower's engine draws the ids of nodes anew: runs of one seed differed."""
+    monkeypatch.syspath_prepend(str(project))
+    client, task = (import_module(f"thermostats.{n}") for n in ("client_app", "task"))
+    model, run_config = task.Net().state_dict(), {"local-epochs": 1, "batch-size": 32}
+
+    def trained(device, node):
+        order = wire.TaskConfig(1, 7, device, 10)
+        arrays = wire.to_record(model)
+        message = wire.make_task(arrays, {"lr": 0.1}, order, node_id=5, keys=KEYS)
+        place = {"partition-id": node, "num-partitions": 10}
+        reply = client.app(message, Context(1, 5, place, RecordDict(), run_config))
+        return reply.content["arrays"], reply.content["metrics"]
+
+    assert trained(3, node=0) == trained(3, node=8)
+    assert trained(3, node=0) != trained(4, node=0)
 
 
 @pytest.mark.parametrize("words", [["check"], ["format", "--check"]], ids="-".join)
