@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
@@ -18,6 +18,7 @@ from flwr_asyncdrop.submodel.dispatch import DispatchMode
 from flwr_asyncdrop.submodel.experts import tensor_operations
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
+from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.training import as_given
 from flwr_asyncdrop.submodel.transfer import extract
@@ -133,7 +134,7 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
         counter,
         given_default(),
     ):
-        example.run(model)
+        mapped(example, Tensor.clone).run(model)  # none is of inference mode
     return counter.total
 
 

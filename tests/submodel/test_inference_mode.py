@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from flwr_asyncdrop.server.assignment import compute_share
 from flwr_asyncdrop.submodel import (
     extract,
     load_in_place,
@@ -32,6 +33,15 @@ def test_counting_flops():
     with torch.inference_mode():
         assert savings(PLAN, mlp(), INPUTS) == outside
     assert outside[0].flops > 0
+
+
+def test_the_share_of_a_submodel():
+    """Products of inputs and weights that were both made in it were not counted."""
+    shapes = PLAN.shapes_of(PLAN.indices((torch.arange(3), torch.arange(5))))
+    outside = compute_share(PLAN, mlp(), INPUTS)((), shapes)
+    with torch.inference_mode():
+        share = compute_share(PLAN, mlp(), torch.zeros(2, 4))
+        assert share((), shapes) == outside
 
 
 @pytest.mark.parametrize("load", [load_submodel, load_in_place])
