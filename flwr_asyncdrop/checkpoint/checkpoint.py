@@ -15,7 +15,7 @@ from flwr_asyncdrop.checkpoint.files import (
     read_tensors,
     run_of,
 )
-from flwr_asyncdrop.exceptions import CheckpointError, ShapeError
+from flwr_asyncdrop.exceptions import CheckpointError, DamagedError, ShapeError
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART
 from flwr_asyncdrop.state_dict import StateDict, Stateful
 
@@ -111,12 +111,17 @@ def newest(folder: Path) -> Checkpoint:
 
 
 def _first_whole(candidates: Sequence[Path]) -> Checkpoint:
-    for path in candidates[:-1]:
+    errors = []
+    for path in candidates:
         try:
             return Checkpoint.read(path)
         except CheckpointError as error:
-            logger.warning("%s; trying the one before", error)
-    return Checkpoint.read(candidates[-1])
+            errors.append(error)
+            if path != candidates[-1]:
+                logger.warning("%s; trying the one before", error)
+    # Of damaged ones nothing can be had: one that cannot be read now may be whole.
+    whole = (error for error in errors if not isinstance(error, DamagedError))
+    raise next(whole, errors[-1])
 
 
 def run_folder(path: Path) -> Path:

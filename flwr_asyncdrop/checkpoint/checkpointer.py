@@ -268,15 +268,24 @@ class Checkpointer(Callback):
         try:
             self._lock.check()
             self._own.append(write(self.path, body, tensors, files))
-            while len(self._own) > self.keep:
-                delete(self._own[:1])
-                del self._own[0]
         except Exception as error:  # whatever it is, nobody waits for this thread
             logger.warning(
                 "no checkpoint at update %d, and the run continues: %s",
                 body["updates"],
                 error,
             )
+            return
+        while len(self._own) > self.keep:
+            try:
+                delete(self._own[:1])
+            except OSError as error:
+                logger.warning(
+                    "cannot delete the checkpoint %s, and the run continues: %s",
+                    self._own[0],
+                    error,
+                )
+                return
+            del self._own[0]
 
     def _check_settings(self, checkpoint: Checkpoint) -> None:
         were, are = {**self.defaults, **checkpoint.settings}, self._all_settings

@@ -342,3 +342,17 @@ def test_what_is_saved_of_a_run_is_what_was_there_when_it_was_saved(
         assert arrays.keys() == weights[checkpoint.updates].keys()
         for name, expected in weights[checkpoint.updates].items():
             assert torch.equal(arrays[name], expected)
+
+
+def test_an_old_one_that_cannot_be_deleted_is_named(tmp_path, monkeypatch, caplog):
+    def refuse(paths):
+        raise PermissionError(13, "Permission denied", str(*paths))
+
+    played = Played(tmp_path, every=1, keep=1)
+    monkeypatch.setattr(checkpointer, "delete", refuse)
+    played.go_to(11)
+    played.saver.on_end(played.state)
+    assert played.updates() == [10, 5, 0]
+    assert "no checkpoint" not in caplog.text
+    assert "cannot delete the checkpoint" in caplog.text
+    assert "000001" in caplog.text

@@ -238,6 +238,25 @@ def test_a_file_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch, name)
     assert not isinstance(caught.value, DamagedError)
 
 
+def test_one_that_may_not_be_read_is_not_damaged_since_the_others_are(
+    tmp_path, monkeypatch
+):
+    """Who is told of damage begins the run again, and the newest one is lost."""
+    first, second = save(tmp_path), save(tmp_path)
+    flip(first / "state.json", -3)
+    opened = Path.open
+
+    def refuse(file, *args, **kwargs):
+        if file.parent == second:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(file, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(CheckpointError, match=f"cannot read.*{second}") as caught:
+        newest(tmp_path)
+    assert not isinstance(caught.value, DamagedError)
+
+
 def test_json_that_was_changed_is_damage(tmp_path):
     path = save(tmp_path)
     change(path, updates=121)
