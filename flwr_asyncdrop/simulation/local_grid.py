@@ -62,6 +62,9 @@ class LocalGrid(Grid):
     before to repeat it. So a run that resumes trains as it would have; what clients
     draw while they evaluate may be something else then.
 
+    What clients keep in ``context.state`` they have as long as the grid, as in one run
+    of Flower: a second `start` goes on with it. Take a grid for each that you compare.
+
     Calls may come from several threads; one waits for the other. Use it as a context
     manager, or call `close`; else the workers end when the grid is garbage-collected,
     or with this process, however that ends.
