@@ -10,7 +10,7 @@ from flwr_asyncdrop.cli.flags import words_of
 from flwr_asyncdrop.readable import three_digits
 from flwr_asyncdrop.report.comparison import Row
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
-from flwr_asyncdrop.report.runlog import Metric
+from flwr_asyncdrop.report.metric import Metric
 
 _MB = 1e6
 

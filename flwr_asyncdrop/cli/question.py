@@ -19,7 +19,7 @@ from flwr_asyncdrop.cli.race import Terms, lanes_of
 from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import meaningful
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.report.runlog import Metric
+from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.target import read_target
 
 ALGOS = ("fedavg", "fedbuff", "asyncdrop", "hetero-asyncdrop", "asyncdrop-plus")

@@ -10,7 +10,8 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.report.looks import Look
-from flwr_asyncdrop.report.runlog import Curve, Metric, Point, RunLog
+from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.runlog import Curve, Point, RunLog
 from flwr_asyncdrop.report.style import BLUE, ORANGE, say_none
 from flwr_asyncdrop.report.thinning import MOST_BUCKETS, shown
 

@@ -13,12 +13,8 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA
 from flwr_asyncdrop.observers.history_reading import without_wall
 from flwr_asyncdrop.observers.left_out import LeftOut
-from flwr_asyncdrop.readable import (
-    headline,
-    lower_is_better,
-    printable,
-    printable_ends,
-)
+from flwr_asyncdrop.readable import headline, printable
+from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.tasks import (
     LostTasks,
     MergedTasks,
@@ -30,57 +26,8 @@ from flwr_asyncdrop.report.tasks import (
 
 Record = dict[str, Any]
 
-_LONGEST_NAME = 60  # characters of a metric's
-_ROUNDING = 1e-5  # of a mean over clients, whose weights may have a sum above 1
-
 LEVELS = "level-accuracy"
 """The metric of the ready app that has a value for each speed level."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """The headline metric of some runs, e.g. ``Metric("accuracy")``.
-
-    An accuracy of which some values are `above_one` is no share: it is in per cent.
-    """
-
-    name: str
-    above_one: bool = False
-
-    @classmethod
-    def of(cls, name: str, values: Iterable[float]) -> Self:
-        """Return the metric of a stranger's name, with these values."""
-        name = printable_ends(name, _LONGEST_NAME)
-        above_one = max(values, default=0.0) > 1 + _ROUNDING
-        return cls(name, cls(name).is_share and above_one)
-
-    @property
-    def title(self) -> str:
-        """Its name in words."""
-        return self.name.replace("_", " ").replace("-", " ")
-
-    @property
-    def falls(self) -> bool:
-        """Whether less is better."""
-        return lower_is_better(self.name)
-
-    @property
-    def is_share(self) -> bool:
-        """Whether it is written in per cent."""
-        return self.name.endswith("accuracy") and not self.above_one
-
-    @property
-    def extreme(self) -> str:
-        """``"min"`` or ``"max"``: what the best value is."""
-        return "min" if self.falls else "max"
-
-    def goodness(self, value: float) -> float:
-        """Return a number that is the greater, the better the value is."""
-        return -value if self.falls else value
-
-    def text(self, value: float, decimals: int = 2) -> str:
-        """Return a value for people, with decimals of a per cent where it is one."""
-        return f"{value:.{decimals}%}" if self.is_share else f"{value:.4g}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Final
 
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.readable import with_article
-from flwr_asyncdrop.report.runlog import Curve, Metric
+from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.runlog import Curve
 from flwr_asyncdrop.report.series import Series
 
 # The algorithms that are compared with the baselines, and the synchronous control,

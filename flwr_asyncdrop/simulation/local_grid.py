@@ -62,8 +62,8 @@ class LocalGrid(Grid):
     before to repeat it. So a run that resumes trains as it would have; what clients
     draw while they evaluate may be something else then.
 
-    What clients keep in ``context.state`` they have as long as the grid, as in one run
-    of Flower: a second `start` goes on with it. Take a grid for each that you compare.
+    What clients keep in ``context.state`` stays as long as the grid does, as in one run
+    of Flower: a second `start` finds it there. Make a grid for each run to compare.
 
     Calls may come from several threads; one waits for the other. Use it as a context
     manager, or call `close`; else the workers end when the grid is garbage-collected,

@@ -321,7 +321,7 @@ class AsyncStrategy(Arguments):
 
 def _check_changes(aggregator: Aggregator, num_updates: int) -> None:
     """Raise ConfigError if a run ends before its model changes for the first time."""
-    # Who waits for the others of a step goes on with fewer.
+    # Where devices wait for each other, a step is taken with fewer updates, too.
     if aggregator.waits_for == 1 and aggregator.updates_per_version > num_updates:
         raise ConfigError(
             f"the model changes every {aggregator.updates_per_version} updates, and "

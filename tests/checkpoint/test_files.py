@@ -222,17 +222,22 @@ def test_a_file_that_is_cut_off_or_gone_is_refused(tmp_path, name):
         newest(path)
 
 
-@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
-def test_a_file_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch, name):
-    """It may be another user's: who is told of damage deletes the run, or begins it."""
-    path, opened = save(tmp_path), Path.open
+def refuse_to_open(monkeypatch, is_closed):
+    opened = Path.open
 
     def refuse(file, *args, **kwargs):
-        if file.name == name:
+        if is_closed(file):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return opened(file, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", refuse)
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
+def test_a_file_that_may_not_be_read_is_not_damaged(tmp_path, monkeypatch, name):
+    """It may be another user's: who is told of damage deletes the run, or begins it."""
+    path = save(tmp_path)
+    refuse_to_open(monkeypatch, lambda file: file.name == name)
     with pytest.raises(CheckpointError, match=r"cannot read.*Permission") as caught:
         newest(path)
     assert not isinstance(caught.value, DamagedError)
@@ -244,14 +249,7 @@ def test_one_that_may_not_be_read_is_not_damaged_since_the_others_are(
     """Who is told of damage begins the run again, and the newest one is lost."""
     first, second = save(tmp_path), save(tmp_path)
     flip(first / "state.json", -3)
-    opened = Path.open
-
-    def refuse(file, *args, **kwargs):
-        if file.parent == second:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return opened(file, *args, **kwargs)
-
-    monkeypatch.setattr(Path, "open", refuse)
+    refuse_to_open(monkeypatch, lambda file: file.parent == second)
     with pytest.raises(CheckpointError, match=f"cannot read.*{second}") as caught:
         newest(tmp_path)
     assert not isinstance(caught.value, DamagedError)

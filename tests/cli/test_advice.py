@@ -13,7 +13,7 @@ from flwr_asyncdrop.cli.flags import given
 from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.variants import preset_settings
-from flwr_asyncdrop.report.runlog import Metric
+from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.target import Target
 from tests.report.histories import SECONDS, series
 

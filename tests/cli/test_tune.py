@@ -20,7 +20,8 @@ from flwr_asyncdrop.cli.searched import Search, Searched
 from flwr_asyncdrop.cli.tuned import Tuned, references, write_tuned
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history
-from flwr_asyncdrop.report.runlog import Curve, Metric, Point
+from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.runlog import Curve, Point
 from tests.app import own
 from tests.cli.busy_pool import BusyPool
 from tests.nightly import by_night

@@ -1,7 +1,8 @@
 import pytest
 
 from flwr_asyncdrop.report.curves import band
-from flwr_asyncdrop.report.runlog import Curve, Metric, Point
+from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.runlog import Curve, Point
 
 
 def curve(*points):

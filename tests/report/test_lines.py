@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from flwr_asyncdrop.report.lines import bytes_axis, draw_lines, time_axis
+from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.pictures import comparison_figures
-from flwr_asyncdrop.report.runlog import Metric
 from flwr_asyncdrop.report.style import save
 from flwr_asyncdrop.report.target import Target
 from tests.report.histories import series

@@ -7,7 +7,7 @@ import pytest
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.report import summarise, write_report
 from flwr_asyncdrop.report.comparison import compare
-from flwr_asyncdrop.report.runlog import Metric
+from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.report.tables import columns, notes
 from flwr_asyncdrop.report.target import choose_target

@@ -776,11 +776,18 @@ def test_numbers_from_a_generator_of_the_models_own():
     assert [group.name for group in plan.groups] == ["first", "second"]
 
 
-@pytest.mark.parametrize("limit", ["_MANY", "_LARGE"])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({(probe, "_MANY")}, id="many"),
+        pytest.param({(probe, "_MANY"), (probe, "_LARGE")}, id="single"),
+        pytest.param({(probe, "_LARGE"), (gradients, "_MOST")}, id="never in double"),
+    ],
+)
 @pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
-def test_other_gradients_in_a_large_model(monkeypatch, model, limit):
-    monkeypatch.setattr(probe, "_MANY", 10)  # weights; of the other limit, bytes
-    monkeypatch.setattr(probe, limit, 10)
+def test_other_gradients_in_a_large_model(monkeypatch, model, limits):
+    for room, limit in limits:
+        monkeypatch.setattr(room, limit, 10)  # weights, or bytes
     plan = plan_submodels(seeded(model), vectors())
     assert [group.name for group in plan.groups] == ["second"]
     assert "has other gradients than the full one" in plan.left_out["first"]
@@ -837,15 +844,6 @@ def test_gradients_that_come_in_parts():
     assert [group.size for group in plan.groups] == [8]
     with pytest.raises(UnsupportedModelError, match="has other gradients"):
         plan_submodels(seeded(RecomputedOwnGradient), vectors())
-
-
-@pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
-def test_other_gradients_in_a_model_too_large_for_double_precision(monkeypatch, model):
-    monkeypatch.setattr(probe, "_LARGE", 10)  # bytes
-    monkeypatch.setattr(gradients, "_MOST", 10)  # weights
-    plan = plan_submodels(seeded(model), vectors())
-    assert [group.name for group in plan.groups] == ["second"]
-    assert "has other gradients than the full one" in plan.left_out["first"]
 
 
 class HooksAlways(Chain):

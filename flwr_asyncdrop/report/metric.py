@@ -1,0 +1,56 @@
+"""The metric that runs are compared by."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from flwr_asyncdrop.readable import lower_is_better, printable_ends
+
+_LONGEST_NAME = 60  # characters of a metric's
+_ROUNDING = 1e-5  # of a mean over clients, whose weights may have a sum above 1
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The headline metric of some runs, e.g. ``Metric("accuracy")``.
+
+    An accuracy of which some values are `above_one` is no share: it is in per cent.
+    """
+
+    name: str
+    above_one: bool = False
+
+    @classmethod
+    def of(cls, name: str, values: Iterable[float]) -> Self:
+        """Return the metric of a stranger's name, with these values."""
+        name = printable_ends(name, _LONGEST_NAME)
+        above_one = max(values, default=0.0) > 1 + _ROUNDING
+        return cls(name, cls(name).is_share and above_one)
+
+    @property
+    def title(self) -> str:
+        """Its name in words."""
+        return self.name.replace("_", " ").replace("-", " ")
+
+    @property
+    def falls(self) -> bool:
+        """Whether less is better."""
+        return lower_is_better(self.name)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is written in per cent."""
+        return self.name.endswith("accuracy") and not self.above_one
+
+    @property
+    def extreme(self) -> str:
+        """``"min"`` or ``"max"``: what the best value is."""
+        return "min" if self.falls else "max"
+
+    def goodness(self, value: float) -> float:
+        """Return a number that is the greater, the better the value is."""
+        return -value if self.falls else value
+
+    def text(self, value: float, decimals: int = 2) -> str:
+        """Return a value for people, with decimals of a per cent where it is one."""
+        return f"{value:.{decimals}%}" if self.is_share else f"{value:.4g}"
