@@ -18,7 +18,8 @@ _STATUS: Mapping[Outcome, str] = {
     "failed": "FAILED",
     "interrupted": "KILLED",
 }
-_UNUSABLE = re.compile(r"[^\w .:/-]", re.ASCII)
+_UNUSABLE = re.compile(r"[^\w .:/-]")
+_NO_PART = re.compile(r"(?<![^/])\.{0,2}(?![^/])")  # of a path: "", "." and ".."
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_AT_ONCE = 250, 500, 100
 
 
@@ -102,7 +103,7 @@ class MlflowTracker(Tracker):
 
         metrics = [
             Metric(name, value, _milliseconds(at), update)
-            for name, value in _named(values).items()
+            for name, value in named(values).items()
             if update > self._last.get(name, -1)
         ]
         for some in _portions(metrics):
@@ -137,7 +138,7 @@ class MlflowTracker(Tracker):
 
         parameters = [
             Param(name, str(value)[:_LONGEST_VALUE])
-            for name, value in _named(settings).items()
+            for name, value in named(settings).items()
         ]
         for some in _portions(parameters):
             self._client.log_batch(self._run, params=some)
@@ -163,10 +164,10 @@ def _database(uri: str) -> Path | None:
     return Path(path).absolute() if uri.startswith(_SQLITE) and path else None
 
 
-def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values under names that MLflow takes."""
+def named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values under names that MLflow takes, which may be paths of files."""
     return {
-        _UNUSABLE.sub("_", name)[:_LONGEST_NAME]: value
+        _NO_PART.sub("_", _UNUSABLE.sub("_", name))[:_LONGEST_NAME].rstrip("/"): value
         for name, value in values.items()
     }
 

@@ -12,6 +12,7 @@ from flwr_asyncdrop import AsyncStrategy, speed_levels
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers import TensorBoardTracker
+from flwr_asyncdrop.observers.trackers.mlflow import named
 from flwr_asyncdrop.observers.trackers.round_means import RoundMeans
 from flwr_asyncdrop.observers.trackers.tracker import Tracker
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
@@ -145,6 +146,22 @@ def test_names_that_clients_choose_are_bounded(message):
     means = RoundMeans()
     means.add(merged(message, 0, **{f"m{n}": n for n in range(100)}))
     assert len([name for name in means.values() if name.startswith("train/")]) == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("server/accuracy", "server/accuracy"),
+        ("server/f1 (macro)", "server/f1 _macro_"),
+        ("server/准确率", "server/准确率"),
+        ("train/loss/", "train/loss/_"),
+        ("train//loss", "train/_/loss"),
+        ("train/../loss/./x..", "train/_/loss/_/x.."),
+        ("train/" + "a" * 243 + "/b", "train/" + "a" * 243),
+    ],
+)
+def test_mlflow_takes_every_name(name, taken):
+    assert named({name: 0.5}) == {taken: 0.5}
 
 
 def test_a_round_that_is_half_full_is_in_the_checkpoint(message):
