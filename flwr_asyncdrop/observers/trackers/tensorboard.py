@@ -57,7 +57,7 @@ class TensorBoardTracker(Tracker):
     ) -> None:
         require("tensorboard", "tensorboard")
         super().__init__(settings)
-        self.folder = as_path("folder", folder)
+        self.folder = as_path("folder", folder).absolute()
         self._overwrite = A_SWITCH.check("overwrite", overwrite)
         self._file = Path()
 

@@ -62,7 +62,7 @@ class WandbTracker(Tracker):
         super().__init__(settings)
         self._project = project
         self._mode = mode
-        self._folder = as_path("folder", folder)
+        self._folder = as_path("folder", folder).absolute()
         self._run: Any = None
         self._began_at = 0.0
         self._last: dict[str, int] = {}  # step by metric

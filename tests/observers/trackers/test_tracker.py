@@ -253,6 +253,19 @@ class TestTensorBoard:
             begin(TensorBoardTracker(tmp_path), state_of())
         assert list(tmp_path.iterdir()) == [before]
 
+    def test_a_folder_by_a_relative_path_stays_where_it_was(
+        self, tmp_path, monkeypatch
+    ):
+        """Somebody's evaluate_fn may change the current folder."""
+        monkeypatch.chdir(tmp_path)
+        tracker = TensorBoardTracker("run")
+        begin(tracker, state_of())
+        (file,) = (tmp_path / "run").iterdir()
+        length = file.stat().st_size
+        monkeypatch.chdir("/")
+        tracker.on_round(state_of(updates=2, time=5.0), 1)
+        assert file.stat().st_size > length
+
     def test_a_folder_that_cannot_be_written(self, tmp_path, caplog):
         (tmp_path / "file").write_text("in the way")
         tracker = TensorBoardTracker(tmp_path / "file")
