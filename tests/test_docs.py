@@ -9,6 +9,7 @@ from string import Template
 
 import pytest
 
+from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.parser import Parser
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,12 @@ def test_commands_parse(
     module.add_arguments(parser, words)
     _, rest = parser.parse_known_args(words)
     assert not rest or getattr(module, "PASSES_ON", False)
+
+
+def test_the_codecs_of_run_configs_are_taken() -> None:
+    for page in ROOT.glob("docs/*.md"):
+        for name in re.findall(r"codec='([^']*)'", page.read_text(encoding="utf-8")):
+            RunConfig.parse({"codec": name, "bandwidth-mbps": 5.0})
 
 
 PLACES = {
