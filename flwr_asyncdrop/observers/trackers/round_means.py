@@ -1,5 +1,6 @@
 """What the updates of a round come to."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -30,12 +31,19 @@ class RoundMeans:
         self.late += merged.late
         for name, value in wire.flat_metrics(merged.reply.metrics).items():
             if name in self.counts or len(self.counts) < _MOST_NAMES:
-                self.sums[name] = self.sums.get(name, 0.0) + value
-                self.counts[name] += 1
+                is_finite = math.isfinite(value)
+                self.sums[name] = self.sums.get(name, 0.0) + (value if is_finite else 0)
+                self.counts[name] += is_finite
 
     def values(self) -> dict[str, float]:
-        """Return the means by name; of each metric over the updates that have it."""
-        means = {f"train/{n}": self.sums[n] / count for n, count in self.counts.items()}
+        """Return the means by name; of each metric over the updates that have it.
+
+        NaN and infinity of some are left out: one would make NaN of all.
+        """
+        means = {
+            f"train/{name}": self.sums[name] / count if count else math.nan
+            for name, count in self.counts.items()
+        }
         return {
             "round/staleness": self.staleness / max(self.updates, 1),
             "round/late": self.late,

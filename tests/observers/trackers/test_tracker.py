@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from importlib.util import find_spec
 
 import pytest
@@ -146,6 +147,16 @@ def test_names_that_clients_choose_are_bounded(message):
     means = RoundMeans()
     means.add(merged(message, 0, **{f"m{n}": n for n in range(100)}))
     assert len([name for name in means.values() if name.startswith("train/")]) == 32
+
+
+def test_one_clients_nan_is_no_nan_of_its_round(message):
+    means = RoundMeans()
+    for loss, accuracy in ((2.0, math.nan), (math.nan, math.inf), (4.0, -math.inf)):
+        means.add(merged(message, 0, loss=loss, accuracy=accuracy))
+    again = RoundMeans.from_state(json.loads(json.dumps(means.state_dict())))
+    for each in (means.values(), again.values()):
+        assert each["train/loss"] == 3.0
+        assert math.isnan(each["train/accuracy"])  # that of all is shown
 
 
 @pytest.mark.parametrize(
