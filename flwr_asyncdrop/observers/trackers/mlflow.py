@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.outcomes import Outcome
 from flwr_asyncdrop.observers.trackers.tracker import Setting, Tracker
 from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.storage.lock import FolderLock
 
 _STATUS: Mapping[Outcome, str] = {
     "finished": "FINISHED",
@@ -20,6 +22,7 @@ _STATUS: Mapping[Outcome, str] = {
 }
 _UNUSABLE = re.compile(r"[^\w .:/-]")
 _NO_PART = re.compile(r"(?<![^/])\.{0,2}(?![^/])")  # of a path: "", "." and ".."
+_PATIENCE = 120.0  # seconds, in which MLflow has made its tables
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_AT_ONCE = 250, 500, 100
 
 
@@ -69,15 +72,9 @@ class MlflowTracker(Tracker):
 
     def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
         """Make a run, and write the settings."""
-        self._connect()
-        found = self._client.get_experiment_by_name(self._experiment)
-        experiment = (
-            self._client.create_experiment(
-                self._experiment, artifact_location=self._artifacts()
-            )
-            if found is None
-            else found.experiment_id
-        )
+        with self._alone():
+            self._connect()
+            experiment = self._find_experiment()
         run = self._client.create_run(
             experiment,
             start_time=_milliseconds(began),
@@ -127,6 +124,32 @@ class MlflowTracker(Tracker):
         if database is not None:
             database.parent.mkdir(parents=True, exist_ok=True)
         self._client = MlflowClient(self._uri or None)
+
+    def _alone(self) -> AbstractContextManager[object]:
+        """Return what keeps others off a database while MLflow makes its tables."""
+        database = _database(self._uri)
+        if database is None:
+            return nullcontext()
+        return FolderLock(database.parent, f".{database.name}.lock", _PATIENCE)
+
+    def _find_experiment(self) -> str:
+        """Return the id of the experiment, which is made if it is not there."""
+        from mlflow.exceptions import MlflowException
+
+        found = self._client.get_experiment_by_name(self._experiment)
+        if found is None:
+            try:
+                made: str = self._client.create_experiment(
+                    self._experiment, artifact_location=self._artifacts()
+                )
+                return made
+            except MlflowException:
+                # Another run may just have made it.
+                found = self._client.get_experiment_by_name(self._experiment)
+                if found is None:
+                    raise
+        existing: str = found.experiment_id
+        return existing
 
     def _artifacts(self) -> str | None:
         """Return where artifacts go: beside a database, else where MLflow wants."""

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 import warnings
 from importlib.util import find_spec
 
@@ -206,6 +208,37 @@ def test_what_is_done_again_and_differs_stands_there_once(tool, tmp_path):
     points = READERS[tool](tmp_path)[0]["total/rounds"]
     there = 2 if tool == "tensorboard" else 200
     assert [(step, value) for step, _, value in points] == [(2, 1), (4, there), (6, 3)]
+
+
+BEGINS = """
+import sys
+from flwr_asyncdrop.observers import MlflowTracker
+MlflowTracker(uri=sys.argv[1]).begin({}, 0.0)
+"""
+
+
+def test_runs_that_begin_at_once_share_a_new_database(tmp_path):
+    """As those of `asyncdrop compare --jobs 2` do with MLFLOW_TRACKING_URI."""
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    command = [sys.executable, "-c", BEGINS, f"sqlite:///{tmp_path}/mlruns/mlflow.db"]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    assert len(mlflow_runs(tmp_path)[1]) == 2
+    assert not list(tmp_path.glob("mlruns/.*"))
+
+
+def test_an_experiment_that_another_run_has_just_made(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    BUILD["mlflow"](tmp_path).begin({}, 0.0)
+    look = mlflow.MlflowClient.get_experiment_by_name
+    sees = iter([False, True])
+    monkeypatch.setattr(
+        mlflow.MlflowClient,
+        "get_experiment_by_name",
+        lambda client, name: look(client, name) if next(sees) else None,
+    )
+    BUILD["mlflow"](tmp_path).begin({}, 0.0)
+    assert len(mlflow_runs(tmp_path)[1]) == 2
 
 
 def test_a_server_that_is_not_there_ends_no_run(tmp_path, monkeypatch, caplog):
