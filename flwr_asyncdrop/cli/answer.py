@@ -48,8 +48,9 @@ class Answer:
     def commands(self) -> dict[str, str]:
         """The commands that run what is recommended."""
         lane = self.recommended
-        variant = lane.variant(lane.winner.values)
-        changes = {**lane.own, **lane.winner.values, **lane.length(1)}
+        values = lane.winner.values
+        variant = lane.variant(values)
+        changes = {**lane.own, **values, **lane.length(values)}
         return commands(
             self.asked.task,
             self.asked.terms.devices,

@@ -1,7 +1,8 @@
 """A race in which every run has the same time on its virtual clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig, Value
@@ -33,6 +34,9 @@ class EqualTime:
         As of `choose_target`; a share is one of the best candidate of the same rung.
     """
 
+    # Those that are given say how long a run is by default, and end none.
+    fixed: Mapping[str, Value] = MappingProxyType({"num-rounds": MOST_ROUNDS})
+
     def __init__(self, seconds: float, target: str | float) -> None:
         self.seconds = seconds
         self._target = target
@@ -44,7 +48,7 @@ class EqualTime:
         places = [at / unit * seconds for at in config.milestones]
         return {
             "max-seconds": float(f"{seconds:.6g}"),
-            "num-rounds": MOST_ROUNDS,
+            **self.fixed,
             "lr-milestones": ",".join(f"{place:.6g}s" for place in places),
         }
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from flwr_asyncdrop.algorithms import algorithm
@@ -35,7 +36,12 @@ from flwr_asyncdrop.report.runlog import Curve
 
 
 class Measure(Protocol):
-    """How long the runs of a race are, and how good they were."""
+    """How long the runs of a race are, and how good they were.
+
+    `fixed` are keys that runs of every length have.
+    """
+
+    fixed: Mapping[str, Value]
 
     def length(self, config: RunConfig, division: int) -> dict[str, Value]:
         """Return the keys that make a run one `division`-th as long as a whole one."""
@@ -52,6 +58,8 @@ class Measure(Protocol):
 
 class FinalMetric:
     """As long as so many rounds, and as good as the last value of the metric."""
+
+    fixed: Mapping[str, Value] = MappingProxyType({})
 
     def length(self, config: RunConfig, division: int) -> dict[str, Value]:
         """Return the rounds, rounded up."""
@@ -145,14 +153,20 @@ class Lane:
         own = {**self.own, **more, "algo": self._name}
         return preset_settings(self._terms.preset, own)
 
-    def length(self, division: int) -> dict[str, Value]:
-        """Return the keys that make a run one `division`-th as long as a whole one."""
-        config = RunConfig.parse(self.settings({}))
-        return self._terms.measure.length(config, division)
+    def length(
+        self, values: Mapping[str, Value], division: int = 1
+    ) -> dict[str, Value]:
+        """Return the keys that make a candidate's run a `division`-th of a whole one.
+
+        How long that is may follow from its values, as in a task of so many epochs.
+        """
+        measure = self._terms.measure
+        config = RunConfig.parse(self.settings({**values, **measure.fixed}))
+        return measure.length(config, division)
 
     def variant(self, values: Mapping[str, Value], division: int = 1) -> Variant:
         """Return a candidate with runs of a length."""
-        settings = self.settings({**values, **self.length(division)})
+        settings = self.settings({**values, **self.length(values, division)})
         return variant_of(self._name, settings, values)
 
     def runs(self, out: Path) -> list[list[RunSpec]]:
@@ -252,11 +266,17 @@ class Lane:
         ran = zip(self.rungs, self.results, strict=True)
         return {
             "search": self.search,
-            "rungs": [
-                {**self.length(rung.division), "candidates": [_plain(r) for r in found]}
-                for rung, found in ran
-            ],
+            "rungs": [self._reported(rung.division, found) for rung, found in ran],
         }
+
+    def _reported(self, division: int, results: Sequence[Result]) -> dict[str, Any]:
+        """Return a rung for a file: the length once if it is that of all."""
+        lengths = [self.length(each.values, division) for each in results]
+        plain = [_plain(each) for each in results]
+        if all(each == lengths[0] for each in lengths):
+            return {**lengths[0], "candidates": plain}
+        pairs = zip(lengths, plain, strict=True)
+        return {"candidates": [{**length, **each} for length, each in pairs]}
 
 
 def race(

@@ -14,10 +14,11 @@ from flwr_asyncdrop.cli import compare
 from flwr_asyncdrop.cli.halving import Result
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.parser import Parser
-from flwr_asyncdrop.cli.presets import Preset
+from flwr_asyncdrop.cli.presets import PRESETS, Preset
 from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.searched import Search, Searched
 from flwr_asyncdrop.cli.tuned import Tuned, references, write_tuned
+from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.metric import Metric
@@ -62,6 +63,20 @@ def test_each_algorithm_is_searched_in_the_keys_that_it_has(tmp_path):
     # Each is tried in a run of its own.
     folders = {run.folder for own in [*runs, *mixing.runs(tmp_path)] for run in own}
     assert len(folders) == 4 * 2 + 2 * 2
+
+
+def test_a_run_has_the_rounds_of_its_candidate_where_epochs_make_them(tmp_path):
+    """All had those of the task's own steps, and twice the steps twice the epochs."""
+    preset = PRESETS["mlp-fashion-mnist"]
+    rules = terms(preset=preset, search={"local-steps": [50, 100]}, rungs=1, seeds=[7])
+    (lane,) = lanes_of(["fedbuff"], rules)
+    runs = lane.runs(tmp_path)
+    assert [run.config.num_rounds for (run,) in runs] == [41, 21]
+    compared = build_variants(["fedbuff"], preset, {}, rules.search.shared)
+    assert [each.settings["num-rounds"] for each in compared] == [41, 21]
+    lane.settle([[0.3], [0.4]])
+    (rung,) = lane.report()["rungs"]
+    assert [each["num-rounds"] for each in rung["candidates"]] == [41, 21]
 
 
 def test_those_ahead_go_on_and_one_wins(tmp_path):
