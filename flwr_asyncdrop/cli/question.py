@@ -78,9 +78,13 @@ def question_of(arguments: argparse.Namespace) -> Question:
         devices=devices,
         measure=measure,
     )
-    for lane in lanes_of(algos, terms):
-        for values in lane.candidates:
-            lane.variant(values)  # which is refused if it cannot be run
+    # Of a candidate whatever cannot be run is refused.
+    variants = [
+        lane.variant(values)
+        for lane in lanes_of(algos, terms)
+        for values in lane.candidates
+    ]
+    check_inputs([variant.settings for variant in variants], devices)
     seeds = tuple(dict.fromkeys(arguments.seeds))
     return Question(arguments.task, algos, terms, measure, seeds)
 

@@ -136,7 +136,10 @@ def run(arguments: argparse.Namespace) -> int:
     _check_fleet(terms)
     _check_lengths(terms)
     lanes = lanes_of(arguments.algos, terms)
-    check_inputs([lane.settings({}) for lane in lanes], terms.devices)
+    check_inputs(
+        [lane.settings(each) for lane in lanes for each in lane.candidates],
+        terms.devices,
+    )
     out = make_output_folder(arguments.out, "out")
     console = make_console()
 

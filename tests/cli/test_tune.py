@@ -258,6 +258,42 @@ def test_values_of_its_own_that_make_no_sense(flags, explicit, says):
         ask()
 
 
+@pytest.mark.parametrize("command", ["tune", "advise"])
+@pytest.mark.parametrize(
+    ("searched", "says"),
+    [
+        ("in-flight=2,20", "in-flight=20 of 6 devices cannot train at once"),
+        ("dataset=digits,diamonds", "diamonds is read from files"),
+        ("model=mlp,nowhere.to:find", "nowhere"),
+    ],
+)
+def test_a_candidate_that_cannot_be_run_is_refused_before_any_runs(
+    command, searched, says, tmp_path, capsys
+):
+    """20 of 6 devices trained as 6, and could be chosen; others failed one by one."""
+    key = searched.partition("=")[0]
+    given = [word for word in SMALL if not word.startswith(f"--{key}")]
+    words = [*given, "--algos=fedbuff", f"--search={searched}", "--num-rounds=2"]
+    assert main([command, *words, f"--out={tmp_path / 'out'}"]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_needs_a_value_may_have_it_of_the_search_alone(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "windowed.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from flwr_asyncdrop.algorithms.stepped import FedBuff\n\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Windowed(FedBuff):\n    window: int\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["tune", *SMALL, "--algos=windowed:Windowed", "--search=window=1,2"]
+    assert main([*words, "--rungs=1", f"--out={tmp_path / 'out'}"]) == 0
+    assert "Windowed: window=" in capsys.readouterr().out
+
+
 class Kept(own.Kept):
     """Of the name of its parent."""
 
