@@ -5,8 +5,8 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
-from flwr_asyncdrop.app.config import Value
-from flwr_asyncdrop.app.fleets import FLEET_KEYS
+from flwr_asyncdrop.app.config import RunConfig, Value
+from flwr_asyncdrop.app.fleets import FLEET_KEYS, trace_digest
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.compare import WITHOUT, choose_among, displays
 from flwr_asyncdrop.cli.console import make_console, print_if_possible, print_line
@@ -136,10 +136,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check_fleet(terms)
     _check_lengths(terms)
     lanes = lanes_of(arguments.algos, terms)
-    check_inputs(
-        [lane.settings(each) for lane in lanes for each in lane.candidates],
-        terms.devices,
-    )
+    settings = [lane.settings(each) for lane in lanes for each in lane.candidates]
+    check_inputs(settings, terms.devices)
+    digest = trace_digest(RunConfig.parse(settings[0]))
     out = make_output_folder(arguments.out, "out")
     console = make_console()
 
@@ -157,6 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
             "task": arguments.task,
             "devices": terms.devices,
             "given": terms.explicit,
+            **digest,
             "seeds": arguments.seeds,
             "searched": terms.search.shared,
             "candidates": arguments.candidates,

@@ -448,6 +448,22 @@ def test_an_algorithm_that_is_tuned_later_joins_those_before(tmp_path, capsys):
     )
 
 
+def test_an_algorithm_that_is_tuned_on_an_edited_trace_joins_no_others(
+    tmp_path, capsys
+):
+    """They had other devices, of which the trace's name says nothing."""
+    out, trace = tmp_path / "tune", tmp_path / "fleet.csv"
+    command = ["tune", *SMALL[:4], f"--trace={trace}", "--search=lr=0.05", "--rungs=1"]
+    for algo, slowest in (("fedbuff", 1), ("fedavg", 1), ("async-fedavg", 50)):
+        trace.write_text(f"seconds_per_step\n1\n1\n{slowest}\n")
+        assert main([*command, f"--algos={algo}", f"--out={out}"]) == 0
+    chosen = json.loads((out / "tuned.json").read_text())["chosen"]
+    assert chosen.keys() == {"async-fedavg"}
+    said = capsys.readouterr().out
+    for label in ("fedavg", "fedbuff"):
+        assert f"{label} was tuned on other terms" in said
+
+
 def test_ties_of_a_race_are_in_its_file(tmp_path):
     out = tmp_path / "tune"
     command = ["tune", *SMALL, "--search=lr=0.0001,0.03,0.05", "--algos=fedbuff"]
