@@ -64,7 +64,8 @@ def question_of(arguments: argparse.Namespace) -> Question:
     check_inputs(settings, devices)
     config = RunConfig.parse(settings[0])
     _check_target(arguments.target, load_data(config))
-    measure = EqualTime(arguments.within or default_seconds(config), arguments.target)
+    seconds = arguments.within or default_seconds(config, devices)
+    measure = EqualTime(seconds, arguments.target)
     defaults = _default_search(algos, config, devices, explicit)
     search = Search.read(arguments.search, algos, defaults)
     terms = Terms(

@@ -101,9 +101,21 @@ def test_updates_a_second_by_hand():
 
 def test_a_fleet_of_one_speed_takes_a_task_a_round():
     small = {"model": "mlp", "num-rounds": 15, "local-steps": 5, "levels": 1}
-    assert default_seconds(RunConfig.parse(small)) == 75
+    assert default_seconds(RunConfig.parse(small), 104) == 75
     slower = RunConfig.parse({**small, "step-seconds": 3.0, "in-flight": 2})
-    assert default_seconds(slower) == 225
+    assert default_seconds(slower, 104) == 225
+
+
+@pytest.mark.parametrize("selection", ["stratified", "uniform"])
+def test_of_fewer_devices_than_may_be_in_flight_all_train(selection, tmp_path):
+    """As if eight were in flight, they took 45.71 s, or 60."""
+    trace = tmp_path / "fleet.csv"
+    trace.write_text("seconds_per_step\n1\n4\n4\n")
+    small = {"model": "mlp", "num-rounds": 4, "local-steps": 5, "trace": str(trace)}
+    config = RunConfig.parse({**small, "selection": selection})
+    # 12 updates: while the fastest does four, the others do one each.
+    seconds = 12 / (1 / 5 + 2 / 20)
+    assert default_seconds(config, 3) == pytest.approx(seconds)
 
 
 def test_bytes_take_their_time():
@@ -111,4 +123,6 @@ def test_bytes_take_their_time():
     slow = {**small, "levels": 1, "bandwidth-mbps": 0.008}
     size = 4 * (64 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10)
     expected = 10 * (5 + 2 * size / 1000)
-    assert default_seconds(RunConfig.parse(slow)) == pytest.approx(expected, rel=1e-3)
+    assert default_seconds(RunConfig.parse(slow), 104) == pytest.approx(
+        expected, rel=1e-3
+    )
