@@ -164,6 +164,7 @@ def _plain(value: Value) -> str:
 
 def _toml(value: Value) -> str:
     if isinstance(value, str):
-        # A literal string, as Flower splits at each quote of the other kind.
-        return f"'{value}'" if '"' in value else json.dumps(value, ensure_ascii=False)
+        # Flower splits at each quote of this kind, escaped by a backslash or not.
+        parts = (json.dumps(part, ensure_ascii=False) for part in value.split('"'))
+        return '"' + r"\u0022".join(part[1:-1] for part in parts) + '"'
     return _plain(value)

@@ -150,13 +150,14 @@ def test_bytes_have_three_digits(megabytes, text):
     assert row.split()[2] == text
 
 
-def test_the_commands_give_the_settings_that_were_run():
+@pytest.mark.parametrize("name", ["it's", 'a "b"', """'"$\\"""])
+def test_the_commands_give_the_settings_that_were_run(name):
     changes = {
         "algo": "asyncdrop-plus",
         "model": "mlp",
         "group-memory": False,
         "dataset": "fashion-mnist",
-        "data-dir": "/a folder/it's",
+        "data-dir": f"/a folder/{name}",
         "lr": 0.125,
         "max-seconds": 75.5,
         "lr-milestones": "37.75s,56.6s",
