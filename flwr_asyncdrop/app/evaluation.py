@@ -12,6 +12,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset, Split
 from flwr_asyncdrop.app.experiment import (
+    check_fleet,
     initial_model,
     level_mixes,
     load_data,
@@ -112,7 +113,8 @@ class CentralTest(Callback):
         self._num_devices = 0
 
     def on_start(self, state: RunState) -> None:
-        """Note how many devices there are."""
+        """Note how many devices there are; DataError if they are too many."""
+        check_fleet(self._config, state.num_devices)
         self._num_devices = state.num_devices
 
     def __call__(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:

@@ -11,6 +11,7 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset, Sizes, load_dataset
 from flwr_asyncdrop.app.data.partitions import (
     by_speed_level,
+    check_enough,
     dirichlet,
     iid,
     level_pools,
@@ -137,6 +138,20 @@ def _held_by_devices(config: RunConfig) -> NDArray[np.int64]:
     """Return the positions of the training samples that are dealt out, ascending."""
     samples = np.arange(len(load_data(config).train_y))
     return np.setdiff1d(samples, calibration_samples(config), assume_unique=True)
+
+
+def check_fleet(config: RunConfig, num_devices: int) -> None:
+    """Raise DataError if there are more simulated devices than they can hold samples.
+
+    Real devices say themselves of how many they are.
+    """
+    if config.clock != "virtual":
+        return
+    held = len(_held_by_devices(config))
+    if config.partition == "speed-level":
+        check_enough(held, min(config.levels, num_devices), "speed levels")
+    else:
+        check_enough(held, num_devices, "devices")
 
 
 @lru_cache(maxsize=2)

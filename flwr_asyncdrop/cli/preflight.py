@@ -7,7 +7,7 @@ import torch
 
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.data import check_dataset
-from flwr_asyncdrop.app.experiment import initial_model, load_data
+from flwr_asyncdrop.app.experiment import check_fleet, initial_model, load_data
 from flwr_asyncdrop.app.server import build_strategy
 from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.cli.runs import RunSpec
@@ -53,6 +53,7 @@ def refuse_at_once(runs: Sequence[RunSpec]) -> None:
         torch.set_num_threads(run.config.threads)
         try:
             build_strategy(run.config)
+            check_fleet(run.config, run.devices)
         except AsyncDropError as error:
             refusals.append(error)
         else:

@@ -125,6 +125,14 @@ def cases() -> dict[str, Case]:
         "gpus-that-are-not-there": ((*RUN, "--workers=2", "--gpus=1024"), "sees"),
         "compare-gpus-that-are-not-there": ((*COMPARE, "--gpus=1024"), "sees"),
         "backend": ((*RUN, "--backend=spark"), "invalid choice: 'spark'"),
+        "more-devices-than-samples": (
+            ("simulate", *SMALL, "--devices=2000", "--partition=iid"),
+            "1438 training samples are too few for 2000 devices",
+        ),
+        "more-devices-than-samples-of-all-runs": (
+            ("compare", *SMALL, "--devices=2000", "--partition=dirichlet"),
+            "1438 training samples are too few for 2000 devices",
+        ),
         "in-flight-of-few": ((*RUN, "--in-flight=10"), "of 4 devices cannot train"),
         "in-flight": ((*RUN, "--in-flight=1000000000"), "in-flight=1000000000"),
         "levels": ((*RUN, "--levels=1000000000"), "levels=1000000000"),

@@ -59,7 +59,7 @@ def level_pools(
     """
     # Stable, so that the outcome does not depend on the sorting algorithm.
     order = np.argsort(np.asarray(labels), kind="stable")
-    _check_enough(len(order), num_levels, "speed levels")
+    check_enough(len(order), num_levels, "speed levels")
     num_shards = num_levels * min(shards_per_level, len(order) // num_levels)
     shards = np.array_split(order, num_shards)
     hands = generator.permutation(num_shards).reshape(num_levels, -1)
@@ -70,7 +70,7 @@ def iid(
     num_samples: int, num_devices: int, *, generator: np.random.Generator
 ) -> list[Indices]:
     """Deal samples out evenly and at random: every device sees every label."""
-    _check_enough(num_samples, num_devices, "devices")
+    check_enough(num_samples, num_devices, "devices")
     hands = np.array_split(generator.permutation(num_samples), num_devices)
     return [np.sort(hand) for hand in hands]
 
@@ -90,7 +90,7 @@ def dirichlet(
     labels that are used up are left out, so the last devices take what is left.
     """
     _, kinds, totals = np.unique(labels, return_inverse=True, return_counts=True)
-    _check_enough(len(kinds), num_devices, "devices")
+    check_enough(len(kinds), num_devices, "devices")
     pools = [
         generator.permutation(np.flatnonzero(kinds == kind))
         for kind in range(len(totals))
@@ -132,7 +132,8 @@ def _random_half(pool: Indices, generator: np.random.Generator) -> Indices:
     return np.sort(generator.choice(pool, size, replace=False, shuffle=False))
 
 
-def _check_enough(num_samples: int, num_shares: int, shares: str) -> None:
+def check_enough(num_samples: int, num_shares: int, shares: str) -> None:
+    """Raise DataError if not every share can have a sample."""
     if num_samples < num_shares:
         raise DataError(
             f"{num_samples} training samples are too few for {num_shares} {shares}; "
