@@ -28,7 +28,7 @@ from flwr_asyncdrop.cli.flags import (
 from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
-from flwr_asyncdrop.cli.race import Terms, lanes_of, race
+from flwr_asyncdrop.cli.race import Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.tuned import references, with_earlier, write_tuned
@@ -138,6 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
     lanes = lanes_of(arguments.algos, terms)
     settings = [lane.settings(each) for lane in lanes for each in lane.candidates]
     check_inputs(settings, terms.devices)
+    _check_shortest(lanes)
     digest = trace_digest(RunConfig.parse(settings[0]))
     out = make_output_folder(arguments.out, "out")
     console = make_console()
@@ -220,6 +221,23 @@ def _check_lengths(terms: Terms) -> None:
             f"{in_seconds[0]} is in seconds, which stay what they are in shorter runs: "
             "give --rungs 1, so that all runs are whole ones"
         )
+
+
+def _check_shortest(lanes: Sequence[Lane]) -> None:
+    """Refuse what is possible in whole runs and not in those of the first rung."""
+    for lane in lanes:
+        division = lane.rungs[0].division
+        for values in lane.candidates:
+            try:
+                lane.variant(values, division)
+            except ConfigError as error:
+                if division == 1:
+                    raise
+                raise ConfigError(
+                    f"in the first runs, which are 1/{division} as long as the last: "
+                    f"{error}; or give fewer --rungs, a smaller --eta, or more "
+                    "--num-rounds"
+                ) from error
 
 
 def _counts_seconds(key: str, values: Sequence[Value]) -> bool:

@@ -279,6 +279,19 @@ def test_a_candidate_that_cannot_be_run_is_refused_before_any_runs(
     assert not (tmp_path / "out").exists()
 
 
+def test_what_is_too_much_for_short_runs_alone_is_refused_with_that_reason(
+    tmp_path, capsys
+):
+    """It named a number of rounds that nobody had given."""
+    words = ["tune", *SMALL, "--algos=fedbuff", "--search=buffer-size=2,6"]
+    assert main([*words, f"--out={tmp_path / 'out'}"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "asyncdrop: in the first runs, which are 1/9 as long as the last: buffer-size=6"
+    )
+    assert main([*words, "--num-rounds=1", f"--out={tmp_path / 'out'}"]) == 2
+    assert capsys.readouterr().err.startswith("asyncdrop: buffer-size=6 is more than")
+
+
 def test_what_needs_a_value_may_have_it_of_the_search_alone(
     tmp_path, monkeypatch, capsys
 ):
