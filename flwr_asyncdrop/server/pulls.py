@@ -90,18 +90,20 @@ class ThreadedPulls:
         self._patience = patience
         self._done: SimpleQueue[Pull] = SimpleQueue()
         self._under_way: list[Pull] = []
-        self._unanswered = 0
+        self._unanswered: list[Pull] = []
         self._errors: dict[str, Message] = {}
         self._answered: set[str] = set()
 
     def __call__(self, message_ids: Sequence[str]) -> list[Pull]:
         """Pull; return the outcome of this pull and of earlier ones."""
         # No more pulls than messages until any has come back: each may have taken a
-        # reply, and more are not needed while the SuperLink is gone.
-        if self._unanswered < len(message_ids):
+        # reply, and more are not needed while the SuperLink is gone. A message that
+        # was given up meanwhile is one that they may have taken.
+        asked = {name for each in self._unanswered for name in each.message_ids}
+        if len(self._unanswered) < len(asked.union(message_ids)):
             pull = Pull(list(message_ids))
             self._under_way.append(pull)
-            self._unanswered += 1
+            self._unanswered.append(pull)
             # Nobody waits for it at the end of the process.
             Thread(target=self._work, args=(pull,), daemon=True).start()
         deadline = time.monotonic() + self._patience
@@ -113,7 +115,7 @@ class ThreadedPulls:
             except Empty:
                 break
             self._under_way.remove(pull)
-            self._unanswered = 0
+            self._unanswered.clear()
             done.append(self._without_errors(pull))
         settled = self._settled_errors()
         return [*done, settled] if settled.message_ids else done

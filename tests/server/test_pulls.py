@@ -159,6 +159,16 @@ def test_replies_that_never_come_whole_do_not_use_up_the_pulls():
         parts.set()
 
 
+def test_after_replies_that_never_come_whole_were_given_up_the_next_one_comes():
+    link = SlowLink(**{f"lost{n}": Event() for n in range(2)})
+    pulls = ThreadedPulls(link.pull, patience=0.05)
+    for n in range(2):
+        link.begin(pulls, f"lost{n}")
+    assert pulled_at_last(pulls, ["next"]) == ["next"]
+    for parts in link.parts.values():
+        parts.set()
+
+
 def test_no_more_pulls_are_sent_than_replies_are_wanted_while_none_comes_back():
     gone, sent = Event(), []
 
