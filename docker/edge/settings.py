@@ -13,6 +13,7 @@ from typing import NoReturn
 GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
 
 _LAST_PORT = 65535
+_LOOPBACK = ("localhost", "127.0.0.1")
 
 # The last is systemd's, for LoadCredential.
 _FOLDERS = ("ASYNCDROP_CREDENTIALS", "CREDENTIALS_DIRECTORY")
@@ -97,10 +98,20 @@ def health(environment: Mapping[str, str]) -> list[str]:
     return ["--health-server-address", f"127.0.0.1:{number}"] if number else []
 
 
+def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which no proxy is asked for this machine itself.
+
+    gRPC and Flower's HTTP client take all addresses to the proxy that it names.
+    """
+    others = environment.get("no_proxy") or environment.get("NO_PROXY")
+    hosts = ",".join([others, *_LOOPBACK] if others else _LOOPBACK)
+    return {**environment, "no_proxy": hosts}
+
+
 def become(who: str, command: Sequence[str]) -> NoReturn:
     """Print a command and become it, or end with one line."""
     print(f"{who}:", *command, flush=True)
     try:
-        os.execvp(command[0], command)
+        os.execvpe(command[0], command, past_proxies(os.environ))
     except FileNotFoundError:
         sys.exit(f"{who}: {command[0]} is not on the PATH: pip install flwr")

@@ -7,10 +7,14 @@ import signal
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from flwr.common.config import parse_config_args
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 EDGE = Path(__file__).parents[2] / "docker" / "edge"
 
@@ -288,6 +292,36 @@ def test_a_home_that_takes_no_file_is_named_in_one_line(script, tmp_path, creden
     assert done.returncode == 1
     assert done.stderr.endswith(f"File exists: '{tmp_path / 'flwr'}'\n")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "localhost,127.0.0.1"),
+        ({"no_proxy": "a.org"}, "a.org,localhost,127.0.0.1"),
+        ({"NO_PROXY": "b.org"}, "b.org,localhost,127.0.0.1"),
+    ],
+)
+def test_no_proxy_is_asked_for_the_devices_own_processes(tmp_path, given, expected):
+    flower = tmp_path / "flower-supernode"
+    flower.write_text('#!/bin/sh\necho "past: $no_proxy"\n')
+    flower.chmod(0o700)
+    environment = {"SUPERLINK": "x:9092", "ASYNCDROP_INSECURE": "1", **given}
+    environment["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = run("device.py", environment)
+    assert done.stdout.splitlines()[-1] == f"past: {expected}"
+
+
+def test_a_health_check_asks_no_proxy(entrypoint, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    with ThreadPoolExecutor() as threads:
+        server, servicer = grpc.server(threads), HealthServicer()
+        add_HealthServicer_to_server(servicer, server)
+        number = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        assert entrypoint("healthcheck").serves(number)
+        server.stop(None)
 
 
 def test_nobody_serves_on_a_closed_port(entrypoint):

@@ -127,6 +127,14 @@ def merged(name):
 
 
 @pytest.mark.parametrize("name", FLEETS)
+def test_no_container_asks_a_proxy_for_another(name):
+    """Docker gives them the proxy of its own configuration."""
+    for service in read_compose(DOCKER / name, {}).values():
+        past = service.environment["no_proxy"].split(",")
+        assert past == ["superlink", "control", "localhost", "127.0.0.1"]
+
+
+@pytest.mark.parametrize("name", FLEETS)
 def test_every_device_is_one_of_its_own(name):
     services = read_compose(DOCKER / name, {})
     devices = [s for s in services.values() if s.target == "device"]
