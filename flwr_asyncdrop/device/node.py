@@ -43,14 +43,30 @@ def node_command(settings: Settings, arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str]) -> object:
     """Run Flower's SuperNode: the `Settings` as JSON, and its own arguments."""
     settings = Settings(**json.loads(arguments[0]))
-    with private_folder() as folder, ExitStack() as stack:
-        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
-        if settings.poll:
-            set_pace(folder, settings.poll)
-        if settings.warm and has_address(folder):
-            stack.enter_context(trainer(folder, settings.preload))
+    with ExitStack() as stack:
+        try:
+            prepare(settings, stack)
+        except OSError as error:  # no room, no right to write, or no memory
+            logging.getLogger("flwr").warning(
+                "tasks start the plain way, as the trainer's files cannot be made "
+                "(%s): let TMPDIR name a folder with room in it",
+                error,
+            )
         sys.argv = [_PROGRAM, *arguments[1:]]
         return load_program(_PROGRAM)()
+
+
+def prepare(settings: Settings, stack: ExitStack) -> None:
+    """Put what is faster in the place of Flower's own, until the stack is left.
+
+    OSError if the files for it cannot be made.
+    """
+    folder = stack.enter_context(private_folder())
+    if settings.poll:
+        set_pace(folder, settings.poll)
+    if settings.warm and has_address(folder):
+        stack.enter_context(trainer(folder, settings.preload))
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def has_address(folder: Path) -> bool:

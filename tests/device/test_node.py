@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import tempfile
@@ -81,6 +82,25 @@ def test_where_a_socket_can_have_no_address_it_says_so_once(environment, tmp_pat
     assert "flwr-clientapp" not in json.loads(done.stdout)["programs"]
     assert "is too long for a socket, so tasks start the plain way" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("room", [0, 20])
+def test_without_room_for_its_files_it_is_flowers_own(environment, folder, room):
+    """No folder for temporary files, or one in which no program has room."""
+    done = subprocess.run(
+        node_command(ALL, []),
+        env={**environment, "TMPDIR": str(folder)},
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+    )
+    assert done.returncode == FLOWERS_STATUS, done.stderr
+    assert not json.loads(done.stdout)["folder"].startswith(str(folder))
+    assert "tasks start the plain way" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(folder.iterdir()) == []
 
 
 def test_a_killed_supernode_takes_its_trainer_along(environment):
