@@ -45,7 +45,7 @@ main() {
             ;;
         esac
     done
-    out=${EDGE_CERTIFICATES-$(from_env_file)}
+    out=${EDGE_CERTIFICATES-$(from_env_file EDGE_CERTIFICATES)}
     [ -n "$out" ] || out=$here/certificates
     case $out in
     /*) ;;
@@ -68,11 +68,11 @@ main() {
 # As Compose reads it: the last line counts, without quotes, or without a comment.
 from_env_file() {
     [ -f "$here/.env" ] || return 0
-    value=$(sed -n "s/$(line_of EDGE_CERTIFICATES)//p" "$here/.env" | tail -n 1 |
+    value=$(sed -n "s/$(line_of "$1")//p" "$here/.env" | tail -n 1 |
         sed -e 's/^"\([^"]*\)".*/\1/; t' -e "s/^'\([^']*\)'.*/\1/; t" \
             -e 's/[[:space:]]#.*//; s/[[:space:]]*$//')
     case $value in
-    *[\$\\]*) fail "EDGE_CERTIFICATES='$value' of $here/.env: write the path without \$ and \\" ;;
+    *[\$\\]*) fail "$1='$value' of $here/.env: write the path without \$ and \\" ;;
     esac
     printf '%s\n' "$value"
 }
@@ -172,10 +172,14 @@ device() {
 }
 
 # A container sees files with the numbers of their owners. Yours runs as you: compose
-# reads the numbers from docker/.env. Root's files are given to the images' user.
+# reads the numbers from docker/.env. Root's files are given to whom they name, or to
+# the images' user.
 readable_for_containers() {
     if [ "$(id -u)" = 0 ]; then
-        chown -R "$image_user:$image_user" "$out/server" "$out/devices" "$out/public"
+        user=${EDGE_UID-$(from_env_file EDGE_UID)}
+        group=${EDGE_GID-$(from_env_file EDGE_GID)}
+        chown -R "${user:-$image_user}:${group:-$image_user}" \
+            "$out/server" "$out/devices" "$out/public"
     elif ! grep -qs "$(line_of EDGE_UID)" "$here/.env"; then
         # Perhaps you have written there yourself, without a line break at the end.
         printf '\nEDGE_UID=%s\nEDGE_GID=%s\n' "$(id -u)" "$(id -g)" >>"$here/.env"

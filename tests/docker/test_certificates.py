@@ -264,6 +264,21 @@ def test_a_user_that_the_env_file_names_stays(line, tmp_path):
     assert (docker / ".env").read_text() == f"{line}\n"
 
 
+@pytest.mark.parametrize(
+    ("lines", "owner"),
+    [("", "10001:10001"), ("EDGE_UID=1000\nEDGE_GID='100'\n", "1000:100")],
+)
+def test_what_root_makes_is_for_the_containers_user(lines, owner, tmp_path):
+    docker, bin_folder = tmp_path / "docker", tmp_path / "bin"
+    docker.mkdir()
+    script = shutil.copy(SCRIPT, docker)
+    (docker / ".env").write_text(lines)
+    program(bin_folder, "chown", f'echo "$2" >{tmp_path}/owner')
+    environment = {**os.environ, "PATH": program(bin_folder, "id", "echo 0")}
+    subprocess.run([script, "a"], env=environment, check=True, capture_output=True)
+    assert (tmp_path / "owner").read_text() == f"{owner}\n"
+
+
 def test_without_the_authoritys_key_nothing_is_signed(make, tmp_path):
     make("a")
     (tmp_path / "ca.key").unlink()
