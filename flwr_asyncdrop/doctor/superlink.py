@@ -23,6 +23,8 @@ _OFFLINE = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 _LONGEST_COMMAND = 60
 # What Alembic, which makes a SuperLink's database, does not read as part of a path.
 _UNREADABLE = re.compile(r"[ ,%]")
+# Flower's names of what nobody else should read, e.g. in a log.
+_SECRET = re.compile("KEY|SECRET|TOKEN|PASSWORD")
 
 
 def check_installation(origin: str | None = None) -> Finding:
@@ -144,5 +146,8 @@ def check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         if name.startswith("FLWR_") and name not in (*_PORTS, _OFFLINE, "FLWR_HOME")
     )
     if others:
-        shown = ", ".join(f"{name}={environment[name]}" for name in others)
-        yield ok("FLWR_*", shown)
+        shown = [
+            f"{name}={'***' if _SECRET.search(name) else environment[name]}"
+            for name in others
+        ]
+        yield ok("FLWR_*", ", ".join(shown))

@@ -311,6 +311,12 @@ class TestVariables:
         assert found["environment"].level == "warning"
         assert found["FLWR_*"].found == "FLWR_X=7"
 
+    def test_what_is_secret_is_not_shown(self):
+        """Flower has such variables, and what the doctor says goes into logs."""
+        environment = {"FLWR_MODEL_API_KEY": "s3", "FLWR_SLACK_CLIENT_SECRET": "s4"}
+        found = by_name(check_variables(environment))["FLWR_*"].found
+        assert found == "FLWR_MODEL_API_KEY=***, FLWR_SLACK_CLIENT_SECRET=***"
+
     @pytest.mark.parametrize("value", ["1", "true", ""])
     def test_whose_environment_flower_uses_is_what_flower_says(
         self, value, monkeypatch
