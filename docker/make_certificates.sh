@@ -168,7 +168,9 @@ device() {
         say "devices/$1/: a new key pair"
     fi
     cp "$out/ca.crt" "$folder/ca.crt"
-    chmod 644 "$folder/ca.crt" "$out/public/$1.pub"
+    chmod 644 "$folder/ca.crt"
+    # Without it the device is shut out, and stays so.
+    [ ! -e "$out/public/$1.pub" ] || chmod 644 "$out/public/$1.pub"
 }
 
 # A container sees files with the numbers of their owners. Yours runs as you: compose

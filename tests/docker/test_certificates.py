@@ -115,6 +115,16 @@ def test_what_was_made_by_half_is_made_again(make, tmp_path, program):
     assert sorted(path.name for path in garage.iterdir()) == ["ca.crt", "key"]
 
 
+def test_a_device_that_was_shut_out_stays_so(make, tmp_path):
+    make("lost", "phone")
+    shut = tmp_path / "public" / "lost.pub"
+    shut.unlink()
+    done = make("lost", "phone", "garage")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not shut.exists()
+    assert (tmp_path / "public" / "garage.pub").exists()
+
+
 def test_a_key_is_what_flower_takes_and_its_owners_alone(make, tmp_path):
     make("phone")
     path = tmp_path / "devices" / "phone" / "key"
