@@ -134,6 +134,14 @@ def test_no_container_asks_a_proxy_for_another(name):
         assert past == ["superlink", "control", "localhost", "127.0.0.1"]
 
 
+def test_grafana_asks_no_proxy_for_prometheus():
+    """Programs in Go read the variable in capitals first."""
+    services = yaml.safe_load((DOCKER / "compose.monitoring.yml").read_text())[
+        "services"
+    ]
+    assert services["grafana"]["environment"]["NO_PROXY"] == "prometheus"
+
+
 @pytest.mark.parametrize("name", FLEETS)
 def test_every_device_is_one_of_its_own(name):
     services = read_compose(DOCKER / name, {})
