@@ -68,6 +68,24 @@ def public_keys(environment: Mapping[str, str]) -> Sequence[Path]:
     return keys
 
 
+def register_all(keys: Sequence[Path]) -> None:
+    """Register devices: one that is refused keeps no other out.
+
+    Raises
+    ------
+    InvalidError
+        If any was refused, after the others.
+    """
+    refused = []
+    for key in keys:
+        try:
+            print(f"register: {key.stem} {register(key)}", flush=True)
+        except InvalidError as error:
+            refused.append(str(error))
+    if refused:
+        raise InvalidError("\n".join(refused))
+
+
 def main() -> None:
     """Register all keys."""
     try:
@@ -76,8 +94,7 @@ def main() -> None:
             "edge", required(os.environ, "SUPERLINK"), credential(os.environ, "ca.crt")
         )
         wait_for_superlink()
-        for key in keys:
-            print(f"register: {key.stem} {register(key)}", flush=True)
+        register_all(keys)
     except (InvalidError, OSError) as error:
         sys.exit(f"register: {error}")
 

@@ -294,6 +294,27 @@ def test_a_home_that_takes_no_file_is_named_in_one_line(script, tmp_path, creden
     assert done.stderr.count("\n") == 1
 
 
+def test_a_key_that_is_refused_keeps_no_other_out(tmp_path, credentials):
+    flower = tmp_path / "flwr"
+    flower.write_text('#!/bin/sh\ncase "$*" in *a.pub*) echo no key; exit 1;; esac\n')
+    flower.chmod(0o700)
+    for name in "ab":
+        (tmp_path / f"{name}.pub").touch()
+    done = run(
+        "register.py",
+        {
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "FLWR_HOME": str(tmp_path / "home"),
+            "SUPERLINK": "control:9093",
+            "ASYNCDROP_CREDENTIALS": str(credentials),
+            "ASYNCDROP_PUBLIC_KEYS": str(tmp_path),
+        },
+    )
+    assert done.returncode == 1
+    assert done.stdout == "register: b registered\n"
+    assert done.stderr == "register: a.pub: no key\n"
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
