@@ -81,7 +81,7 @@ def node_config(environment: Mapping[str, str]) -> str:
 def quoted(environment: Mapping[str, str], name: str) -> str | None:
     """Return a variable as a TOML string, as Flower reads it."""
     value = environment.get(name, "")
-    if "'" in value or "\n" in value:
+    if set(value) & set("'\r\n"):
         raise InvalidError(f"{name}={value!r} must not contain ' or a line break")
     return f"'{value}'" if value else None
 

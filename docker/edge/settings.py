@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -13,6 +14,7 @@ from typing import NoReturn
 GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
 
 _LAST_PORT = 65535
+_HOST = re.compile(r"[^\s/]+")
 _LOOPBACK = ("localhost", "127.0.0.1")
 
 # The last is systemd's, for LoadCredential.
@@ -29,6 +31,11 @@ def required(environment: Mapping[str, str], name: str) -> str:
     if not value:
         raise InvalidError(
             f"{name} is not set: it is the SuperLink's address, host:port"
+        )
+    host, _, number = value.rpartition(":")
+    if not _HOST.fullmatch(host) or not number.isdecimal() or int(number) > _LAST_PORT:
+        raise InvalidError(
+            f"{name}={value!r} must be the SuperLink's address, host:port"
         )
     return value
 

@@ -119,6 +119,12 @@ def test_a_warm_device_is_the_same_with_another_program(device):
         ("ASYNCDROP_INSECURE", "yes"),
         ("ASYNCDROP_WARM", "true"),
         ("ASYNCDROP_DEVICE_ID", "it's"),
+        ("ASYNCDROP_DATA", "/data\r"),  # of a file that Windows has written
+        ("SUPERLINK", "here:9092\r"),
+        ("SUPERLINK", "https://here:9092"),
+        ("SUPERLINK", "here"),
+        ("SUPERLINK", ":9092"),
+        ("SUPERLINK", "here:99999"),
         ("PARTITION_ID", "first"),
         ("NUM_PARTITIONS", "0"),
     ],
