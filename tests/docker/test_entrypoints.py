@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 from flwr.common.config import parse_config_args
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
 from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
@@ -349,6 +350,12 @@ def test_a_health_check_asks_no_proxy(entrypoint, monkeypatch):
         server.start()
         assert entrypoint("healthcheck").serves(number)
         server.stop(None)
+
+
+def test_how_far_flower_lets_clocks_differ_is_what_the_documentation_says():
+    text = (EDGE.parents[1] / "docs" / "edge.md").read_text()
+    ahead, behind = SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE / 60
+    assert f"more than {ahead} s ahead of the server's, or {behind:g} minutes" in text
 
 
 def test_nobody_serves_on_a_closed_port(entrypoint):
