@@ -49,7 +49,8 @@ class Sampling:
     @property
     def needed(self) -> int:
         """Nodes to wait for before a run begins."""
-        least = (self.min_train_nodes, self.min_evaluate_nodes)
+        evaluate = self.min_evaluate_nodes if self.fraction_evaluate else 0
+        least = (self.min_train_nodes, evaluate)
         return max(self.min_available_nodes, *(count or 0 for count in least))
 
     def training(self, nodes: int) -> int:

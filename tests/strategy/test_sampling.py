@@ -88,6 +88,12 @@ def test_the_run_waits_for_the_least_nodes(least):
     sent(AsyncFedAvg(**{least: 5}), nodes=5)
 
 
+def test_nobody_is_waited_for_to_evaluate_where_nobody_does():
+    arguments = {"fraction_evaluate": 0.0, "min_evaluate_nodes": 5}
+    assert of_flower(4, **arguments) == (4, 0)
+    assert sent(AsyncFedAvg(**arguments), nodes=4) == (4, 0)
+
+
 def test_what_is_set_later_counts_too():
     strategy = AsyncFedAvg()
     strategy.fraction_evaluate, strategy.fraction_train = 0.0, 0.5
