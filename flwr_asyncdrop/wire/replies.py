@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ReplyError
@@ -93,9 +93,14 @@ def read_evaluation(
 ) -> RecordDict:
     """Read what a client measured, for Flower's aggregation functions.
 
-    ReplyError if it raised, or does not say on how many examples it measured.
+    Its metric records come first. ReplyError if it raised, or does not say on how many
+    examples it measured.
     """
-    metrics, _ = read_metrics(_content(message), keys.num_examples, max_examples)
+    content = _content(message)
+    metrics, _ = read_metrics(content, keys.num_examples, max_examples)
+    for name, record in content.items():
+        if not isinstance(record, MetricRecord):
+            metrics.setdefault(name, record)
     return metrics
 
 

@@ -246,6 +246,25 @@ class TestFlowersContract:
             assert all(isinstance(entry, RecordDict) for entry in records)
             assert all("samples" in entry["metrics"] for entry in records)
 
+    def test_what_clients_measure_keeps_its_other_records(self):
+        def aggregate(records, key):
+            who = [record["about"]["who"] for record in records]
+            matrix = sum(record["confusion"]["matrix"].numpy() for record in records)
+            return MetricRecord({"named": len(set(who)), "right": int(matrix[1, 1])})
+
+        def handle(message):
+            reply = measuring(plus_one)(message)
+            node = message.metadata.dst_node_id
+            reply.content["about"] = ConfigRecord({"who": f"node {node}"})
+            if message.metadata.message_type == MessageType.EVALUATE:
+                reply.content["confusion"] = record({"matrix": torch.eye(2)})
+            return reply
+
+        strategy = AsyncFedAvg(evaluate_metrics_aggr_fn=aggregate)
+        result = strategy.start(HandlerGrid(handle), record(ZEROS), num_rounds=1)
+        measured = result.evaluate_metrics_clientapp[1]
+        assert measured == MetricRecord({"named": 3, "right": 3})
+
     def test_the_weight_may_stand_in_any_of_several_metric_records(self):
         def train(message):
             reply = plus_one(message)
