@@ -45,6 +45,7 @@ from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import (
     build_assignment,
+    check_model,
     first_costs,
     sha256_of_units,
 )
@@ -147,6 +148,7 @@ class Arguments(SynchronousRounds):
                 {"aggregator": aggregator, "masks": masks, "objective": objective},
                 in_flight or _MANY,
             )
+        check_model(type(self).__name__, model)
         if example_inputs is not None:
             example_inputs = examples_of(example_inputs, example_kwargs)
         self.assignment, self.plan = build_assignment(

@@ -55,7 +55,6 @@ def build_assignment(
     """Return what devices train, and the plan; messages name `strategy`."""
     _MODES.check("mode", mode)
     _DURATIONS.check("duration", duration)
-    _check_model(strategy, model)
     if masks is None:
         return Assignment(), None
     if units == "blocks":
@@ -75,7 +74,8 @@ def build_assignment(
     return Assignment(plan, masks, compute, masked=masked), plan
 
 
-def _check_model(strategy: str, model: object) -> None:
+def check_model(strategy: str, model: object) -> None:
+    """Raise ConfigError if `model` is no module; the message names `strategy`."""
     if isinstance(model, type) and issubclass(model, nn.Module):
         check_module(model)
     if model is not None and not isinstance(model, nn.Module):

@@ -73,6 +73,7 @@ def test_what_nobody_knows_is_compared_with_what_there_is():
         FedBuff(xyz=1)
 
 
-def test_positions_are_not_fedavgs():
+@pytest.mark.parametrize("fractions", [(0.5,), (0.5, 0.5)])
+def test_positions_are_not_fedavgs(fractions):
     with pytest.raises(ConfigError, match=r"model=0.5 is no nn.Module.*keywords here"):
-        FedBuff(0.5)
+        FedBuff(*fractions)
