@@ -116,3 +116,10 @@ def test_what_is_not_at_the_top_is_said_to_be_where_it_is(
     for page in ROOT.glob("docs/*.md"):
         text = page.read_text(encoding="utf-8")
         assert f"`{name}(" not in text or f"`{module}`" in text, page
+
+
+def test_torchvision_comes_with_torch() -> None:
+    """Beside torch for the CPU no other build of it can be imported."""
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    installed = re.findall(r"pip install (.*?) --index-url", text)
+    assert set(installed) == {"torch torchvision"}
