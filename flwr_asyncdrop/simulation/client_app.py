@@ -15,6 +15,7 @@ ClientAppSource = str | Callable[[], ClientApp]
 
 def load_client_app(source: ClientAppSource) -> ClientApp:
     """Load the ClientApp that ``source`` names or makes; ConfigError if it cannot."""
+    _check_source(source)
     app: object
     if isinstance(source, str):
         app = load_reference("client_app", source)
@@ -35,6 +36,7 @@ def load_client_app(source: ClientAppSource) -> ClientApp:
 
 def pickled(source: ClientAppSource) -> bytes:
     """Pickle a source; ConfigError for a function that no process can be given."""
+    _check_source(source)
     try:
         return pickle.dumps(source)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
@@ -42,3 +44,11 @@ def pickled(source: ClientAppSource) -> bytes:
             f"The ClientApp {source!r} cannot be sent to a worker: {error}; "
             "give module:attribute, or a function of a module."
         ) from error
+
+
+def _check_source(source: object) -> None:
+    if isinstance(source, ClientApp):
+        raise ConfigError(
+            "client_app is a ClientApp itself: give module:attribute, e.g. "
+            "'my_app.client_app:app', or a function that returns one."
+        )

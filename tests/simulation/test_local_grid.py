@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -286,6 +287,12 @@ def test_client_app_that_cannot_be_loaded(
         LocalGrid(source, num_nodes=1, workers=workers)
     assert "\n" not in str(caught.value)
     assert "module:attribute" in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_app_itself_is_asked_for_by_its_name(workers: int) -> None:
+    with pytest.raises(ConfigError, match="is a ClientApp itself: give module:attr"):
+        LocalGrid(ClientApp(), num_nodes=1, workers=workers)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
