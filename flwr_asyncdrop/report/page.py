@@ -116,7 +116,8 @@ def _facts(series: Sequence[Series]) -> Iterator[str]:
     for name, text in _FACTS:
         if value := _common(series, name):
             yield text.format(value)
-    yield f"{sum(len(one.runs) for one in series)} runs"
+    count = sum(len(one.runs) for one in series)
+    yield f"{count} run{'' if count == 1 else 's'}"
 
 
 def _common(series: Sequence[Series], name: str) -> str | None:

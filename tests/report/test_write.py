@@ -240,6 +240,11 @@ def test_energy_is_an_axis_of_the_page_if_all_runs_count_it(watts, offered, at_t
     assert asyncdrop["runs"]["0"][1] == at_target
 
 
+def test_one_run_is_no_runs():
+    runs = [series("fedbuff", {0: [0.4, 0.7]})]
+    assert "1 run<" in render_page(runs, compare(runs, 0.5), [], {}, [])
+
+
 def test_a_paper_gets_vector_figures_and_latex(results, tmp_path):
     write_report([results], tmp_path / "a", target=0.5, paper=True)
     write_report([results], tmp_path / "b", target=0.5, paper=True)
