@@ -1,5 +1,6 @@
 """Batch normalisation and submodels: statistics that fit the merged model."""
 
+import copy
 from collections.abc import Iterable
 
 import torch
@@ -23,13 +24,16 @@ def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
 
     Means and variances of submodels are biased for the full model, since they sum over
     fewer units. The new ones are plain averages over a few batches of the model's
-    inputs, on its device; without batches the old ones stay. So do the modes (train or
+    inputs, on its device; without batches the old ones stay, and so do those of layers
+    that no batch reaches, or all if the model fails on one. So do the modes (train or
     eval), parameters and momenta.
     """
     layers = batch_norms(model)
     if not layers:
         return
     momenta = {layer: layer.momentum for layer in layers}
+    before = {layer: copy.deepcopy(layer._buffers) for layer in layers}
+    learnt: list[_BatchNorm] = []
     try:
         with eval_mode(model), torch.no_grad():
             for number, batch in enumerate(batches):
@@ -38,6 +42,9 @@ def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
                     layer.momentum = None  # torch's word for the plain average
                     layer.train()
                 model(batch)
+        learnt = [layer for layer in layers if layer.num_batches_tracked]
     finally:
         for layer, momentum in momenta.items():
             layer.momentum = momentum
+            if layer not in learnt:
+                layer.load_state_dict(before[layer], strict=False)

@@ -56,6 +56,40 @@ def test_without_batches_the_statistics_stay():
     assert model[0].running_mean.tolist() == [3.0, 3.0]
 
 
+class _Domains(nn.Module):
+    """A normalisation for each of two kinds of inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+
+    def forward(self, x, second=False):
+        return self.second(x) if second else self.first(x)
+
+
+def test_a_layer_that_no_batch_reaches_keeps_its_statistics():
+    model = _Domains()
+    model(BATCHES[0], second=True)
+    before = {name: t.clone() for name, t in model.second.state_dict().items()}
+
+    recalibrate_bn(model, BATCHES)
+
+    assert model.first.running_mean.tolist() == [4.5, 2.0]
+    after = model.second.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_statistics_come_back_after_an_error():
+    model = Net()
+    model(BATCHES[0])
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+
+    with pytest.raises(ValueError, match="more than 1 value"):
+        recalibrate_bn(model, [*BATCHES, torch.ones(1, 2)])
+
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+
+
 def test_without_batch_norm_the_data_is_not_touched():
     def explode():
         raise AssertionError("the batches were asked for")
