@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.types import tensors_of
 
@@ -11,12 +12,15 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 @contextmanager
-def kept_state(model: nn.Module, written: Collection[str] = ()) -> Iterator[None]:
+def kept_state(
+    model: nn.Module, written: Collection[str] = (), moving: set[str] | None = None
+) -> Iterator[None]:
     """Put the model's buffers and plain attributes back on leaving.
 
     A pass in training mode changes statistics, and some models adapt attributes to the
     sizes that they see. Hooks and what goes with them stay: some are set up once. Of
     its parameters those that are `written` on are put back: copies of all cost memory.
+    The names of buffers that have changed are added to `moving`.
     """
     modules = list(model.modules())
     plain = [
@@ -24,8 +28,8 @@ def kept_state(model: nn.Module, written: Collection[str] = ()) -> Iterator[None
         for module in modules
     ]
     buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in modules
+        (path, module, name, buffer, buffer.clone())
+        for path, module in model.named_modules()
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
@@ -39,11 +43,17 @@ def kept_state(model: nn.Module, written: Collection[str] = ()) -> Iterator[None
     finally:
         for module, attributes in plain:
             vars(module).update(attributes)
-        for module, name, buffer, values in buffers:
+        for path, module, name, buffer, values in buffers:
+            if moving is not None and not _is_as_it_was(module._buffers[name], values):
+                moving.add(f"{path}.{name}" if path else name)
             module._buffers[name] = buffer
             buffer.data.copy_(values)
         for parameter, memory, values in parameters:
             parameter.data = memory.copy_(values)
+
+
+def _is_as_it_was(buffer: Tensor | None, values: Tensor) -> bool:
+    return buffer is not None and torch.equal(buffer, values)
 
 
 def parameter_sums(model: nn.Module) -> dict[str, float | complex]:

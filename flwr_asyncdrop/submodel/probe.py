@@ -50,6 +50,9 @@ class Probe:
         The parameters that a pass in training mode changes.
     originals : Mapping of str to Tensor
         The tensors of the model that was copied.
+    moving : frozenset of str
+        The buffers that a pass changes, such as counts of passes: those of later passes
+        have other values.
     """
 
     model: nn.Module
@@ -57,6 +60,7 @@ class Probe:
     dtype: torch.dtype
     written: frozenset[str] = frozenset()
     originals: Mapping[str, Tensor] = field(default_factory=dict)
+    moving: frozenset[str] = frozenset()
 
     @property
     def training_example(self) -> Example:
@@ -187,11 +191,13 @@ def _most_finite(noisy: Probe, source: nn.Module) -> Probe:
 
     Noise may take a weight out of the range of a root or a logarithm.
     """
-    finite, total = _count_finite(noisy)
+    moving: set[str] = set()
+    finite, total = _count_finite(noisy, moving)
+    noisy = replace(noisy, moving=frozenset(moving))
     if finite == total > 0:
         return noisy
     plain = replace(noisy, model=private_copy(source, noisy.dtype, noise=0.0))
-    without_noise, _ = _count_finite(plain)
+    without_noise, _ = _count_finite(plain, set())
     if max(finite, without_noise) == 0:
         raise UnsupportedModelError(
             f"{type(noisy.model).__name__} gives no finite number on the example "
@@ -200,11 +206,14 @@ def _most_finite(noisy: Probe, source: nn.Module) -> Probe:
     return plain if without_noise > finite else noisy
 
 
-def _count_finite(probe: Probe) -> tuple[int, int]:
-    """Return how many numbers of the outputs are finite, and how many there are."""
+def _count_finite(probe: Probe, moving: set[str]) -> tuple[int, int]:
+    """Return how many numbers of the outputs are finite, and how many there are.
+
+    The buffers that the passes change are added to `moving`.
+    """
     finite = total = 0
     for way in probe.passes:
-        with kept_state(probe.model, probe.written):
+        with kept_state(probe.model, probe.written, moving):
             outputs = run(probe.model, way)
         for tensor in (k for k in outputs if isinstance(k, Tensor)):
             finite += int(tensor.isfinite().sum())

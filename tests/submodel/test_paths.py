@@ -73,6 +73,43 @@ def test_every_path_is_tried(turn):
     assert "differs from the full one" in plan.left_out["a"]
 
 
+class Warming(Fork):
+    """Takes another path after so many passes in training mode."""
+
+    def __init__(self, turn):
+        super().__init__(turn)
+        self.register_buffer("passes", torch.tensor(0))
+
+    def forward(self, x):
+        out = super().forward(x)
+        self.passes += self.training
+        return out
+
+
+def test_a_path_that_is_taken_after_some_passes():
+    plan = plan_submodels(
+        seeded(lambda: Warming(lambda self, _: self.passes < 9)), vectors()
+    )
+
+    assert "a" not in {group.name for group in plan.groups}
+    assert "differs from the full one" in plan.left_out["a"]
+
+
+def test_what_code_handles_that_reads_how_many_passes_there_were():
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(
+            seeded(lambda: Warming(lambda self, _: self.passes.item() < 9)), vectors()
+        )
+
+
+def test_batch_normalisation_that_averages_over_its_batches_stays_droppable():
+    layers = nn.Linear(5, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 3)
+
+    plan = plan_submodels(nn.Sequential(*layers), vectors())
+
+    assert [group.name for group in plan.groups] == ["0"]
+
+
 class Sound(Fork):
     def forward(self, x):
         h = torch.relu(self.a(x))

@@ -118,6 +118,9 @@ class _Discovery:
         for tensor in tensors.values():
             layers = self.layers.get(id(tensor), [])
             tracer.label(tensor, layers, from_input=False, silent=True)
+        for name, buffer in self.model.named_buffers():
+            if name in self.probe.moving:
+                tracer.note_variable(buffer)
         example = way.cast(Tensor.clone).example
         for tensor in tensors_within([example.args, example.kwargs]):
             tracer.label(tensor, [], from_input=True)

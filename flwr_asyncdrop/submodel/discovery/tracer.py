@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -51,6 +52,7 @@ class _Frame:
 
     seen: dict[int, Layer] = field(default_factory=dict)
     has_read: bool = False
+    only_counts: bool = False  # reads how many passes there were, for all units alike
 
 
 # The ignores here: torch leaves these methods of its modes untyped.
@@ -74,7 +76,7 @@ class UnitTracer(DispatchMode):
     ----------
     branches : list of int
         The numbers of the truth values, among all that are read in the pass, that
-        depend on inputs or weights.
+        depend on inputs, weights or buffers that change.
     """
 
     def __init__(
@@ -115,6 +117,10 @@ class UnitTracer(DispatchMode):
         self._aliases.note(tensor)
         if from_input or isinstance(tensor, nn.Parameter):
             self._variable[tensor] = True
+
+    def note_variable(self, tensor: Tensor) -> None:
+        """Note that `tensor`, a buffer, may have other values in another pass."""
+        self._variable[tensor] = True
 
     def operand(self, tensor: Tensor) -> Operand:
         """Return `tensor` with the labels that it has now."""
@@ -161,7 +167,8 @@ class UnitTracer(DispatchMode):
         # follow from what it read.
         plain = (bool, int, float, str)
         told = any(isinstance(value, plain) for value in tree_leaves([args, kwargs]))
-        self._frames.append(_Frame(has_read=caller.has_read and told))
+        has_read, counts = caller.has_read and told, isinstance(module, _BatchNorm)
+        self._frames.append(_Frame(has_read=has_read, only_counts=counts))
 
     def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
         self._cell_depth -= isinstance(module, _CELLS)
@@ -278,8 +285,9 @@ class UnitTracer(DispatchMode):
                 if any(k.value in self._variable for k in call.known.values()):
                     self.branches.append(number)
                 return
-        if call.in_cell:
-            return  # torch's own recurrent layers only read lengths of sequences
+        # torch's own recurrent layers only read lengths of sequences
+        if call.in_cell or self._frames[-1].only_counts:
+            return
         if _reads_values(call):
             self.note_read([operand.value for operand in call.known.values()])
         elif torch.Tag.dynamic_output_shape in call.func.tags:
