@@ -107,5 +107,26 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
         model.eval()
         yield
     finally:
+        # A module's own train() may take back what its eval() did, such as a merge of
+        # adapters into the base.
+        for module, mode in modes.items():
+            if module.training is not mode:
+                module.train(mode)
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@contextmanager
+def taken_for_eval(model: nn.Module) -> Iterator[None]:
+    """Let modules be in eval mode without having been told: none of them does a thing.
+
+    For a model that shares its base: adapters that are merged would be in it.
+    """
+    modes = {module: module.training for module in model.modules()}
+    try:
+        for module in modes:
+            module.training = False
+        yield
+    finally:
         for module, mode in modes.items():
             module.training = mode

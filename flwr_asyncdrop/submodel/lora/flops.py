@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
+from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for_eval
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
 from flwr_asyncdrop.submodel.lora.plan import LoraPlan
@@ -48,7 +48,8 @@ class LoraFlops:
         }
         load_lora(self._model, zeros, pairs=self._pairs)
         counter = FlopCounter()
-        with eval_mode(self._model), plain_kernels(), torch.enable_grad(), counter:
+        quiet = taken_for_eval(self._model)
+        with quiet, plain_kernels(), torch.enable_grad(), counter:
             outputs = tensors_within(self._example.run(self._model))
             losses = [out.float().sum() for out in outputs if out.requires_grad]
             if losses:

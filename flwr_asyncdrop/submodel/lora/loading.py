@@ -10,7 +10,11 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.in_place import resize_
 from flwr_asyncdrop.submodel.lora.memory import LoraMemory, memory_of, remember
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
-from flwr_asyncdrop.submodel.lora.tensors import lora_layers, travelling
+from flwr_asyncdrop.submodel.lora.tensors import (
+    check_unmerged,
+    lora_layers,
+    travelling,
+)
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of
 
@@ -41,6 +45,8 @@ def load_lora(
     ------
     ShapeError
         If the arrays are not those of the model; it has not changed then.
+    UnsupportedModelError
+        If adapters are merged into the base.
     """
     tensors = travelling(model)
     memory = memory_of(model)
@@ -51,6 +57,7 @@ def load_lora(
     adapters = find_adapters(memory.shapes, pairs)
     shapes = shapes_of(sent)
     _check_shapes(type(model).__name__, memory.shapes, shapes, adapters)
+    check_unmerged(model, adapters)
     remember(model, memory)
     resize_(tensors, shapes)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.in_place import overlapping
 from flwr_asyncdrop.submodel.lora.memory import memory_of
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
-from flwr_asyncdrop.submodel.lora.tensors import is_peft, travelling
+from flwr_asyncdrop.submodel.lora.tensors import check_unmerged, is_peft, travelling
 from flwr_asyncdrop.submodel.lora.trial import find_wrong
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
@@ -113,6 +113,8 @@ def lora_plan(
         parameters = frozenset(shapes)
     adapters = find_adapters(shapes, pairs)
     _check_untied(tensors, adapters)
+    if isinstance(model, nn.Module):
+        check_unmerged(model, adapters)
     places = _groups(adapters, units, shared)
     plan = LoraPlan(
         groups=tuple(UnitGroup(name, size, "internal") for name, size, _ in places),

@@ -1,5 +1,6 @@
 """The tensors of a module that travel: its adapters, and what else it trains."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.submodel.lora.memory import memory_of
+from flwr_asyncdrop.submodel.lora.pairs import Adapter
 from flwr_asyncdrop.submodel.types import State, owner_of, tensors_of
 
 # PEFT's layers that add B(A(x)) to what the base layer makes of x. Those of quantised
@@ -122,6 +124,21 @@ def check_layers(model: Any, adapter: str) -> None:
                 f"the adapter of {name} is PEFT's {type(layer).__name__}, whose "
                 "factors are not rows of A with columns of B: leave it out of "
                 "target_modules and target_parameters, or train without a plan"
+            )
+
+
+def check_unmerged(model: nn.Module, adapters: Iterable[Adapter]) -> None:
+    """Raise UnsupportedModelError if adapters of the model's own are merged.
+
+    Those of loralib are in eval mode: what another adapter had added to the base would
+    be taken out with the one that has been loaded.
+    """
+    for adapter in adapters if not is_peft(model) else ():
+        owner = model.get_submodule(owner_of(adapter.a))
+        if vars(owner).get("merged"):
+            raise UnsupportedModelError(
+                f"the adapter of {adapter.name} is merged into the base, where no task "
+                "changes it: call model.train() first"
             )
 
 

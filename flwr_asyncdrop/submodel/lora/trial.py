@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.default_device import given_default
-from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
+from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for_eval
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
 from flwr_asyncdrop.submodel.lora.pairs import Pairs
@@ -118,7 +118,8 @@ class _Trial:
 
     def _run(self, state: State) -> list[Tensor]:
         load_lora(self._model, state, pairs=self._pairs)
-        with eval_mode(self._model), torch.random.fork_rng(devices=[]), given_default():
+        quiet = taken_for_eval(self._model)
+        with quiet, torch.random.fork_rng(devices=[]), given_default():
             torch.manual_seed(0)
             outputs = tensors_within(self._example.run(self._model))
         return [output for output in outputs if output.is_floating_point()]

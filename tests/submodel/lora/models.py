@@ -58,6 +58,31 @@ class Own(nn.Module):
         return self.base(x) + scaling * (x @ down.T @ up.T)
 
 
+class Merging(nn.Linear):
+    """A linear layer whose adapter is in the weight in eval mode, as loralib's is."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 5)
+        self.requires_grad_(False)
+        self.scaling, self.merged = 16 / 4, False
+        self.lora_A = nn.Parameter(torch.randn(4, 6))
+        self.lora_B = nn.Parameter(torch.randn(5, 4))
+
+    def train(self, mode: bool = True) -> "Merging":
+        super().train(mode)
+        if self.merged is mode:
+            sign = -1 if mode else 1
+            self.weight.data += sign * self.scaling * self.lora_B @ self.lora_A
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        if not self.merged:
+            out = out + self.scaling * (x @ self.lora_A.T @ self.lora_B.T)
+        return out
+
+
 OWN_PAIRS = [("down", "up")]
 TRANSPOSED_PAIRS = [("down", "up", 1, 0)]
 

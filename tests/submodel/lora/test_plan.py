@@ -11,11 +11,13 @@ from flwr_asyncdrop.submodel import (
     load_lora,
     lora_plan,
     lora_state,
+    step_flops,
 )
 from tests.submodel.lora.models import (
     OWN_PAIRS,
     TRANSPOSED_PAIRS,
     Layers,
+    Merging,
     Own,
     Text,
     tokens,
@@ -137,6 +139,20 @@ class TestUnits:
         assert ids == {name: id(p) for name, p in model.named_parameters()}
         assert torch.equal(model(tokens()), output)
         assert model.training is False or model.training is True
+
+    def test_adapters_that_eval_mode_merges_into_the_base(self):
+        model = nn.Sequential(Merging())
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+        plan = lora_plan(model, vectors(6))
+        full = LoraFlops(plan, model, vectors(6)).count(plan.shapes)
+
+        assert groups(plan) == [("0", 4)]
+        assert full > step_flops(Own(), vectors(6))
+        after = model.state_dict()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        assert model.training
+        assert not model[0].merged
 
 
 class TestRefusals:
@@ -302,6 +318,14 @@ class TestRefusals:
         model.merge_adapter()
         with pytest.raises(UnsupportedModelError, match=r"call model\.unmerge_adapter"):
             lora_plan(model)
+
+    def test_adapters_by_hand_that_are_merged(self):
+        model = nn.Sequential(Merging()).eval()
+
+        with pytest.raises(UnsupportedModelError, match=r"merged.*model.train\(\)"):
+            lora_plan(model, vectors(6))
+        with pytest.raises(UnsupportedModelError, match=r"merged.*model.train\(\)"):
+            load_lora(model, lora_state(model))
 
     def test_a_frozen_model(self):
         with pytest.raises(ConfigError, match="Linear trains nothing"):
