@@ -44,16 +44,23 @@ def kept_state(
         for module, attributes in plain:
             vars(module).update(attributes)
         for path, module, name, buffer, values in buffers:
-            if moving is not None and not _is_as_it_was(module._buffers[name], values):
+            if moving is not None and _has_changed(module._buffers[name], values):
                 moving.add(f"{path}.{name}" if path else name)
             module._buffers[name] = buffer
-            buffer.data.copy_(values)
+            # One that was made in inference mode may not be written on.
+            if buffer.layout is not torch.strided or _has_changed(buffer, values):
+                buffer.data.copy_(values)
         for parameter, memory, values in parameters:
             parameter.data = memory.copy_(values)
 
 
-def _is_as_it_was(buffer: Tensor | None, values: Tensor) -> bool:
-    return buffer is not None and torch.equal(buffer, values)
+def _has_changed(buffer: Tensor | None, values: Tensor) -> bool:
+    """Whether a buffer has other values by now; of a sparse one nobody asks."""
+    if buffer is None or buffer.dtype != values.dtype or buffer.device != values.device:
+        return True
+    if buffer.is_meta or buffer.layout is not torch.strided:
+        return False
+    return not torch.equal(buffer, values)
 
 
 def parameter_sums(model: nn.Module) -> dict[str, float | complex]:

@@ -16,6 +16,7 @@ from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.default_device import cpu_by_default, given_default
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
 from flwr_asyncdrop.submodel.experts import tensor_operations
+from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.passes import mapped
@@ -122,12 +123,13 @@ def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
     A multiplication and an addition count as two; only matrix products, convolutions
     and attention count, as in `torch.utils.flop_counter`. A training step costs about
     three times as much. Of several example inputs the first count, on the device of
-    the model and in its precision.
+    the model and in its precision. What the pass writes on buffers is put back.
     """
     check_module(model)
     counter = FlopCounter()
     example = as_given(examples_of(example_inputs)[0], model)
     with (
+        kept_state(model),
         eval_mode(model),
         tensor_operations(model),
         plain_kernels(),

@@ -64,6 +64,29 @@ def test_counting_flops():
     untouched(Noisy([3, 4], 3), images(1, 4).float(), step_flops)
 
 
+class Counting(ResidualNet):
+    """Counts its passes in every mode, in a buffer and in an attribute."""
+
+    def __init__(self):
+        super().__init__([3, 4], 3)
+        self.register_buffer("passes", torch.tensor(0))
+        self.began = False
+
+    def forward(self, x):
+        self.passes += 1
+        self.began = True
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("action", [plan_submodels, step_flops])
+def test_what_a_pass_in_eval_mode_changes(action):
+    model = Counting()
+
+    untouched(model, images(1, 4).float(), action)
+
+    assert not model.began
+
+
 def test_switches_are_restored_after_an_error():
     class Fails(nn.Module):
         def forward(self, x):

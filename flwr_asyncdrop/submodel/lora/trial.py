@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.default_device import given_default
+from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for_eval
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
@@ -118,8 +119,8 @@ class _Trial:
 
     def _run(self, state: State) -> list[Tensor]:
         load_lora(self._model, state, pairs=self._pairs)
-        quiet = taken_for_eval(self._model)
-        with quiet, torch.random.fork_rng(devices=[]), given_default():
+        kept, quiet = kept_state(self._model), taken_for_eval(self._model)
+        with kept, quiet, torch.random.fork_rng(devices=[]), given_default():
             torch.manual_seed(0)
             outputs = tensors_within(self._example.run(self._model))
         return [output for output in outputs if output.is_floating_point()]

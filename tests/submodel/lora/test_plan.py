@@ -140,6 +140,23 @@ class TestUnits:
         assert torch.equal(model(tokens()), output)
         assert model.training is False or model.training is True
 
+    def test_what_the_base_counts_is_put_back(self):
+        class Counting(Own):
+            def __init__(self):
+                super().__init__()
+                self.base.register_buffer("passes", torch.tensor(0))
+
+            def forward(self, x):
+                self.base.passes += 1
+                return super().forward(x)
+
+        model = Counting()
+
+        plan = lora_plan(model, vectors(6), pairs=OWN_PAIRS)
+        LoraFlops(plan, model, vectors(6)).count(plan.shapes)
+
+        assert int(model.base.passes) == 0
+
     def test_adapters_that_eval_mode_merges_into_the_base(self):
         model = nn.Sequential(Merging())
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
