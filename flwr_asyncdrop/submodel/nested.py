@@ -1,11 +1,12 @@
 """Tensors within what models take and return: containers, dataclasses, objects."""
 
 import copy
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
+from types import FunctionType, MethodType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
@@ -13,9 +14,10 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 def leaves(value: Any) -> Iterator[Any]:
     """Yield the tensors and plain values within `value`, in order.
 
-    It looks into mappings, sequences, dataclasses and other objects' attributes. Not
-    into caches, such as the keys and values that a Transformer keeps for the next
-    token: a submodel's are narrower, and training does not see them.
+    It looks into mappings, sequences, dataclasses and other objects' attributes, which
+    may be slots. Not into modules and functions, nor into caches, such as the keys and
+    values that a Transformer keeps for the next token: a submodel's are narrower, and
+    training does not see them.
     """
     yield from _leaves(value, set())
 
@@ -39,11 +41,19 @@ def _leaves(value: Any, seen: set[int]) -> Iterator[Any]:
 def _parts(value: Any) -> Sequence[Any]:
     if isinstance(value, Mapping):
         return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset, deque, ValuesView)):
         return list(value)
-    if isinstance(value, type) or callable(value):
+    if isinstance(value, (type, nn.Module, FunctionType, MethodType)):
         return []
-    return list(getattr(value, "__dict__", {}).values())
+    return list(_attributes(value).values())
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes that an object has of its own, by name."""
+    slots = [kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__]
+    names = [n for s in slots for n in ([s] if isinstance(s, str) else s)]
+    found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return found | getattr(value, "__dict__", {})
 
 
 def _is_cache(value: Any) -> bool:
@@ -67,9 +77,10 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
         for key, item in value.items():
             mapped[key] = map_tensors(function, item)
         return mapped
-    if dataclasses.is_dataclass(value) or hasattr(value, "__dict__"):
+    attributes = _attributes(value)
+    if attributes or hasattr(value, "__dict__"):
         mapped = copy.copy(value)
-        for name, item in vars(value).items():
+        for name, item in attributes.items():
             object.__setattr__(mapped, name, map_tensors(function, item))
         return mapped
     return value

@@ -1,6 +1,6 @@
 """The names that the submodel room passes around, and small questions about tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -52,8 +52,9 @@ class Example:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, model: nn.Module) -> Any:
-        """Return what `model` makes of the arguments."""
-        return model(*self.args, **self.kwargs)
+        """Return what `model` makes of the arguments, all that an iterator yields."""
+        made = model(*self.args, **self.kwargs)
+        return list(made) if isinstance(made, Iterator) else made
 
 
 Call: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any] | Example

@@ -1,6 +1,7 @@
 """A plan that is handed out loads and trains, whatever the module is like."""
 
 import dataclasses
+from collections import deque
 
 import pytest
 import torch
@@ -76,6 +77,60 @@ class ReturnsDataclass(nn.Module):
 
     def forward(self, x):
         return Output(self.layers(x))
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    logits: Tensor
+
+
+class Called:
+    def __init__(self, logits):
+        self.logits = logits
+
+    def __call__(self):
+        return self.logits
+
+
+class ReturnsTwo(nn.Module):
+    """A tensor, and one more that lies in something else."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.a, self.b, self.side = mlp(), nn.Linear(3, 4), nn.Linear(3, 6)
+        self.wrap = wrap
+
+    def forward(self, x):
+        x = x.logits if isinstance(x, Slots) else x
+        h = self.a(x)
+        return self.wrap(self.b(h), self.side(h))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda out, side: (out, Slots(side)),
+        lambda out, side: (out, Called(side)),
+        lambda out, side: (out, deque([side])),
+        lambda out, side: {"out": out, "side": side}.values(),
+        lambda out, side: iter([out, side]),
+        lambda out, side: (each for each in (out, side)),
+    ],
+    ids=["slots", "callable", "deque", "values", "iterator", "generator"],
+)
+def test_all_that_is_returned_stays_whole(wrap):
+    plan = plan_submodels(seeded(lambda: ReturnsTwo(wrap)), vectors())
+
+    assert plan.left_out["b"] == plan.left_out["side"] == "part of the model's output"
+    assert [group.size for group in plan.groups] == [8, 3]
+
+
+def test_inputs_with_slots():
+    model = seeded(lambda: ReturnsTwo(lambda *outputs: outputs))
+
+    plan = plan_submodels(model, (Slots(vectors()),))
+
+    assert [group.size for group in plan.groups] == [8, 3]
 
 
 class ExtraState(nn.Module):
