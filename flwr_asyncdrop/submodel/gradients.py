@@ -3,7 +3,8 @@
 Outputs that agree for all weights have gradients that do, unless code has a word in
 them: an autograd function of its own, a hook, `detach`, an estimate that passes a
 gradient straight through. What a pass writes on buffers need not show in its outputs: a
-statistic may be read in eval mode alone.
+statistic may be read in eval mode alone. Nor need a part of the loss that a module
+keeps in an attribute.
 """
 
 import math
@@ -36,6 +37,7 @@ from flwr_asyncdrop.submodel.verify import bisect
 # but what is left of sums that cancel, as all may be: of those the third.
 _TOLERANCES = {torch.float64: (1e-6, 1e-9, 1e-13), torch.float32: (0.02, 1e-3, 1e-6)}
 _MOST = 250_000_000  # weights of which there is a copy in double precision
+_STATE = ("_parameters", "_buffers", "_modules")
 _OTHER = "a narrower model has other gradients than the full one with units silenced"
 _OTHER_BUFFERS = (
     "a narrower model writes other values on its buffers in training than the full one "
@@ -172,7 +174,9 @@ def _train(
         own_precision(model),
         _taking(tensors, take),
     ):
+        before = list(_kept_in(model))
         outputs = tensors_within(way.cast(Tensor.clone).example.run(model))
+        outputs += _new_losses(model, before)
         losses = [
             _loss(output, generator) for output in outputs if output.requires_grad
         ]
@@ -203,6 +207,23 @@ def _taking(tensors: State, take: Callable[[str, Tensor], None]) -> Iterator[Non
                 )
                 stack.callback(hook.remove)
         yield
+
+
+def _kept_in(model: nn.Module) -> Iterator[Tensor]:
+    """Yield the tensors that modules keep in attributes."""
+    for module in model.modules():
+        own = [v for name, v in vars(module).items() if name not in _STATE]
+        yield from tensors_within(own)
+
+
+def _new_losses(model: nn.Module, before: Sequence[Tensor]) -> list[Tensor]:
+    """Return the numbers that a pass keeps in attributes, beside those of `before`.
+
+    Those with gradients are added to a loss, such as a penalty or a divergence.
+    """
+    known = set(map(id, before))
+    new = {id(k): k for k in _kept_in(model) if k.dim() == 0 and id(k) not in known}
+    return list(new.values())
 
 
 def _close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:

@@ -621,11 +621,45 @@ class StraightThrough(Chain):
         return self.norm(x) * ((self.step - scaled).detach() + scaled)
 
 
-@pytest.mark.parametrize("model", [OwnGradient, Centred, StraightThrough])
+class Sparse(Chain):
+    """Keeps a part of the loss in an attribute: a mean over units."""
+
+    def between(self, x):
+        self.penalty = x.abs().mean()
+        return x
+
+
+class Penalties(Chain):
+    """Keeps such parts in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.penalties = []
+
+    def between(self, x):
+        self.penalties.append(x.abs().mean())
+        return x
+
+
+@pytest.mark.parametrize(
+    "model", [OwnGradient, Centred, StraightThrough, Sparse, Penalties]
+)
 def test_other_gradients(model):
     plan = plan_submodels(seeded(model), vectors())
     assert [group.name for group in plan.groups] == ["second"]
     assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+class Decayed(Chain):
+    def between(self, x):
+        self.penalty = self.first.weight.square().sum()
+        self.seen = x.detach().mean()  # to be looked at
+        return x
+
+
+def test_a_part_of_the_loss_that_dropped_units_add_nothing_to():
+    plan = plan_submodels(seeded(Decayed), vectors())
+    assert [group.name for group in plan.groups] == ["first", "second"]
 
 
 class Energy(nn.Module):
