@@ -134,7 +134,7 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
     ------
     UnsupportedModelError
         If it cannot be copied, or does not run on every example in some mode, or runs
-        nowhere in training mode.
+        nowhere in training mode, or makes tensors of its own when it runs.
     """
     name = type(model).__name__
     size = sum(t.numel() * t.element_size() for t in tensors_of(model).values())
@@ -149,6 +149,7 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         except Exception as error:  # whatever the model's own code raises
             failure = error
         else:
+            _check_complete(model, copied)
             written = _changed(before, copied)
             if written:
                 copied = private_copy(model, dtype)
@@ -170,6 +171,16 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         "inputs as its forward takes them: a tensor, a tuple of arguments or a dict of "
         "keyword arguments"
     ) from failure
+
+
+def _check_complete(model: nn.Module, ran: nn.Module) -> None:
+    """Raise UnsupportedModelError if passes of a copy have made tensors of its own."""
+    made = sorted(tensors_of(ran).keys() - tensors_of(model).keys())
+    if made:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has {', '.join(made)} only once it has run: run "
+            "it before, in training mode, on the server and on every client"
+        )
 
 
 def _needs_gradients(model: nn.Module, example: Example, dtype: torch.dtype) -> bool:

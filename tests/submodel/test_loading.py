@@ -345,6 +345,33 @@ def lazy_statistics():
     return nn.Sequential(nn.Linear(5, 8), nn.LazyBatchNorm1d(affine=False))
 
 
+class Grows(nn.Module):
+    """Makes its head when it knows how wide that has to be."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 8)
+
+    def forward(self, x):
+        x = F.relu(self.layer(x))
+        if not hasattr(self, "head"):
+            self.head = nn.Linear(x.shape[-1], 3).to(x)
+        return self.head(x)
+
+
+class Notes(TakesKeywords):
+    """Has a statistic from its first batch on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", None)
+
+    def forward(self, x):
+        if self.training:
+            self.mean = x.mean(0)
+        return self.layers(x)
+
+
 @pytest.mark.parametrize(
     ("build", "inputs", "message"),
     [
@@ -352,6 +379,8 @@ def lazy_statistics():
         (mlp, torch.ones(0, 5), "no finite number on the example inputs"),
         (lazy, torch.ones(2, 5), "without a shape yet: run it once"),
         (lazy_statistics, torch.ones(2, 5), "without a shape yet: run it once"),
+        (Grows, torch.ones(2, 5), "has head.bias, head.weight only once it has run"),
+        (Notes, torch.ones(2, 5), "has mean only once it has run: run it before"),
         (nn.Identity, torch.ones(2, 5), r"can be dropped \(it has none\)"),
     ],
 )
