@@ -1,5 +1,7 @@
 """Paths that the example inputs do not take: traced, or what they use is kept."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -207,6 +209,27 @@ class Inner(nn.Module):
 def test_a_block_that_is_told_what_was_read():
     with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
         plan_submodels(seeded(Told), vectors().abs())
+
+
+class ToldByAnObject(Told):
+    def forward(self, x):
+        told = SimpleNamespace(flag=x.sum().item() > 0)
+        return self.inner(x, told)
+
+
+class TakesAnObject(Inner):
+    def forward(self, x, told):
+        return super().forward(x, told.flag)
+
+
+def test_a_block_that_is_told_by_an_object():
+    def build():
+        model = ToldByAnObject()
+        model.inner = TakesAnObject()
+        return model
+
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(seeded(build), vectors().abs())
 
 
 class Remembers(Fork):

@@ -24,7 +24,7 @@ from flwr_asyncdrop.submodel.discovery.rules.values import MOVES, pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
 from flwr_asyncdrop.submodel.discovery.silence import is_silent
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
-from flwr_asyncdrop.submodel.nested import tensors_within
+from flwr_asyncdrop.submodel.nested import leaves, tensors_within
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
 
@@ -163,12 +163,14 @@ class UnitTracer(DispatchMode):
     ) -> None:
         self._cell_depth += isinstance(module, _CELLS)
         caller = self._frames[-1]
-        # What a caller that has read the data tells a module in plain values may
-        # follow from what it read.
+        # What a caller that has read the data tells a module in plain values, within
+        # objects too, may follow from what it read.
         plain = (bool, int, float, str)
-        told = any(isinstance(value, plain) for value in tree_leaves([args, kwargs]))
-        has_read, counts = caller.has_read and told, isinstance(module, _BatchNorm)
-        self._frames.append(_Frame(has_read=has_read, only_counts=counts))
+        told = caller.has_read and any(
+            isinstance(value, plain) for value in leaves([args, kwargs])
+        )
+        counts = isinstance(module, _BatchNorm)
+        self._frames.append(_Frame(has_read=told, only_counts=counts))
 
     def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
         self._cell_depth -= isinstance(module, _CELLS)
