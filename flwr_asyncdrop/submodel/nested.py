@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
+_LEAVES = (Tensor, *_PLAIN)
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -19,23 +20,20 @@ def leaves(value: Any) -> Iterator[Any]:
     values that a Transformer keeps for the next token: a submodel's are narrower, and
     training does not see them.
     """
-    yield from _leaves(value, set())
+    seen: dict[int, Any] = {}  # objects by their ids, which stay theirs meanwhile
+    left = [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, _LEAVES):
+            yield value
+        elif id(value) not in seen and not _is_cache(value):
+            seen[id(value)] = value
+            left.extend(reversed(_parts(value)))
 
 
 def tensors_within(value: Any) -> list[Tensor]:
     """Return the tensors within `value`, in order."""
     return [leaf for leaf in leaves(value) if isinstance(leaf, Tensor)]
-
-
-def _leaves(value: Any, seen: set[int]) -> Iterator[Any]:
-    if isinstance(value, (Tensor, *_PLAIN)):
-        yield value
-        return
-    if id(value) in seen or _is_cache(value):
-        return
-    seen.add(id(value))
-    for part in _parts(value):
-        yield from _leaves(part, seen)
 
 
 def _parts(value: Any) -> Sequence[Any]:
