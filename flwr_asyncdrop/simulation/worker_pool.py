@@ -8,6 +8,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -32,6 +33,8 @@ _MOST_FAILED_STARTS = 3
 # The first optimiser of a process imports it, which takes a second.
 _IMPORTED_LATE = ("torch._dynamo",)
 _NO_FORK_SERVER = "has lost its fork server"
+# The main module is one for all threads, and hidden while a worker starts.
+_main_module = threading.Lock()
 
 _log = logging.getLogger(__name__)
 
@@ -107,8 +110,9 @@ class WorkerPool(Runner):
         limits: LivenessLimits = LivenessLimits(),  # noqa: B008  # it is immutable
         gpus: Sequence[str] = (),
     ) -> None:
-        check_startable(client_app)
-        self._client_app = pickled(client_app)
+        with _main_module:
+            check_startable(client_app)
+            self._client_app = pickled(client_app)
         # A factory's module may be the script itself.
         self._needs_main = (
             not isinstance(client_app, str) or module_of(client_app) == MAIN
@@ -210,7 +214,8 @@ class WorkerPool(Runner):
             args=(far_end, self._slots, self._client_app, self._threads, gpu),
             name="LocalGrid worker",
         )
-        with nullcontext() if self._needs_main else no_main_module():
+        hidden = nullcontext() if self._needs_main else no_main_module()
+        with _main_module, hidden:
             start_process(process, self._limits)
         worker = _Worker(process, channel, far_end, Watch(self._limits), gpu)
         sight = look(worker.pid)

@@ -3,6 +3,7 @@
 import multiprocessing
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -115,3 +116,24 @@ def test_the_main_module_is_back_afterwards_whatever_happens():
         start()
     assert seen != [main]
     assert sys.modules["__main__"] is main
+
+
+def test_grids_that_threads_make_at_once_leave_the_main_module(tmp_path, monkeypatch):
+    (tmp_path / "thread_app.py").write_text(APP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    main = sys.modules["__main__"]
+    together = threading.Barrier(3)
+
+    def start():
+        together.wait()
+        LocalGrid("thread_app:app", num_nodes=1, workers=2).close()
+
+    threads = [threading.Thread(target=start) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sys.modules["__main__"] is main
+    finally:
+        sys.modules["__main__"] = main
