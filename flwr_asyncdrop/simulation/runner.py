@@ -163,14 +163,15 @@ class InlineRunner(Runner):
         self._pickled = pickle.dumps(call)
 
     def collect(self, timeout: float | None) -> list[Answer]:
-        """Run the call there is."""
+        """Run the call there is; one that is interrupted is run again the next time."""
         if self._pickled is None:
             return []
         # S301: pickled above. The client must not share memory with the server.
         call: ClientCall = pickle.loads(self._pickled)  # noqa: S301  # bytes of this grid
-        self._pickled = None
         with kept_global_generators():  # they are the caller's, too
-            return [call.run(self._app)]
+            answer = call.run(self._app)
+        self._pickled = None
+        return [answer]
 
     def close(self) -> None:
         """Drop the call there is."""

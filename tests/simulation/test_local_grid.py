@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from hypothesis import given, settings
@@ -225,6 +225,24 @@ def test_a_signal_in_this_process_is_no_clients_doing() -> None:
         pytest.raises(Interrupted),
     ):
         answer(grid, task(grid.get_node_ids()[0], "train.interrupted"))
+
+
+def test_a_task_that_was_interrupted_here_does_not_keep_its_node() -> None:
+    app, calls = ClientApp(), []
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        calls.append(message.metadata.message_id)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return Message(message.content, reply_to=message)
+
+    with LocalGrid(lambda: app, num_nodes=1, workers=0) as grid:
+        with pytest.raises(KeyboardInterrupt):
+            answer(grid, task(1000, "train"))
+        (reply,) = grid.send_and_receive([task(1000, "train")], timeout=10)
+    assert reply.metadata.reply_to_message_id == "message-2"
+    assert calls == ["message-1", "message-1", "message-2"]
 
 
 def test_more_messages_than_slots_all_come_back(grid: LocalGrid) -> None:
