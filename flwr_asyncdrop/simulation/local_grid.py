@@ -30,8 +30,9 @@ from flwr_asyncdrop.simulation.runner import ClientCall, InlineRunner, Runner
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
 
-MOST_NODES, MOST_WORKERS, MOST_THREADS = 1_000_000, 1024, 1024
-"""Beyond them the memory ends, or the machine's processes and threads."""
+MOST_NODES, MOST_WORKERS, MOST_THREADS = 1_000_000, 124, 1024
+"""Beyond them the memory ends, or the machine's threads, or what Linux lets a process
+be given as it starts: 253 descriptors, of which a worker has two for each worker."""
 
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
@@ -78,8 +79,8 @@ class LocalGrid(Grid):
     num_nodes : int
         How many nodes there are; at least 1. Their ids are 1000, 1001, ...
     workers : int
-        Worker processes; 0 runs the ClientApp in this process, one task whenever an
-        answer is asked for: slower, but a debugger can step into it.
+        Worker processes, at most 124; 0 runs the ClientApp in this process, one task
+        whenever an answer is asked for: slower, but a debugger can step into it.
     node_config : Callable[[int], Mapping[str, bool | int | float | str]] | None
         What a node's config has, by partition (0, 1, ...), besides Flower's
         ``partition-id`` and ``num-partitions``.

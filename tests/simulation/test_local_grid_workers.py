@@ -18,7 +18,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.simulation import LocalGrid
+from flwr_asyncdrop.simulation import LocalGrid, worker_pool
+from flwr_asyncdrop.simulation.local_grid import MOST_WORKERS
 from tests.nightly import nightly
 
 APP = "grid_apps:app"
@@ -64,6 +65,15 @@ def test_tasks_run_in_one_persistent_process_with_the_threads_given() -> None:
     assert len({fact["pid"] for fact in facts}) == 1
     assert facts[0]["pid"] != os.getpid()
     assert [fact["threads"] for fact in facts] == [2, 2, 2]
+
+
+def test_a_worker_is_given_the_slots_of_as_many_workers_as_there_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slots = MOST_WORKERS * worker_pool._CALLS_PER_WORKER
+    monkeypatch.setattr(worker_pool, "_CALLS_PER_WORKER", slots)
+    with LocalGrid(APP, num_nodes=1, workers=1) as grid:
+        assert ask(grid, 1000).has_content()
 
 
 def test_two_workers_share_the_tasks() -> None:
@@ -260,7 +270,8 @@ def test_system_without_fork_server_is_told_of_workers_0(
 SCRIPT = """\
 import os, signal, sys, time
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr_asyncdrop.simulation import LocalGrid
+from flwr_asyncdrop.simulation import LocalGrid, worker_pool
+from flwr_asyncdrop.simulation.local_grid import MOST_WORKERS
 
 def task(action, number=0):
     content = RecordDict({{"task": ConfigRecord({{"number": number}})}})
