@@ -52,9 +52,21 @@ def start_process(process: BaseProcess, limits: LivenessLimits) -> None:
             return
         if not isinstance(errors[0], EOFError | OSError):
             raise errors[0]
+    if isinstance(errors[0], OSError) and not isinstance(errors[0], ConnectionError):
+        raise no_start(errors[0]) from errors[0]
     raise RunError(
         f"no worker process can be started ({errors[0]!r}): the fork server died or "
         f"was stuck {_MOST_STARTS} times; a LocalGrid with workers=0 has none"
+    )
+
+
+def no_start(error: OSError) -> RunError:
+    """Return what says that the system lets no worker process start."""
+    return RunError(
+        f"no worker process can be started ({error.strerror or error}): start fewer, "
+        "and see the limits of this process (`ulimit -a`) and its folder for "
+        "temporary files (TMPDIR, at most 70 characters); a LocalGrid with workers=0 "
+        "has none"
     )
 
 

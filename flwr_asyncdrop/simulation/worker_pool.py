@@ -18,7 +18,11 @@ from types import ModuleType
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, pickled
-from flwr_asyncdrop.simulation.fork_server import end_process, start_process
+from flwr_asyncdrop.simulation.fork_server import (
+    end_process,
+    no_start,
+    start_process,
+)
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
 from flwr_asyncdrop.simulation.startable import MAIN, check_startable, module_of
@@ -126,8 +130,7 @@ class WorkerPool(Runner):
         # What every worker imports is imported once, where no thread has run yet.
         self._context.set_forkserver_preload([serve.__module__, *_IMPORTED_LATE])
         self._selector = selectors.DefaultSelector()
-        self._slots = [Slot.make() for _ in range(size * _CALLS_PER_WORKER)]
-        self._free = list(range(len(self._slots)))
+        self._slots: list[Slot] = []
         self._workers: list[_Worker] = []
         self._failed_starts = 0
         self._is_complete = False
@@ -136,12 +139,16 @@ class WorkerPool(Runner):
         # processes that only `close` ends.
         atexit.register(self.close)
         try:
+            self._slots += (Slot.make() for _ in range(size * _CALLS_PER_WORKER))
+            self._free = list(range(len(self._slots)))
             for number in range(size):
                 self._start(gpus[number % len(gpus)] if gpus else "")
             while not all(worker.is_ready for worker in self._workers):
                 self.collect(None)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise no_start(error) from error
             raise
         self._is_complete = True
 

@@ -235,6 +235,48 @@ def unlucky(folder: Path, fatal: range) -> Callable[[], ClientApp]:
     return functools.partial(make_unlucky_app, starts, fatal)
 
 
+SHORT_OF = """
+import os, resource, sys
+from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.exceptions import RunError
+
+if __name__ == "__main__":
+    if sys.argv[1] == "files":
+        files = len(os.listdir("/proc/self/fd")) + int(sys.argv[2])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    try:
+        LocalGrid("none:app", num_nodes=8, workers=8)
+    except RunError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("short_of", "reason"),
+    [
+        (("files", "10"), "Too many open files"),
+        nightly(("files", "20"), "Too many open files"),
+        (("path", ""), "AF_UNIX path too long"),
+    ],
+)
+def test_what_a_system_has_too_little_of_is_said(
+    tmp_path: Path, short_of: tuple[str, str], reason: str
+) -> None:
+    temporary = tmp_path / "folder".ljust(99, "x")
+    temporary.mkdir()
+    folder = {"TMPDIR": str(temporary)} if short_of[0] == "path" else {}
+    (tmp_path / "script.py").write_text(SHORT_OF)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py", *short_of],
+        env={**os.environ, **folder},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert f"no worker process can be started ({reason}): start" in done.stdout
+
+
 def test_successor_that_is_killed_at_its_start_is_replaced_with_its_tasks(
     tmp_path: Path,
 ) -> None:
