@@ -323,7 +323,8 @@ def _cause_of_death(process: BaseProcess) -> str:
     process.join()
     code = process.exitcode or 0
     if code < 0:
-        name = signal.Signals(-code).name
+        known = {int(number): number.name for number in signal.Signals}
+        name = known.get(-code, f"signal {-code}")  # real-time ones have no names
         hint = " (out of memory?)" if -code == signal.SIGKILL else ""
         return f"was ended by {name}{hint}"
     return f"ended with exit code {code}"

@@ -85,7 +85,11 @@ def test_two_workers_share_the_tasks() -> None:
 
 @pytest.mark.parametrize(
     ("action", "cause"),
-    [("exit", "ended with exit code 3"), ("kill", "was ended by SIGKILL")],
+    [
+        ("exit", "ended with exit code 3"),
+        ("kill", "was ended by SIGKILL"),
+        ("real_time", f"was ended by signal {signal.SIGRTMIN + 3}"),
+    ],
 )
 @pytest.mark.parametrize("workers", [1, 2])
 def test_worker_that_dies_costs_its_task_only(

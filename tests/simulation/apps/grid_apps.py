@@ -137,6 +137,12 @@ def fork(message: Message, context: Context) -> Message:
     return Message(RecordDict({"facts": facts}), reply_to=message)
 
 
+@app.train("real_time")
+def end_by_a_signal_without_a_name(message: Message, context: Context) -> Message:
+    os.kill(os.getpid(), signal.SIGRTMIN + 3)
+    raise AssertionError("unreachable")
+
+
 @app.train("kill")
 def kill(message: Message, context: Context) -> Message:
     os.kill(os.getpid(), signal.SIGKILL)
