@@ -116,7 +116,8 @@ class ServerEvaluator(Evaluator):
 
     At most two snapshots wait. Beyond that `begin` blocks, so that a slow
     ``evaluate_fn`` costs time but not memory. `patiently` is entered around each wait
-    for it; it may raise Interrupted.
+    for it; it may raise Interrupted. Not `beside` the loop, `begin` waits for the end:
+    where clients train in this process, all draw from the same global generators.
     """
 
     source = "server"
@@ -126,9 +127,12 @@ class ServerEvaluator(Evaluator):
         self,
         evaluate_fn: EvaluateFn,
         patiently: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        beside: bool = True,
     ) -> None:
         self._evaluate_fn = evaluate_fn
         self._patiently = patiently
+        self._beside = beside
         self._threads = torch.get_num_threads()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         self._begun: deque[tuple[PendingEvaluation, Future[Evaluation]]] = deque()
@@ -145,6 +149,9 @@ class ServerEvaluator(Evaluator):
                 raise
         future = self._executor.submit(self._evaluate, evaluation)
         self._begun.append((evaluation, future))
+        if not self._beside:
+            with self._patiently():
+                _wait_for(future)
 
     @property
     def pending(self) -> Sequence[PendingEvaluation]:

@@ -85,6 +85,7 @@ class SteadyGrid(Grid):
         )
         self._has_pulled = False
         self.has_ray_workers = has_ray_workers(grid)
+        self.runs_clients_here = bool(getattr(grid, "runs_clients_here", False))
         self._node_ids: list[int] | None = None
         self._look: TimedCall[list[int]] | None = None
         self._wait_any = getattr(grid, "wait_any", None)

@@ -165,6 +165,11 @@ class LocalGrid(Grid):
         self._runner = runner
         self._close = weakref.finalize(self, self._runner.close)
 
+    @property
+    def runs_clients_here(self) -> bool:
+        """Whether the ClientApp runs in this process, and draws what it draws."""
+        return isinstance(self._runner, InlineRunner)
+
     def __enter__(self) -> Self:
         return self
 

@@ -186,7 +186,8 @@ class AsyncStrategy(Arguments):
         evaluate_fn : callable, optional
             ``(round, arrays) -> MetricRecord``; runs beside the loop, in a thread,
             before the first update, after every `evaluate_every` rounds and after the
-            last one.
+            last one. On a `LocalGrid` with ``workers=0`` the loop waits for it, so that
+            clients and it draw the same numbers each time.
 
         Returns
         -------

@@ -34,6 +34,7 @@ from flwr_asyncdrop.server.evaluation import (
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.train_settings import TrainConfig
 from flwr_asyncdrop.strategy import rounds
 from flwr_asyncdrop.strategy.hooks import RoundHooks, is_overridden
@@ -249,7 +250,7 @@ class SynchronousRounds(LegacyHooks, Strategy):
         self,
         run: Run,
         mailbox: Mailbox,
-        grid: Grid,
+        grid: SteadyGrid,
         evaluate_fn: EvaluateFn | None,
         config: Config,
         timeout: float,
@@ -257,7 +258,11 @@ class SynchronousRounds(LegacyHooks, Strategy):
         """Return the evaluators of an asynchronous run; clients use these hooks."""
         evaluators: list[Evaluator] = []
         if evaluate_fn is not None:
-            evaluators.append(ServerEvaluator(evaluate_fn, mailbox.patiently))
+            draws = not getattr(evaluate_fn, "draws_nothing", False)
+            beside = not (draws and grid.runs_clients_here)
+            evaluators.append(
+                ServerEvaluator(evaluate_fn, mailbox.patiently, beside=beside)
+            )
         hooks = ("configure_evaluate", "aggregate_evaluate")
         own = [is_overridden(self, hook, SynchronousRounds) for hook in hooks]
         if self.fraction_evaluate > 0 or any(own):
