@@ -6,12 +6,16 @@ generator is read or advanced: `seed_global_generators` is for what users write.
 """
 
 import random
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+
+# Whoever has it has the global generators, which all threads of a process share.
+_of_all_threads = threading.RLock()
 
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
@@ -46,7 +50,16 @@ def seed_global_generators(seed: int) -> None:
 
 @contextmanager
 def kept_global_generators() -> Iterator[None]:
-    """Let the global generators go on afterwards as if nothing had been drawn."""
+    """Let the global generators go on afterwards as if nothing had been drawn.
+
+    One thread at a time: another one waits for it here.
+    """
+    with _of_all_threads, _kept():
+        yield
+
+
+@contextmanager
+def _kept() -> Iterator[None]:
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     # A GPU that nothing was drawn on is not to be woken.
     awake = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]

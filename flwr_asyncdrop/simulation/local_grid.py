@@ -23,7 +23,7 @@ from flwr_asyncdrop.flower_internals.identity import (
     stamp,
 )
 from flwr_asyncdrop.parameters import plain
-from flwr_asyncdrop.seeding import derive_seed
+from flwr_asyncdrop.seeding import derive_seed, kept_global_generators
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
 from flwr_asyncdrop.simulation.gpus import chosen_gpus
 from flwr_asyncdrop.simulation.runner import ClientCall, InlineRunner, Runner
@@ -80,7 +80,8 @@ class LocalGrid(Grid):
         How many nodes there are; at least 1. Their ids are 1000, 1001, ...
     workers : int
         Worker processes, at most 124; 0 runs the ClientApp in this process, one task
-        whenever an answer is asked for: slower, but a debugger can step into it.
+        whenever an answer is asked for: slower, but a debugger can step into it. Of
+        several such grids in threads one runs its ClientApp at a time.
     node_config : Callable[[int], Mapping[str, bool | int | float | str]] | None
         What a node's config has, by partition (0, 1, ...), besides Flower's
         ``partition-id`` and ``num-partitions``.
@@ -132,7 +133,8 @@ class LocalGrid(Grid):
             )
         gpus = chosen_gpus(gpus)
         assume_identity(_RUN_ID)
-        self._seed = torch.initial_seed() % 2**63
+        with kept_global_generators():  # no ClientApp of another thread's grid has them
+            self._seed = torch.initial_seed() % 2**63
         self._run = Run.create_empty(_RUN_ID)
         self._contexts: dict[int, Context] = {}
         for partition in range(num_nodes):

@@ -147,7 +147,10 @@ class Runner(ABC):
 
 
 class InlineRunner(Runner):
-    """Runs each call in the calling process when its answer is asked for."""
+    """Runs each call in the calling process when its answer is asked for.
+
+    One at a time, whichever threads have grids: all draw from the same generators.
+    """
 
     def __init__(self, client_app: ClientAppSource) -> None:
         self._app = load_client_app(client_app)

@@ -1,7 +1,10 @@
 """The contract of a Grid, held by LocalGrid in one process and in several."""
 
 import random
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -374,6 +377,32 @@ def test_workers_give_what_the_naive_way_gives(
         answer(grid, Message(content, 1000, "train")).content for grid in pair
     )
     assert plain == fast == content
+
+
+def test_grids_of_several_threads_draw_what_they_would_alone() -> None:
+    app, drawing = ClientApp(), threading.Event()
+
+    @app.train()
+    def draw(message: Message, context: Context) -> Message:
+        numbers = []
+        for _ in range(20):
+            numbers.append(float(torch.rand(1)))
+            drawing.set()
+            time.sleep(0.001)
+        content = RecordDict({"drawn": ConfigRecord({"numbers": numbers})})
+        return Message(content, reply_to=message)
+
+    def drawn() -> Any:
+        with LocalGrid(lambda: app, num_nodes=1, workers=0) as grid:
+            return answer(grid, task(1000)).content["drawn"]["numbers"]
+
+    alone = drawn()
+    drawing.clear()
+    with ThreadPoolExecutor(2) as threads:
+        together = [threads.submit(drawn) for _ in range(2)]
+        assert drawing.wait(20)
+        assert drawn() == alone
+    assert [each.result() for each in together] == [alone, alone]
 
 
 def test_what_runs_here_leaves_the_global_generators_as_they_were() -> None:
