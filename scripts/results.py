@@ -297,7 +297,7 @@ def goal(series: tuple[Series, ...], share: float) -> Target:
     others = [each for each in series if each.algorithm not in _OURS]
     metric = next(iter(others[0].curves.values())).metric
     finals = {
-        each.label: sum(c.final.value for c in each.curves.values()) / len(each.curves)
+        each.label: fmean(curve.final.value for curve in each.curves.values())
         for each in others
         if not any(curve.diverged for curve in each.curves.values())
     }

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from statistics import fmean
 
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.exceptions import ConfigError
@@ -46,12 +47,12 @@ class Result:
     def score(self) -> float:
         """The mean; minus infinity if a run failed, or has no number."""
         numbers = [-math.inf if n is None or math.isnan(n) else n for n in self.finals]
-        return sum(numbers) / len(numbers)
+        return fmean(numbers)
 
     @property
     def mean(self) -> float:
         """How good it was all the time; minus infinity if nobody asked."""
-        return sum(self.means) / len(self.means) if self.means else -math.inf
+        return fmean(self.means) if self.means else -math.inf
 
 
 def rungs(candidates: int, eta: int, count: int, last: int = 1) -> list[Rung]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _LEAVES = (Tensor, *_PLAIN)
+_NO_ATTRIBUTES = ("__dict__", "__weakref__")
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -50,7 +51,11 @@ def _attributes(value: Any) -> dict[str, Any]:
     """Return the attributes that an object has of its own, by name."""
     slots = [kind.__dict__.get("__slots__", ()) for kind in type(value).__mro__]
     names = [n for s in slots for n in ([s] if isinstance(s, str) else s)]
-    found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    found = {
+        name: getattr(value, name)
+        for name in names
+        if name not in _NO_ATTRIBUTES and hasattr(value, name)
+    }
     return found | getattr(value, "__dict__", {})
 
 

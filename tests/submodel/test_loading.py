@@ -79,7 +79,7 @@ class ReturnsDataclass(nn.Module):
         return Output(self.layers(x))
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, weakref_slot=True)
 class Slots:
     logits: Tensor
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from operator import methodcaller
@@ -66,7 +67,10 @@ def _root(data_dir: Path | str | None) -> Path | None:
     if data_dir is None:
         return None
     try:
-        return Path(data_dir).expanduser().resolve()
+        root = Path(data_dir).expanduser().resolve()
+        with suppress(FileNotFoundError):  # it may be made for a download
+            root.stat()
+        return root
     except (OSError, RuntimeError) as error:  # e.g. links in a circle
         raise DataError(f"data-dir={str(data_dir)!r} is no folder: {error}") from error
 

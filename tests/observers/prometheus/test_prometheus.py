@@ -9,7 +9,6 @@ from urllib.error import URLError
 
 import psutil
 import pytest
-import torch
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.aggregation import Buffered
@@ -208,7 +207,7 @@ def test_the_run_says_what_it_is():
         "seed": "7",
         "flwr": version("flwr"),
         "flwr_asyncdrop": version("flwr-asyncdrop"),
-        "torch": torch.__version__,
+        "torch": version("torch"),
     }
 
 
