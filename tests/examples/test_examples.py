@@ -266,6 +266,21 @@ def test_the_diff_changes_one_line_of_the_client_besides_its_import(example):
     assert (len(added), len(removed)) == expected
 
 
+def test_a_base_needs_no_token_for_padding(monkeypatch, request):
+    """Those of GPT-2 and Llama have none."""
+    if find_spec("torchvision"):
+        request.getfixturevalue("vision_models")
+    pytest.importorskip("peft")
+    monkeypatch.syspath_prepend(str(EXAMPLES["llm-lora"]))
+    dataset = import_module("llm_lora.dataset")
+    tokenizer = import_module("llm_lora.base").train_tokenizer(["The plot was dull."])
+    reviews = [("The plot was dull.", 0), ("dull", 0)]
+    padded = dataset.encode(reviews, tokenizer)
+    tokenizer.pad_token = None
+    batch = dataset.encode(reviews, tokenizer)
+    assert all(torch.equal(batch[name], padded[name]) for name in padded)
+
+
 @pytest.mark.e2e
 def test_the_command_of_the_readme():
     folder = EXAMPLES["pytorch-quickstart"]

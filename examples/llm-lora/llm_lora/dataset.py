@@ -25,7 +25,8 @@ def encode(reviews: list[Review], tokenizer: PreTrainedTokenizerBase) -> BatchEn
     answers = [tokens(ANSWERS[label])[-1] for _, label in reviews]
     width = max(map(len, rows)) + 1
     batch = {
-        "input_ids": torch.full((len(rows), width), tokenizer.pad_token_id),
+        # Many models have no token for padding, and the mask hides what it is.
+        "input_ids": torch.zeros(len(rows), width, dtype=torch.int64),
         "attention_mask": torch.zeros(len(rows), width, dtype=torch.int64),
         "labels": torch.full((len(rows), width), -100),
     }
