@@ -281,6 +281,15 @@ def test_a_base_needs_no_token_for_padding(monkeypatch, request):
     assert all(torch.equal(batch[name], padded[name]) for name in padded)
 
 
+def test_a_review_without_words_is_read(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES["text-transformer"]))
+    task = import_module("text_transformer.task")
+    model = task.TextClassifier()
+    for texts in (["10/10", "good film"], ["10/10"]):
+        tokens, _ = task.collate([(text, 1) for text in texts])
+        assert model(tokens).isfinite().all()
+
+
 @pytest.mark.e2e
 def test_the_command_of_the_readme():
     folder = EXAMPLES["pytorch-quickstart"]

@@ -40,7 +40,7 @@ def tokenize(text: str) -> list[int]:
 
 def collate(reviews: list[tuple[str, int]]) -> tuple[Tensor, Tensor]:
     """Pad a batch with token 0."""
-    tokens = [torch.tensor(tokenize(text)) for text, _ in reviews]
+    tokens = [torch.tensor(tokenize(text) or [0]) for text, _ in reviews]
     labels = torch.tensor([label for _, label in reviews])
     return nn.utils.rnn.pad_sequence(tokens, batch_first=True), labels
 
