@@ -1,5 +1,6 @@
 """The examples run, and their diffs lead back to plain Flower projects."""
 
+import gzip
 import json
 import random
 import re
@@ -288,6 +289,23 @@ def test_a_review_without_words_is_read(monkeypatch):
     for texts in (["10/10", "good film"], ["10/10"]):
         tokens, _ = task.collate([(text, 1) for text in texts])
         assert model(tokens).isfinite().all()
+
+
+def test_a_base_is_that_of_the_reviews_in_the_file(monkeypatch, request, tmp_path):
+    if find_spec("torchvision"):
+        request.getfixturevalue("vision_models")
+    pytest.importorskip("peft")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXAMPLES["llm-lora"]))
+    base = import_module("llm_lora.base")
+    reviews = tmp_path / "reviews.jsonl.gz"
+    folders = []
+    for text in ("A dull plot.", "A moving plot.", "A dull plot."):
+        base.load_reviews.cache_clear()
+        line = json.dumps({"split": "train", "label": 0, "text": text})
+        reviews.write_bytes(gzip.compress(line.encode(), mtime=0))
+        folders.append(base.base_folder("", str(reviews), 1))
+    assert folders[0] == folders[2] != folders[1]
 
 
 @pytest.mark.e2e

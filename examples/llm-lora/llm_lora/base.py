@@ -30,7 +30,8 @@ def base_folder(base_model: str, data_file: str, steps: int) -> str:
     if base_model:
         return base_model
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    key = hashlib.sha256(f"{data_file} {steps} {VOCABULARY}".encode()).hexdigest()[:12]
+    reviews = Path(data_file).expanduser().read_bytes() if data_file else b""
+    key = hashlib.sha256(b"%b %d %d" % (reviews, steps, VOCABULARY)).hexdigest()[:12]
     folder = cache / "llm-lora-example" / key
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
