@@ -23,11 +23,12 @@ class RpcError(grpc.RpcError):
 def _flowers_own():
     utils = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
     (refused,) = set(GRID_ERRORS) - {Exception}
-    return [
-        utils.ObjectPushError("object", 1, "session"),
-        utils.ObjectPullError("object", "timeout or retry limit reached"),
-        refused(),
+    parts = [
+        ("ObjectPushError", ("object", 1, "session")),
+        ("ObjectPullError", ("object", "timeout or retry limit reached")),
     ]
+    known = [each for each in parts if hasattr(utils, each[0])]
+    return [*(getattr(utils, name)(*said) for name, said in known), refused()]
 
 
 def _of_httpx():

@@ -13,19 +13,20 @@ PullMessages = Callable[[list[str]], Iterable[Message]]
 """What ``Grid.pull_messages`` is."""
 
 
-def _refusals() -> tuple[type[BaseException], ...]:
+def refusals() -> tuple[type[BaseException], ...]:
     """Return what Flower raises for HTTP's 403 and gRPC's PERMISSION_DENIED.
 
-    It is no `Exception`. Seen in flwr 1.34 to 1.42.
+    It is no `Exception`. Seen in flwr 1.32 to 1.42, and elsewhere in 1.31.
     """
-    try:
-        run = importlib.import_module("flwr.supercore.run")
-        return (run.RunNotRunningException,)
-    except (ImportError, AttributeError):
-        return ()
+    for home in ("flwr.supercore.run", "flwr.common.typing"):
+        try:
+            return (importlib.import_module(home).RunNotRunningException,)
+        except (ImportError, AttributeError):
+            continue
+    return ()
 
 
-GRID_ERRORS: tuple[type[BaseException], ...] = (Exception, *_refusals())
+GRID_ERRORS: tuple[type[BaseException], ...] = (Exception, *refusals())
 """All that a call of a grid may raise, but for signals and the end of the process."""
 
 

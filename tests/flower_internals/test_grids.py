@@ -1,12 +1,14 @@
 """Flower's own grids are recognised, copied from, and never changed."""
 
 import importlib
+import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 from flwr.app import Message, RecordDict
 
+from flwr_asyncdrop.flower_internals import grids
 from flwr_asyncdrop.flower_internals.grids import answers_at_once, pull_function
 from flwr_asyncdrop.flower_internals.identity import Run
 from flwr_asyncdrop.server.mailbox import Mailbox
@@ -135,3 +137,11 @@ def test_what_replaces_a_grids_method_counts():
     sent.metadata.__dict__["_message_id"] = "sent"
     grid.pull_messages = lambda message_ids: [echo(sent)]
     assert Mailbox(grid).wait(["sent"], timeout=1) is not None
+
+
+def test_what_flower_1_31_raises_for_a_refusal_is_an_error_of_a_grid(monkeypatch):
+    refused = type("RunNotRunningException", (BaseException,), {})
+    earlier = SimpleNamespace(RunNotRunningException=refused)
+    monkeypatch.setitem(sys.modules, "flwr.supercore.run", None)
+    monkeypatch.setitem(sys.modules, "flwr.common.typing", earlier)
+    assert grids.refusals() == (refused,)
