@@ -12,6 +12,7 @@ from settings import (
     GRPC,
     InvalidError,
     become,
+    check_flower,
     credential,
     flag,
     health,
@@ -28,8 +29,9 @@ def command(environment: Mapping[str, str]) -> list[str]:
     Raises
     ------
     InvalidError
-        If a variable is missing or wrong, by name.
+        If a variable is missing or wrong, by name, or Flower is of a wrong version.
     """
+    check_flower()
     arguments = [
         *("--superlink", required(environment, "SUPERLINK")),
         *identity(environment),

@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from connect import write_connection
-from settings import GRPC, InvalidError, become, credential, flag, health, port
+from settings import (
+    GRPC,
+    InvalidError,
+    become,
+    check_flower,
+    credential,
+    flag,
+    health,
+    port,
+)
 
 _FLEET, _CONTROL, _RUNTIME = 9092, 9093, 9091
 _LOOPBACK = "127.0.0.1"
@@ -25,8 +34,9 @@ def command(environment: Mapping[str, str]) -> list[str]:
     Raises
     ------
     InvalidError
-        If a variable is missing or wrong, by name.
+        If a variable is missing or wrong, by name, or Flower is of a wrong version.
     """
+    check_flower()
     state = Path(environment.get("ASYNCDROP_STATE") or ".")
     # On HTTP the control API is behind a guard; on gRPC it has an address of its own.
     guard = [sys.executable, str(_GUARD), *control_hosts(environment), "--"]

@@ -9,9 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-# Up to 1.34 each of Flower's APIs has a gRPC address of its own; later there is one
-# HTTP address.
-GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
+FLOWER = tuple(int(part) for part in version("flwr").split(".")[:2])
+
+# Up to 1.34 each of Flower's APIs has a gRPC address of its own; from 1.40 on there is
+# one HTTP address.
+_ALL_HTTP = (1, 40)
+GRPC = FLOWER < (1, 35)
 
 _LAST_PORT = 65535
 _HOST = re.compile(r"[^\s/]+")
@@ -23,6 +26,15 @@ _FOLDERS = ("ASYNCDROP_CREDENTIALS", "CREDENTIALS_DIRECTORY")
 
 class InvalidError(ValueError):
     """A variable is missing or wrong; the message names it."""
+
+
+def check_flower() -> None:
+    """Raise InvalidError for a Flower whose APIs are partly gRPC, partly HTTP."""
+    if not GRPC and FLOWER < _ALL_HTTP:
+        raise InvalidError(
+            f"flwr {version('flwr')} has some APIs over gRPC and some over HTTP: "
+            "install flwr 1.34, or 1.40 or newer, on the server and on all devices"
+        )
 
 
 def required(environment: Mapping[str, str], name: str) -> str:

@@ -19,9 +19,9 @@ from flwr.serverapp.grid.grid import Run as Run  # type: ignore[attr-defined]
 def assume_identity(run_id: int) -> None:
     """Let this process create messages, as a ServerApp's process may.
 
-    From flwr 1.35 on, ``Message`` asks the process for its run, node and task, and
+    From flwr 1.38 on, ``Message`` asks the process for its run, node and task, and
     refuses to be created without them. An identity that is already there stays.
-    Seen in flwr 1.35 to 1.42; flwr 1.34 needs none.
+    Seen in flwr 1.38 to 1.42; flwr 1.37 needs none.
     """
     try:
         identity = importlib.import_module("flwr.supercore.task_identity").TaskIdentity

@@ -64,6 +64,20 @@ def test_a_device_trusts_its_authority_and_shows_its_key(device, credentials):
     ]
 
 
+@pytest.mark.parametrize("script", ["device", "server"])
+def test_a_flower_with_both_transports_is_refused(script, entrypoint, monkeypatch):
+    """Its runtime API, which has no TLS, would listen where devices are served."""
+    settings, environment = entrypoint("settings"), {"ASYNCDROP_INSECURE": "1"}
+    environment["SUPERLINK"] = "edge:9092"
+    monkeypatch.setattr(settings, "GRPC", False)
+    for number in ((1, 35), (1, 39)):
+        monkeypatch.setattr(settings, "FLOWER", number)
+        with pytest.raises(settings.InvalidError, match="install flwr 1"):
+            entrypoint(script).command(environment)
+    monkeypatch.setattr(settings, "FLOWER", (1, 40))
+    assert entrypoint(script).command(environment)
+
+
 def test_flower_reads_the_node_config_as_it_was_meant(device):
     environment = {
         "PARTITION_ID": "0",
