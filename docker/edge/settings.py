@@ -13,8 +13,8 @@ FLOWER = tuple(int(part) for part in version("flwr").split(".")[:2])
 
 # Up to 1.34 each of Flower's APIs has a gRPC address of its own; from 1.40 on there is
 # one HTTP address.
-_ALL_HTTP = (1, 40)
-GRPC = FLOWER < (1, 35)
+_SOME_HTTP, _ALL_HTTP = (1, 35), (1, 40)
+GRPC = FLOWER < _SOME_HTTP
 
 _LAST_PORT = 65535
 _HOST = re.compile(r"[^\s/]+")
@@ -30,7 +30,7 @@ class InvalidError(ValueError):
 
 def check_flower() -> None:
     """Raise InvalidError for a Flower whose APIs are partly gRPC, partly HTTP."""
-    if not GRPC and FLOWER < _ALL_HTTP:
+    if _SOME_HTTP <= FLOWER < _ALL_HTTP:
         raise InvalidError(
             f"flwr {version('flwr')} has some APIs over gRPC and some over HTTP: "
             "install flwr 1.34, or 1.40 or newer, on the server and on all devices"

@@ -502,14 +502,14 @@ def waits(monkeypatch):
     """Return an event that is set when the loop waits for an evaluation."""
     event, begin = threading.Event(), ServerEvaluator.__init__
 
-    def noting(evaluator, evaluate_fn, patiently):
+    def noting(evaluator, evaluate_fn, patiently, **options):
         @contextmanager
         def noted():
             with patiently():
                 event.set()
                 yield
 
-        begin(evaluator, evaluate_fn, noted)
+        begin(evaluator, evaluate_fn, noted, **options)
 
     monkeypatch.setattr(ServerEvaluator, "__init__", noting)
     return event

@@ -69,7 +69,6 @@ def test_a_flower_with_both_transports_is_refused(script, entrypoint, monkeypatc
     """Its runtime API, which has no TLS, would listen where devices are served."""
     settings, environment = entrypoint("settings"), {"ASYNCDROP_INSECURE": "1"}
     environment["SUPERLINK"] = "edge:9092"
-    monkeypatch.setattr(settings, "GRPC", False)
     for number in ((1, 35), (1, 39)):
         monkeypatch.setattr(settings, "FLOWER", number)
         with pytest.raises(settings.InvalidError, match="install flwr 1"):
