@@ -313,7 +313,7 @@ class Arguments(SynchronousRounds):
             "faults": self.faults,
             "queue_ahead": self.queue_ahead,
             "fraction_evaluate": self.fraction_evaluate,
-            "min_evaluate_nodes": self.min_evaluate_nodes,
+            "min_evaluate_nodes": self.sampling.min_evaluate_nodes,
             "evaluate_every": self.evaluate_every,
             "weighted_by_key": self.weighted_by_key,
             "max_examples": self.max_examples,

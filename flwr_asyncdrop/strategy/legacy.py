@@ -3,6 +3,7 @@
 from typing import NoReturn
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.strategy.for_subclasses import ForSubclasses
 
 LEGACY_HOOKS = (
     "initialize_parameters",
@@ -45,7 +46,7 @@ def check_no_legacy(strategy: object) -> None:
     kind = type(strategy).__name__
     for name in (*LEGACY_HOOKS, *PRIVATE_HOOKS):
         found = getattr(strategy, name, None)
-        own = getattr(LegacyHooks, name, None)
+        own = getattr(LegacyHooks, name, getattr(ForSubclasses, name, None))
         if found is None or (own and getattr(found, "__func__", None) is own):
             continue
         api = "Flower's legacy strategies" if name in LEGACY_HOOKS else "FedAvg"

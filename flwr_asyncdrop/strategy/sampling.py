@@ -10,7 +10,7 @@ from flwr_asyncdrop.parameters import (
     whole_from,
 )
 
-_MIN_NODES = 2  # Flower's default
+MIN_NODES = 2  # Flower's default, of those that train and that evaluate
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Sampling:
         None, "evaluate at the least", whole_from(0)
     )
     min_available_nodes: int = parameter(
-        _MIN_NODES, "are there when a run begins", whole_from(1)
+        MIN_NODES, "are there when a run begins", whole_from(1)
     )
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class Sampling:
         if self.in_flight is not None:
             return self.in_flight
         fraction = 1.0 if self.fraction_train is None else self.fraction_train
-        least = _MIN_NODES if self.min_train_nodes is None else self.min_train_nodes
+        least = MIN_NODES if self.min_train_nodes is None else self.min_train_nodes
         return max(int(nodes * fraction), min(least, nodes), 1)
 
     def evaluating(self, nodes: int) -> int:
@@ -66,7 +66,7 @@ class Sampling:
         if self.fraction_evaluate == 0:
             return 0
         least = self.min_evaluate_nodes
-        least = _MIN_NODES if least is None else least
+        least = MIN_NODES if least is None else least
         return min(max(int(nodes * self.fraction_evaluate), least), nodes)
 
     def described(self) -> int | str:

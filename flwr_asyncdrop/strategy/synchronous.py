@@ -4,6 +4,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from threading import get_ident
 
@@ -13,13 +14,12 @@ from flwr.app import (
     ConfigRecord,
     Message,
     MetricRecord,
-    RecordDict,
 )
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.results import (
     MetricsFn,
     ResultCollector,
@@ -37,18 +37,18 @@ from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.train_settings import TrainConfig
 from flwr_asyncdrop.strategy import rounds
+from flwr_asyncdrop.strategy.for_subclasses import ForSubclasses, OrFlowers
 from flwr_asyncdrop.strategy.hooks import RoundHooks, is_overridden
 from flwr_asyncdrop.strategy.legacy import LegacyHooks
-from flwr_asyncdrop.strategy.sampling import Sampling
+from flwr_asyncdrop.strategy.sampling import MIN_NODES, Sampling
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-_DETAILED = 3
 _MOST_EVALUATED = 16  # rounds that real clients evaluate at once
 
 
-class SynchronousRounds(LegacyHooks, Strategy):
+class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
     """The hooks that Flower's own round calls, for tools that drive them.
 
     A round dispatches to as many devices as the asynchronous run has in flight, and
@@ -56,15 +56,14 @@ class SynchronousRounds(LegacyHooks, Strategy):
     """
 
     in_flight: int | None
-    fraction_train: float | None
-    min_train_nodes: int | None
+    fraction_train = OrFlowers(1.0)
+    min_train_nodes = OrFlowers(MIN_NODES)
     min_available_nodes: int
     fraction_evaluate: float
-    min_evaluate_nodes: int | None
+    min_evaluate_nodes = OrFlowers(MIN_NODES)
     weighted_by_key: str
     arrayrecord_key: str
     configrecord_key: str
-    max_examples: int
     train_metrics_aggr_fn: MetricsFn
     evaluate_metrics_aggr_fn: MetricsFn
     # What threads have started, by their number, and what a caller drives.
@@ -86,14 +85,8 @@ class SynchronousRounds(LegacyHooks, Strategy):
     @property
     def sampling(self) -> Sampling:
         """How many nodes train, evaluate, and must be there."""
-        return Sampling(
-            self.in_flight,
-            self.fraction_train,
-            self.min_train_nodes,
-            self.fraction_evaluate,
-            self.min_evaluate_nodes,
-            self.min_available_nodes,
-        )
+        given = vars(self)  # None where the attribute reads as Flower's default
+        return Sampling(**{each.name: given[each.name] for each in fields(Sampling)})
 
     @property
     def keys(self) -> wire.RecordKeys:
@@ -204,16 +197,8 @@ class SynchronousRounds(LegacyHooks, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Aggregate what the clients measured; replies with an error do not count."""
-        measured: list[RecordDict] = []
-        failed: list[tuple[int, ReplyError]] = []
-        for reply in replies:
-            try:
-                read = wire.read_evaluation(reply, self.keys, self.max_examples)
-                measured.append(read)
-            except ReplyError as error:
-                failed.append((reply.metadata.src_node_id, error))
-        for node, reason in failed[:_DETAILED]:
-            logger.warning("no evaluation from node %d: %s", node, reason)
+        sound, failed = self._check_and_log_replies(replies, is_train=False)
+        measured = [self._read_evaluation(reply) for reply in sound]
         if not measured:
             if failed:
                 logger.warning(

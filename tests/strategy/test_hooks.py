@@ -11,7 +11,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from flwr.server import strategy as legacy
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
@@ -425,6 +425,15 @@ class TestAggregateTrain:
             run(Mine(**options()))
         assert "\n" not in str(caught.value)
 
+    def test_it_may_check_the_replies_as_fedavgs_children_do(self):
+        class Mine(AsyncFedAvg):
+            def aggregate_train(self, server_round, replies):
+                valid, failed = self._check_and_log_replies(replies, is_train=True)
+                assert not failed
+                return super().aggregate_train(server_round, valid)
+
+        assert len(run(Mine(**options()))[0].train_metrics_clientapp) == 3
+
     def test_it_does_not_change_the_run(self):
         class Mine(AsyncFedAvg):
             def aggregate_train(self, server_round, replies):
@@ -486,6 +495,30 @@ class TestEvaluation:
         _, grid = run(strategy)
         assert calls == [1, 2, 3]
         assert not [m for m in grid.pushed if m.metadata.message_type == "evaluate"]
+
+    @pytest.mark.parametrize("fleet", [None, speed_levels])
+    def test_one_as_flowers_own_with_what_fedavg_has_for_it(self, fleet, log):  # noqa: F811
+        class Mine(AsyncFedAvg):
+            configure_evaluate = FedAvg.configure_evaluate
+            aggregate_evaluate = FedAvg.aggregate_evaluate
+
+        def handle(message):
+            if message.metadata.dst_node_id == 2:
+                return measuring(losing)(message)
+            return Message(Error(1, "no data here"), reply_to=message)
+
+        settings = options(fraction_evaluate=0.5, fleet=fleet)
+        grid = HandlerGrid(
+            lambda m: handle(m) if m.metadata.message_type == "evaluate" else losing(m),
+            node_ids=[1, 2],
+        )
+        result = Mine(**settings).start(grid, record(ZEROS), num_rounds=2)
+        found = result.evaluate_metrics_clientapp
+        assert {number: dict(m) for number, m in found.items()} == {
+            1: {"loss": 2.0},
+            2: {"loss": 2.0},
+        }
+        assert "no evaluation from node 1: the client failed" in log.text
 
 
 class TestStart:

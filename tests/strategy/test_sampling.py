@@ -1,5 +1,7 @@
 """FedAvg's numbers of nodes mean what they mean there."""
 
+import inspect
+
 import pytest
 from flwr.app import ConfigRecord, MessageType
 from flwr.serverapp.strategy import FedAvg
@@ -101,6 +103,13 @@ def test_what_is_set_later_counts_too():
     strategy.in_flight = 3
     with pytest.raises(ConfigError, match=r"in_flight=3 and fraction_train=0.5 both"):
         sent(strategy, nodes=10)
+
+
+@pytest.mark.parametrize("name", inspect.signature(FedAvg).parameters)
+def test_a_subclass_reads_fedavgs_defaults(name):
+    if not name.endswith("_fn"):
+        assert getattr(AsyncFedAvg(), name) == getattr(FedAvg(), name)
+        assert getattr(AsyncFedAvg(in_flight=8), name) == getattr(FedAvg(), name)
 
 
 @pytest.mark.parametrize(
