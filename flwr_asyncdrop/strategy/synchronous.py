@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from threading import get_ident
+from typing import NoReturn
 
 from flwr.app import (
     DEFAULT_TTL,
@@ -163,7 +164,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         if self._hooks is not None:
             return self._hooks.aggregated(list(replies))
         if self._driven is None:
-            raise ConfigError("aggregate_train comes after configure_train")
+            self._refuse_order("aggregate_train")
         merged = rounds.merge_all(self._driven, replies)
         if not merged:
             return None, None
@@ -181,7 +182,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         """Ask `fraction_evaluate` of the nodes to evaluate the global model."""
         run = self._run
         if run is None:
-            raise ConfigError("configure_evaluate comes after configure_train")
+            self._refuse_order("configure_evaluate")
         if self.fraction_evaluate == 0:
             return []
         return rounds.evaluation_messages(
@@ -210,6 +211,14 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             return None
         return aggregate_metrics(
             self.evaluate_metrics_aggr_fn, measured, self.keys.num_examples
+        )
+
+    def _refuse_order(self, hook: str) -> NoReturn:
+        own = is_overridden(self, "configure_train", SynchronousRounds)
+        raise ConfigError(
+            f"{hook} comes after configure_train"
+            + f", and that of {type(self).__name__} does not call super()" * own
+            + ", which makes the tasks (docs/migrating.md)"
         )
 
     def _round_hooks(

@@ -572,6 +572,24 @@ class TestStart:
         Mine(in_flight=2).start(grid, record(ZEROS), num_rounds=2)
         assert log.text.count("Mine is driven round by round") == 1
 
+    @pytest.mark.parametrize(
+        ("hook", "aggregate"),
+        [
+            ("aggregate_train", AsyncFedAvg.aggregate_train),
+            ("configure_evaluate", FedAvg.aggregate_train),
+        ],
+    )
+    def test_a_copied_loop_whose_configure_train_makes_messages(self, hook, aggregate):
+        class Mine(AsyncFedAvg):
+            start = Strategy.start
+            configure_train = FedAvg.configure_train
+            aggregate_train = aggregate
+
+        grid = RoundGrid(measuring(plus_one), node_ids=[1, 2])
+        says = f"{hook} comes after configure_train, and that of Mine does not call sup"
+        with pytest.raises(ConfigError, match=says):
+            Mine().start(grid, record(ZEROS))
+
     def test_after_a_run_that_failed_the_hooks_are_flowers_again(self):
         class Mine(Decayed):
             def aggregate_train(self, server_round, replies):
