@@ -13,10 +13,17 @@ _SLICED = (
     "PyTorch, pass mode='masked' to the strategy"
 )
 
+_MISMATCH = "size mismatch for"
+_EVALUATES = (
+    "an evaluation gets the full model: a client that keeps its model from task to "
+    "task loads it by load_submodel here, too, and one that keeps layers takes "
+    "load_personal and save_personal (docs/migrating.md#personal-layers)"
+)
+
 # Words of an error, and the fix.
 _KNOWN: Sequence[tuple[str, str]] = (
     (
-        "size mismatch for",
+        _MISMATCH,
         "the server sends submodels with smaller tensors: in the client, call "
         "flwr_asyncdrop.load_submodel(model, message.content['arrays']) in place of "
         "model.load_state_dict(...); for layers that it keeps from task to task, "
@@ -55,10 +62,13 @@ _KNOWN: Sequence[tuple[str, str]] = (
 )
 
 
-def advice(reason: str) -> str:
+def advice(reason: str, *, evaluates: bool = False) -> str:
     """Return the fix of a client's error, "" if there is nothing to add to it.
 
-    The end of a very long reason is read: a traceback ends with what was raised.
+    `evaluates` tells that it was asked to evaluate, not to train. The end of a very
+    long reason is read: a traceback ends with what was raised.
     """
     end = reason[-_MOST_CHARACTERS:]
+    if evaluates and _MISMATCH in end:
+        return _EVALUATES
     return next((text for words, text in _KNOWN if words in end), "")

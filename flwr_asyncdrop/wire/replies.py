@@ -4,7 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ReplyError
@@ -107,7 +114,9 @@ def read_evaluation(
 def _content(message: Message) -> RecordDict:
     if message.has_error():
         text = message.error.reason or ""
-        reason, fix = printable_ends(text), advice(text)
+        kind = message.metadata.message_type.partition(".")[0]
+        fix = advice(text, evaluates=kind == MessageType.EVALUATE)
+        reason = printable_ends(text)
         raise ReplyError(
             "client-error",
             f"the client failed with code {shown(message.error.code)}: "

@@ -153,6 +153,42 @@ class TestAForgottenLine:
         assert "load_submodel(model, message.content['arrays'])" in log.text
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize("keeps", ["the model", "a layer"])
+    def test_what_a_client_keeps_is_named_where_an_evaluation_does_not_fit(
+        self,
+        log,  # noqa: F811
+        keeps,
+    ):
+        """It was told that the server sends submodels, which it does not here."""
+
+        def app():
+            from flwr.clientapp import ClientApp
+
+            found, kept = ClientApp(), mlp()
+
+            @found.train()
+            def train(message, context):
+                load_submodel(kept, message.content["arrays"])
+                return answer(message, kept.state_dict())
+
+            @found.evaluate()
+            def evaluate(message, context):
+                model = kept
+                if keeps == "a layer":
+                    model = mlp()
+                    model[2].load_state_dict(kept[2].state_dict())
+                model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+
+            return found
+
+        with LocalGrid(app, num_nodes=2, workers=0) as grid:
+            AsyncDrop(mlp(), torch.zeros(1, 4), in_flight=2).start(
+                grid, ArrayRecord(mlp().state_dict()), 1, train_config=ConfigRecord()
+            )
+        assert "no evaluation from node" in log.text
+        assert "an evaluation gets the full model" in log.text
+        assert "load_personal and save_personal" in log.text
+
     @pytest.mark.parametrize(
         "error",
         [
