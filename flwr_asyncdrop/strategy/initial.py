@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.submodel import Plan, State
+from flwr_asyncdrop.submodel.wrappers import PREFIXES
 
 _UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
-_WRAPPERS = ("_orig_mod.", "module.")  # torch.compile's, and DataParallel's
 
 
 def read_initial(
@@ -80,7 +80,7 @@ def _check_planned(initial: State, plan: Plan) -> None:
             continue
         wrapped = any(
             f"{prefix}{name}" in keys or name.removeprefix(prefix) in keys - {name}
-            for prefix in _WRAPPERS
+            for prefix in PREFIXES
             for keys in (initial.keys(), plan.shapes.keys())
         )
         fix = (

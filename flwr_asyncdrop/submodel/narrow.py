@@ -21,6 +21,7 @@ from flwr_asyncdrop.submodel.types import (
     shapes_of,
     tensors_of,
 )
+from flwr_asyncdrop.submodel.wrappers import wrapped_as
 
 
 def narrow(
@@ -126,10 +127,10 @@ def _check_shapes(
     complaint = f"these arrays are not a submodel of {model}"
     for name in sorted(tensors.keys() ^ shapes.keys()):
         found = "does not have a tensor" if name in shapes else "also needs the tensor"
-        raise ShapeError(
-            f"{complaint}: the module {found} {name}; build the same module on the "
-            "server and on the client"
-        )
+        fix = "build the same module on the server and on the client"
+        if shapes and (inner := wrapped_as(next(iter(shapes)), tensors)):
+            fix = f"load the model inside of it, .{inner}, and return its state_dict"
+        raise ShapeError(f"{complaint}: the module {found} {name}; {fix}")
     for name, tensor in tensors.items():
         if tensor.dim() and any(is_inside(name, block) for block in skipped):
             continue

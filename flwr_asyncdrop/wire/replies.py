@@ -17,6 +17,7 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.readable import printable_ends, shown
 from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.submodel.wrappers import wrapped_as
 from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
 from flwr_asyncdrop.wire.coding import Coding, is_coded, read_trained
@@ -30,6 +31,7 @@ from flwr_asyncdrop.wire.tasks import RecordKeys
 
 # Those of the model, those beside it, metrics and configs.
 _MOST_RECORDS = 100
+_LOADED = "that was loaded from the message"
 
 
 @dataclass(frozen=True)
@@ -186,9 +188,11 @@ def _check_names(arrays: ArrayRecord, names: Collection[str]) -> None:
         odd = [next(name for name in arrays if name not in known)]
     if odd:
         others = 2 * len(missing) + len(arrays) - len(names) - 1
+        inner = wrapped_as(odd[0], arrays)
+        which = f"inside of its wrapper, .{inner}" if inner else _LOADED
         raise ReplyError(
             "names",
             f"the reply's arrays differ from those sent in {shown(odd[0])}"
             f"{f' and {others:,} more' if others > 0 else ''}: return the state_dict "
-            "of the model that was loaded from the message",
+            f"of the model {which}",
         )

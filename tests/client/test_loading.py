@@ -1,5 +1,8 @@
+from functools import partial
+
 import pytest
 import torch
+from torch import nn
 
 from flwr_asyncdrop import load_lora, load_submodel
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
@@ -77,3 +80,20 @@ def test_what_is_no_record_of_arrays_is_refused_in_one_line(load, given):
     name = type(given).__name__
     with pytest.raises(ConfigError, match=f"of type {name}: pass the ArrayRecord"):
         load(mlp(), given)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "inner"),
+    [
+        (partial(torch.compile, backend="eager"), "_orig_mod"),
+        (nn.DataParallel, "module"),
+    ],
+)
+def test_a_wrapper_is_told_from_another_model(wrap, inner):
+    """The server's log said that client and server had built different modules."""
+    sent = part_of(mlp(seed=1))
+    with pytest.raises(ShapeError, match=rf"load the model inside of it, \.{inner},"):
+        load_submodel(wrap(mlp(seed=2)), to_record(sent))
+    wrapped = wrap(mlp(seed=2))
+    load_submodel(getattr(wrapped, inner), to_record(sent))
+    assert wrapped(torch.zeros(2, 4)).shape == (2, 3)

@@ -54,6 +54,13 @@ BAD = {
         "names",
         "differ from those sent in 'bn.running_var' and 2 more",
     ),
+    "names of a wrapper": (
+        lambda: reply(
+            ArrayRecord({f"_orig_mod.{name}": t for name, t in state().items()})
+        ),
+        "names",
+        r"return the state_dict of the model inside of its wrapper, \._orig_mod$",
+    ),
     "a name without end": (
         lambda: reply_with("0" * 10**6, matrix(6)),
         "names",
