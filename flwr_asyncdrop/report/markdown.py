@@ -17,7 +17,7 @@ def markdown(comparison: Comparison) -> str:
     """Return the table and its notes in Markdown."""
     parts = columns(comparison)
     lines = [
-        [column.title for column in parts],
+        [escaped(column.title) for column in parts],
         ["---", *("--:" for _ in parts[1:])],
         *zip(*map(_cells, parts), strict=True),
     ]

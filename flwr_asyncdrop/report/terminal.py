@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -50,8 +49,12 @@ class TerminalTable:
 
 def _encodable(column: Column, encoding: str) -> Column:
     """Return a column as it is printed: with escapes for signs that a code lacks."""
-    raw = (text.encode(encoding, "backslashreplace") for text in column.texts)
-    return replace(column, texts=tuple(text.decode(encoding) for text in raw))
+    raw = (
+        text.encode(encoding, "backslashreplace")
+        for text in (column.title, *column.texts)
+    )
+    title, *texts = (text.decode(encoding) for text in raw)
+    return replace(column, title=title, texts=tuple(texts))
 
 
 def _width(column: Column) -> int:
@@ -70,10 +73,10 @@ def _table(
     table.add_column(title, no_wrap=True)
     widths = _widths(figures, room - _FRAME * len(figures))
     for column, width in zip(figures, widths, strict=True):
-        table.add_column(column.title, justify="right", width=width)
+        table.add_column(Text(column.title), justify="right", width=width)
     for place, label in enumerate(labels):
         cells = (_cell(column, place) for column in figures)
-        table.add_row(escape(label), *cells)
+        table.add_row(Text(label), *cells)
     return table
 
 

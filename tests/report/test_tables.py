@@ -60,6 +60,11 @@ def test_a_label_does_not_end_its_cell():
     assert markdown(table).splitlines()[2].startswith(r"| a\|b c | 1 |")
 
 
+def test_a_metric_does_not_end_its_heading():
+    table = compare([series("fedavg", {0: [0.5]}, metric="f1|macro")], target=0.5)
+    assert r"| max. f1\|macro | final f1\|macro |" in markdown(table)
+
+
 def test_markdown_shows_a_label_as_it_is():
     one = series("fedavg", {0: [0.5]})
     label = r"my_own,a<b>,__x__*2,[c](d),`e`,$f$,\g~~h"

@@ -85,6 +85,14 @@ def test_the_notes_come_last_and_markup_in_labels_is_text():
     assert text.rstrip().endswith("with every seed.")
 
 
+@pytest.mark.parametrize("name", ["AUC[macro]", "f1[/x]", "recall:fire:"])
+def test_markup_in_a_metric_or_a_label_is_text(name):
+    runs = [series(f"fedbuff,x={name}", {0: [0.5]}, metric=name)]
+    text = printed(TerminalTable(compare(runs, target=0.5)), 200)
+    assert f"max. {name}" in text
+    assert f"fedbuff,x={name}" in text
+
+
 def test_the_best_is_bold():
     (table,) = TerminalTable(comparison(1)).tables(300)
     styles = [cell.style for cell in table.columns[2].cells]
@@ -93,7 +101,8 @@ def test_the_best_is_bold():
 
 def test_columns_are_straight_in_a_code_without_all_signs():
     runs = [
-        series(name, {0: [0.5], 1: [0.6]}) for name in ("fedavg", "mein-größter-日本")
+        series(name, {0: [0.5], 1: [0.6]}, metric="précision_accuracy")
+        for name in ("fedavg", "mein-größter-日本")
     ]
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
@@ -103,4 +112,5 @@ def test_columns_are_straight_in_a_code_without_all_signs():
     table = [line for line in lines if line.startswith(("|", "+"))]
     assert r"mein-gr\xf6\xdfter-\u65e5\u672c" in "".join(table)
     assert r"55.00 \xb1 7.07" in "".join(table)
+    assert r"max. pr\xe9cision accuracy" in "".join(table)
     assert len({len(line) for line in table}) == 1
