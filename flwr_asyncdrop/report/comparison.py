@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import fsum
 from statistics import fmean, stdev
 from typing import Any, Self
 
@@ -210,5 +211,5 @@ def _overhead(row: Row, base: Row, cost: Callable[[Point], float]) -> Interval |
 
 
 def _excess(costs: Sequence[tuple[float, float]]) -> float:
-    own, needed = map(sum, zip(*costs, strict=True))
+    own, needed = map(fsum, zip(*costs, strict=True))
     return own / needed - 1

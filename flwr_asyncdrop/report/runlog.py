@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import fsum
 from typing import Any, Self
 
 import numpy as np
@@ -86,7 +87,7 @@ class Curve:
             (after.time - before.time) * (before.value + after.value) / 2
             for before, after in pairwise(self.points)
         ]
-        return sum(areas) / duration
+        return fsum(areas) / duration
 
     @property
     def counts_energy(self) -> bool:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from flwr_asyncdrop.exceptions import ConfigError, DataError
@@ -113,6 +115,24 @@ def test_bytes_are_those_of_the_evaluation_that_reached_the_target():
     assert row.num_bytes.mean == 5e6
     assert row.byte_overhead.value == -0.75
     assert row.time_overhead.value == 0.0
+
+
+def test_an_overhead_is_of_exact_sums():
+    # Ten times 0.1 s are 1 s, and not a little less: on any Python.
+    label = "hetero-asyncdrop"
+    moments = {label: [0.125] * 6 + [0.0625] * 4, "fedbuff": [0.1] * 10}
+    runs = [
+        replace(
+            one,
+            runs={
+                seed: replace(log, evaluations=({**log.evaluations[0], "time": time},))
+                for (seed, log), time in zip(one.runs.items(), times, strict=True)
+            },
+        )
+        for name, times in moments.items()
+        for one in [series(name, {seed: [0.5] for seed in range(10)})]
+    ]
+    assert rows(compare(runs, target=0.5))["fedbuff"].time_overhead.value == 0.0
 
 
 def test_overheads_are_relative_to_the_label_that_is_named():

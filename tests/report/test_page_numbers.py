@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from math import fsum
 from pathlib import Path
 from statistics import fmean
 
@@ -43,6 +44,13 @@ def test_a_target_in_per_cent_is_the_share_of_so_many_samples():
         0.1,
         0.500891364902507,
     ]
+
+
+def test_sums_are_exact():
+    generator = np.random.default_rng(0)
+    drawn = [generator.lognormal(3, 2, n).tolist() for n in range(1, 200)]
+    values = [[], [0.1] * 10, [-0.1] * 10, [1e16, 1.0, -1e16], *drawn]
+    assert computed("sum(value)", values) == list(map(fsum, values))
 
 
 def test_three_digits():

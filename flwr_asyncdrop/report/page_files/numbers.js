@@ -33,8 +33,17 @@ function threeDigits(value) {
   return power < -4 ? text.replace(/-(\d)$/, "-0$1") : fixed(value, 2 - power);
 }
 
+// What each addition rounds away is added at the end (A. Neumaier, 1974).
 function sum(numbers) {
-  return numbers.reduce((total, number) => total + number, 0);
+  let [total, lost] = [0, 0];
+  for (const number of numbers) {
+    const next = total + number;
+    lost += Math.abs(total) >= Math.abs(number)
+      ? (total - next) + number
+      : (number - next) + total;
+    total = next;
+  }
+  return total + lost;
 }
 
 function mean(numbers) {
