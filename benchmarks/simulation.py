@@ -152,7 +152,7 @@ def _bare(settings: Mapping[str, Value]) -> Usage:
     config = RunConfig.parse(settings)
     data = load_data(config)
     floats = FloatData.of(data)
-    shares = partitions(config, NODES)
+    shares = list(partitions(config, NODES))
     model = build_model(config.model, data.input_shape, data.num_classes, config.seed)
     return usage_of(lambda: bare_loop(model, floats, shares, config))
 

@@ -10,6 +10,7 @@ from torch import nn
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset, Sizes, load_dataset
 from flwr_asyncdrop.app.data.partitions import (
+    Halves,
     by_speed_level,
     check_enough,
     dirichlet,
@@ -155,31 +156,27 @@ def check_fleet(config: RunConfig, num_devices: int) -> None:
 
 
 @lru_cache(maxsize=2)
-def partitions(config: RunConfig, num_devices: int) -> list[NDArray[np.int64]]:
+def partitions(config: RunConfig, num_devices: int) -> Halves | list[NDArray[np.int64]]:
     """Return the positions of the training samples that each device holds."""
     held = _held_by_devices(config)
-    return [held[part] for part in _dealt(config, held, num_devices)]
-
-
-def _dealt(
-    config: RunConfig, held: NDArray[np.int64], num_devices: int
-) -> list[NDArray[np.int64]]:
-    """Deal samples out to devices; return where in `held` each device's are."""
     generator = numpy_generator(config.seed, "partition")
     if config.partition == "iid":
-        return iid(len(held), num_devices, generator=generator)
+        dealt = iid(len(held), num_devices, generator=generator)
+        return [held[part] for part in dealt]
     labels = load_data(config).dealt_by[held]
     if config.partition == "dirichlet":
-        return dirichlet(
+        dealt = dirichlet(
             labels, num_devices, config.dirichlet_alpha, generator=generator
         )
-    return by_speed_level(
+        return [held[part] for part in dealt]
+    halves = by_speed_level(
         labels,
         num_devices,
         config.levels,
         generator=generator,
         shards_per_level=config.shards_per_level,
     )
+    return halves.among(held)
 
 
 @lru_cache(maxsize=2)

@@ -66,7 +66,7 @@ def test_by_speed_level_the_devices_of_a_level_share_their_labels():
 def test_label_mixes_are_those_that_the_devices_of_a_level_hold():
     config = RunConfig(levels=4)
     labels = load_data(config).train_y.numpy()
-    parts, mixes = partitions(config, 400), level_mixes(config, 400)
+    parts, mixes = list(partitions(config, 400)), level_mixes(config, 400)
     assert mixes.shape == (4, 10)
     for level in range(4):
         held = np.unique(np.concatenate(parts[100 * level : 100 * (level + 1)]))

@@ -4,12 +4,46 @@ Each takes a generator, its only source of chance, and returns the samples of ev
 device, ascending. None is empty. Counts are at least 1, which the run-config checks.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
 import numpy as np
 import numpy.typing as npt
 
 from flwr_asyncdrop.exceptions import DataError
 
 Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Halves:
+    """A random half of a pool for each device, in a bit for each sample of the pool.
+
+    A large fleet would hold many times the indices of all samples.
+    """
+
+    pools: Sequence[Indices]
+    pool_of: Sequence[int]
+    """By device: the number of its pool."""
+    bits: Sequence[npt.NDArray[np.uint8]]
+
+    def __len__(self) -> int:
+        """Return the number of devices."""
+        return len(self.bits)
+
+    def __getitem__(self, device: int) -> Indices:
+        """Return the samples of a device, ascending."""
+        pool = self.pools[self.pool_of[device]]
+        return np.sort(pool[np.unpackbits(self.bits[device], count=len(pool)) == 1])
+
+    def __iter__(self) -> Iterator[Indices]:
+        """Yield the samples of each device."""
+        return map(self.__getitem__, range(len(self)))
+
+    def among(self, samples: Indices) -> Self:
+        """Return the same halves, of samples that stand at those places."""
+        return replace(self, pools=[samples[pool] for pool in self.pools])
 
 
 def speed_level(device: int, num_devices: int, num_levels: int) -> int:
@@ -28,7 +62,7 @@ def by_speed_level(
     *,
     generator: np.random.Generator,
     shards_per_level: int = 2,
-) -> list[Indices]:
+) -> Halves:
     """Deal samples out so that devices of one speed share a bias of labels.
 
     The non-iid split of the paper's experiments: each device has a random half of the
@@ -38,10 +72,11 @@ def by_speed_level(
     pools = level_pools(
         labels, levels, generator=generator, shards_per_level=shards_per_level
     )
-    return [
-        _random_half(pools[speed_level(device, num_devices, levels)], generator)
-        for device in range(num_devices)
+    pool_of = [
+        speed_level(device, num_devices, levels) for device in range(num_devices)
     ]
+    bits = [_random_half(len(pools[number]), generator) for number in pool_of]
+    return Halves(pools, pool_of, bits)
 
 
 def level_pools(
@@ -126,10 +161,14 @@ def _draw_counts(
     return taken
 
 
-def _random_half(pool: Indices, generator: np.random.Generator) -> Indices:
+def _random_half(
+    pool_size: int, generator: np.random.Generator
+) -> npt.NDArray[np.uint8]:
     # Rounded up, so that the only sample of a pool is not lost.
-    size = (len(pool) + 1) // 2
-    return np.sort(generator.choice(pool, size, replace=False, shuffle=False))
+    size = (pool_size + 1) // 2
+    taken = np.zeros(pool_size, dtype=bool)
+    taken[generator.choice(pool_size, size, replace=False, shuffle=False)] = True
+    return np.packbits(taken)
 
 
 def check_enough(num_samples: int, num_shares: int, shares: str) -> None:

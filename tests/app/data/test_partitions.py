@@ -106,10 +106,23 @@ class TestBySpeedLevel:
 
     def test_a_level_knows_few_labels(self):
         labels = np.repeat(np.arange(10), 80)  # 16 shards of 50: at most 2 labels each
-        parts = by_speed_level(labels, 104, 8, generator=seeded(0))
+        parts = list(by_speed_level(labels, 104, 8, generator=seeded(0)))
         for level in range(8):
             devices = parts[13 * level : 13 * level + 13]
             assert len(np.unique(labels[np.concatenate(devices)])) <= 4
+
+    def test_a_device_takes_a_bit_for_each_sample_of_its_pool(self):
+        # As indices, 100,000 devices of Fashion-MNIST would take 3 GB a process.
+        parts = by_speed_level(np.zeros(8000), 50, 1, generator=seeded(0))
+        assert sum(bits.nbytes for bits in parts.bits) == 50 * 8000 // 8
+
+    def test_the_halves_of_samples_that_are_some_of_all(self):
+        labels, samples = [0, 1] * 50, np.arange(100) * 7 + 3
+        parts = by_speed_level(labels, 6, 2, generator=seeded(0))
+        found = parts.among(samples)
+        assert [part.tolist() for part in found] == [
+            samples[part].tolist() for part in parts
+        ]
 
     def test_devices_of_a_level_draw_on_their_own(self):
         first, second = by_speed_level([0] * 100, 2, 1, generator=seeded(0))
