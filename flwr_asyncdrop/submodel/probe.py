@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.submodel.caches import kept_caches
 from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.kept_state import kept_state, parameter_sums
 from flwr_asyncdrop.submodel.kernels import one_thread, plain_kernels
@@ -108,7 +109,7 @@ def probing(model: nn.Module, examples: Sequence[Example]) -> Iterator[Probe]:
         If it is of a kind that cannot be probed, or does not run (`make_probe`).
     """
     _check_kind(model)
-    with plain_kernels(), one_thread() as all_threads:
+    with kept_caches(model), plain_kernels(), one_thread() as all_threads:
         large = is_large(model)
         if large:
             all_threads()
@@ -143,7 +144,8 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         copied = private_copy(model, dtype)
         before = parameter_sums(copied)
         try:
-            passes = _passes(copied, examples, dtype)
+            with kept_caches(model):
+                passes = _passes(copied, examples, dtype)
         except _DoesNotTrainError as error:
             failure = failure or error
         except Exception as error:  # whatever the model's own code raises

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.submodel.caches import kept_caches
 from flwr_asyncdrop.submodel.default_device import given_default
 from flwr_asyncdrop.submodel.draws import same_random_state
 from flwr_asyncdrop.submodel.in_place import check_separate, load_in_place
@@ -34,6 +35,11 @@ def find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[int
     """
     if not plan.groups:
         return {}
+    with kept_caches(model):
+        return _find_untrainable(model, example, plan)
+
+
+def _find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[int, str]:
     example = _as_it_trains(model, example, plan)
 
     def fault(groups: Sequence[int]) -> str | None:
