@@ -39,8 +39,10 @@ def copy_module(model: nn.Module, tensors: Mapping[int, Any]) -> nn.Module:
         hooks = _hooks_of(part) if isinstance(part, nn.Parameter) else []
         mine = memo.get(id(part), part) if hooks else part
         if mine is not part and mine.requires_grad:
-            for hook in hooks:
+            for hook in _early_hooks(part):
                 mine.register_hook(functions.copy(hook))
+            for hook in _late_hooks(part):
+                mine.register_post_accumulate_grad_hook(functions.copy(hook))
     return copied
 
 
@@ -200,4 +202,13 @@ def _is_copyable(tensor: Tensor) -> bool:
 
 
 def _hooks_of(tensor: Tensor) -> list[Any]:
+    return [*_early_hooks(tensor), *_late_hooks(tensor)]
+
+
+def _early_hooks(tensor: Tensor) -> list[Any]:
     return list((tensor._backward_hooks or {}).values())
+
+
+def _late_hooks(tensor: Tensor) -> list[Any]:
+    """Return the hooks that run when a gradient has been added up."""
+    return list((tensor._post_accumulate_grad_hooks or {}).values())

@@ -14,6 +14,7 @@ from flwr_asyncdrop.submodel import (
     declare_plan,
     extract,
     gradients,
+    load_in_place,
     load_submodel,
     plan_submodels,
     probe,
@@ -494,6 +495,21 @@ def test_a_hook_of_a_gradient_that_knows_the_width():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_a_hook_of_an_added_up_gradient_that_knows_the_width():
+    model = seeded(Chain)
+    mask = torch.ones_like(model.first.weight)
+
+    def hook(parameter):
+        parameter.grad.mul_(mask)
+
+    model.first.weight.register_post_accumulate_grad_hook(hook)
+
+    plan = plan_submodels(model, vectors())
+
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "a submodel does not train (RuntimeError" in plan.left_out["first"]
+
+
 def test_parameters_that_share_memory():
     model = seeded(Chain)
     model.third = nn.Linear(8, 8).double()
@@ -503,13 +519,29 @@ def test_parameters_that_share_memory():
         plan_submodels(model, vectors())
 
 
-def test_a_copy_has_the_hooks_of_gradients():
+def clamped(gradient):
+    return gradient.clamp(-1e-3, 1e-3)
+
+
+def clamp_gradient_of(parameter):
+    parameter.grad.clamp_(-1e-3, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("register", "hook"),
+    [
+        ("register_hook", clamped),
+        ("register_post_accumulate_grad_hook", clamp_gradient_of),
+    ],
+)
+@pytest.mark.parametrize("load", [load_submodel, load_in_place])
+def test_a_submodel_has_the_hooks_of_gradients(register, hook, load):
     model = seeded(Chain)
-    model.first.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    getattr(model.first.weight, register)(hook)
     plan = plan_submodels(model, vectors())
     half = plan.indices(tuple(torch.arange(group.size // 2) for group in plan.groups))
 
-    small = load_submodel(model, extract(model.state_dict(), half))
+    small = load(model, extract(model.state_dict(), half))
     small(vectors()).square().sum().backward()
 
     assert small.first.weight.grad.abs().max() <= 1e-3
