@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.types import State
+from flwr_asyncdrop.submodel.types import State, resolved
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def content_hash(tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of names, dtypes, shapes and bytes, in the order of names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = resolved(tensors[name].detach()).cpu().contiguous()
         # One line of JSON says how many bytes follow it: no two contents look alike.
         head = json.dumps([name, str(tensor.dtype), list(tensor.shape)])
         digest.update(f"{head}\n".encode())

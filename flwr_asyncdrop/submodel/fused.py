@@ -42,7 +42,7 @@ def fused_mix_(
     kernels = compiled() if dims and weight < 1 else None
     if kernels is None or max(dims) > 1 or full.dtype not in _DTYPES:
         return False
-    if not full.is_contiguous() or full.device.type != "cpu":
+    if not full.is_contiguous() or full.device.type != "cpu" or full.is_neg():
         return False
     find_runs, mix = kernels
     if 1 in dims:

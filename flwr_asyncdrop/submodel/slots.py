@@ -33,6 +33,8 @@ class Slots(NamedTuple):
         """Return the slots of `tensor`, or None where indexing serves better."""
         if not dims or tensor.device.type != "cpu" or not tensor.is_contiguous():
             return None
+        if tensor.is_conj() or tensor.is_neg():  # its memory has other numbers
+            return None
         depth = max(dims) + 1
         slot = math.prod(tensor.shape[depth:]) * tensor.element_size()
         if slot < _MIN_SLOT_BYTES or tensor.numel() == 0:

@@ -9,7 +9,12 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.fused import Runs, fused_mix_
 from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
-from flwr_asyncdrop.submodel.types import Indices, State, is_ascending
+from flwr_asyncdrop.submodel.types import (
+    Indices,
+    State,
+    is_ascending,
+    resolved,
+)
 
 _WHOLE: Mapping[int, Tensor] = {}
 
@@ -92,7 +97,7 @@ def merge_(full: State, sub: State, indices: Indices, weight: float) -> None:
     check_fits(full, sub, indices)
     runs: Runs = {}
     for name, tensor in full.items():
-        fresh = sub[name].detach().to(tensor.device).contiguous()
+        fresh = resolved(sub[name].detach()).to(tensor.device).contiguous()
         dims = indices.get(name, _WHOLE)
         if not fused_mix_(tensor, fresh, dims, weight, runs):
             _merge_(tensor, fresh, dims, weight)
@@ -114,7 +119,7 @@ def add_(
     # PyTorch adds whole rows in one pass.
     slots = Slots.of(full, dims) if others or dim > 0 else None
     if slots is not None:
-        slots.add_(part.contiguous(), scale)
+        slots.add_(resolved(part).contiguous(), scale)
         return
     if not others:
         full.index_add_(dim, kept, part, alpha=scale)

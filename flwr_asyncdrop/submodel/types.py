@@ -145,6 +145,14 @@ def owner_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
+def resolved(tensor: Tensor) -> Tensor:
+    """Return a tensor whose memory has its numbers, not their conjugates or negatives.
+
+    The same one, if it is so already.
+    """
+    return tensor.resolve_conj().resolve_neg()
+
+
 def is_ascending(positions: Tensor) -> bool:
     """Tell whether these are positions in order: an int64 vector without repeats."""
     return (

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel import add_, extract, merge_, silenced, slots
+from flwr_asyncdrop.submodel import (
+    add_,
+    content_hash,
+    extract,
+    merge_,
+    silenced,
+    slots,
+)
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SEEDS = st.integers(0, 2**32)
@@ -312,3 +319,44 @@ def test_a_single_number_with_a_stride():
     assert torch.equal(sub["gain"], torch.tensor([1.0], dtype=torch.float64))
     merge_(full, {"gain": sub["gain"] + 2}, whole, 0.5)
     assert full["gain"].item() == 2.0
+
+
+def conjugate(tensor):
+    """Return a view whose numbers are those of `tensor`, and whose memory's are not."""
+    return tensor.conj().clone().conj()
+
+
+def negative(tensor):
+    return torch._neg_view(-tensor)
+
+
+@pytest.mark.parametrize(
+    ("view", "dtype"), [(conjugate, torch.complex64), (negative, torch.float32)]
+)
+@pytest.mark.parametrize(
+    "dims", [{}, {0: [0, 2]}, {1: [1]}, {0: [0, 2], 1: [1, 2]}], ids=str
+)
+@pytest.mark.parametrize("weight", [1, 0.3, 0.8])
+def test_views_of_other_numbers(view, dtype, dims, weight):
+    torch.manual_seed(0)
+    plain, dims = (
+        torch.randn(3, 4, dtype=dtype),
+        {d: torch.tensor(dims[d]) for d in dims},
+    )
+    full = view(plain)
+    assert full.is_conj() or full.is_neg()
+    assert content_hash({"w": full}) == content_hash({"w": plain})
+
+    part = extract({"w": full}, {"w": dims})["w"]
+    assert not part.is_conj()
+    assert not part.is_neg()
+    assert torch.equal(part, extract({"w": plain}, {"w": dims})["w"])
+
+    fresh = torch.randn_like(part)
+    merge_({"w": full}, {"w": view(fresh)}, {"w": dims}, weight)
+    merge_({"w": plain}, {"w": fresh}, {"w": dims}, weight)
+    torch.testing.assert_close(full, plain)
+
+    add_(full, view(fresh), dims, weight)
+    add_(plain, fresh, dims, weight)
+    torch.testing.assert_close(full, plain)
