@@ -20,6 +20,7 @@ from benchmarks.chaos.audit import Audit, figures, summed, table
 from benchmarks.chaos.fleet import FLEET_RUNS, run_fleet
 from benchmarks.chaos.local import LOCAL_RUNS, run_local
 from benchmarks.figures import say, show
+from scripts.transport import installed_transport
 
 
 def main() -> int:
@@ -29,6 +30,8 @@ def main() -> int:
     parser.add_argument("--part", choices=("all", "local", "fleet"), default="all")
     parser.add_argument("--times", type=int, default=1, help="runs of each kind")
     arguments = parser.parse_args()
+    if arguments.part != "local":
+        installed_transport()  # refuses some versions, and not after minutes
     # SIGTERM unwinds the stack, so that no SuperLink or SuperNode is left behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +18,7 @@ from typing import Self
 import psutil
 
 from scripts.flwr_run import end_processes, free_ports, has_mark
+from scripts.transport import installed_transport
 
 __all__ = ["Deployment"]
 
@@ -28,8 +28,6 @@ _PATIENCE = 60.0
 _POLL = 0.2
 _SERVER_APP = "flwr-serverapp"
 _AN_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception)\b")
-# Up to 1.34 every API has a gRPC port of its own; later there is one HTTP port.
-_GRPC = tuple(int(part) for part in version("flwr").split(".")[:2]) < (1, 35)
 
 
 class Deployment:
@@ -59,6 +57,8 @@ class Deployment:
     ------
     RuntimeError
         If the SuperLink does not listen within a minute.
+    SystemExit
+        If Flower is of a version that this cannot start, by one line.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Deployment:
         self.num_nodes = num_nodes
         self._survives_superlink = survives_superlink
         self._supernodes = supernodes
+        self._grpc = installed_transport() == "grpc"
         self._mark = uuid.uuid4().hex
         self._environment = {
             **os.environ,
@@ -87,10 +88,10 @@ class Deployment:
         }
         fleet, control, runtime, *self._node_ports = free_ports(3 + num_nodes)
         self._fleet, self._runtime = (
-            f"{_HOST}:{port}" for port in (fleet, runtime if _GRPC else fleet)
+            f"{_HOST}:{port}" for port in (fleet, runtime if self._grpc else fleet)
         )
-        self._control = f"{_HOST}:{control if _GRPC else fleet}"
-        if _GRPC:
+        self._control = f"{_HOST}:{control if self._grpc else fleet}"
+        if self._grpc:
             self._apis = ["--fleet-api-address", self._fleet]
             self._apis += ["--serverappio-api-address", self._runtime]
         else:
@@ -138,7 +139,7 @@ class Deployment:
         port = self._node_ports[number]
         own = (
             ["--clientappio-api-address", f"{_HOST}:{port}"]
-            if _GRPC
+            if self._grpc
             else ["--host", _HOST, "--port", str(port)]
         )
         config = f"partition-id={number} num-partitions={self.num_nodes}"
@@ -223,7 +224,7 @@ class Deployment:
     def _start_superexec(self) -> None:
         address = (
             ["--appio-api-address", self._runtime, "--plugin-type", "serverapp"]
-            if _GRPC
+            if self._grpc
             else ["--runtime-api-address", self._runtime]
         )
         self._start("flower-superexec", *address)

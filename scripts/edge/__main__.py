@@ -19,6 +19,7 @@ from scripts.edge.fleet import Fleet, TrialError
 from scripts.edge.local import ROOT
 from scripts.edge.processes import ProcessFleet
 from scripts.edge.trial import Outcome, Plan, try_fleet
+from scripts.transport import installed_transport
 
 _FILES = {"grpc": "compose.edge.yml", "http": "compose.edge-http.yml"}
 _DEVICES = ("device-0", "device-1", "device-2", "device-3", "device-4")
@@ -28,7 +29,8 @@ _STRANGER = "stranger"
 def main() -> int:
     """Try what the arguments name; return the exit status."""
     arguments = _parser().parse_args()
-    transport, manner = arguments.transport, arguments.manner
+    manner = arguments.manner
+    transport = arguments.transport or installed_transport()
     if manner == "auto":
         manner = "containers" if containers_run() else "processes"
     if manner == "processes" and transport != installed_transport():
@@ -91,12 +93,6 @@ def settings(data: Path | None, folder: str) -> dict[str, object]:
     return {**common, "dataset": "fashion-mnist", "data-dir": folder}
 
 
-def installed_transport() -> str:
-    """Return what the Flower of this environment talks."""
-    major, minor = (int(part) for part in version("flwr").split(".")[:2])
-    return "grpc" if (major, minor) < (1, 35) else "http"
-
-
 def say(what: str) -> None:
     """Tell people what has been seen."""
     print(f"edge-test: {what}", flush=True)
@@ -114,8 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--transport",
         choices=tuple(_FILES),
-        default=installed_transport(),
-        help="processes can only talk as the installed Flower does (%(default)s)",
+        help="else that of the installed Flower, which processes can only have",
     )
     parser.add_argument("--rounds", type=int, default=6, help="(%(default)s)")
     parser.add_argument("--devices", type=int, default=5, help="2 to 5 (%(default)s)")

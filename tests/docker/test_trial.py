@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts.edge.__main__ import installed_transport, make_certificates
+from scripts.edge.__main__ import make_certificates
 from scripts.edge.compose import Mount, Service
 from scripts.edge.processes import ProcessFleet
 from scripts.edge.trial import Plan, plaintext, stranger, try_fleet
+from scripts.transport import installed_transport
 
 DOCKER = Path(__file__).parents[2] / "docker"
 FILES = {"grpc": "compose.edge.yml", "http": "compose.edge-http.yml"}
