@@ -5,7 +5,7 @@ python -m benchmarks.shares --data DIR --out runs/shares
 A fleet of docker/compose.edge.yml, with TLS and keys, trains with one algorithm after
 the other for the same wall time. Then the same runs are simulated: from the shares and
 one number, the seconds that a task takes on the fastest device. Runs that are there
-are not done again.
+to their end are not done again.
 """
 
 import argparse
@@ -24,7 +24,12 @@ import torch
 
 from benchmarks.figures import Figure, say, show
 from benchmarks.shares.figure import draw
-from benchmarks.shares.prediction import SHARES, predict, seconds_per_step
+from benchmarks.shares.prediction import (
+    SHARES,
+    is_complete,
+    predict,
+    seconds_per_step,
+)
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.runlog import RunLog
 from scripts.edge.__main__ import make_certificates
@@ -53,7 +58,7 @@ def main() -> int:
     """Train, predict, compare; return the exit status."""
     arguments = _parser().parse_args()
     out, config = arguments.out.absolute(), _config(arguments)
-    missing = [a for a in ALGORITHMS if not _history(out / "real", a).exists()]
+    missing = [a for a in ALGORITHMS if not is_complete(_history(out / "real", a))]
     if missing and not containers_run():
         print("podman and podman-compose are needed", file=sys.stderr)
         return 2
@@ -62,7 +67,7 @@ def main() -> int:
         train(missing, arguments, config, out / "real")
     slowness = seconds_per_step(_history(out / "real", "async-fedavg"), config)
     for algorithm in ALGORITHMS:
-        if _history(out / "predicted", algorithm).exists():
+        if is_complete(_history(out / "predicted", algorithm)):
             continue
         say(f"predict {algorithm}")
         predict(
@@ -115,11 +120,11 @@ def train(
             for algorithm in algorithms:
                 history = _history(out, algorithm)
                 history.parent.mkdir(parents=True, exist_ok=True)
-                history.write_text(_run(fleet, {**config, "algo": algorithm}))
+                _run(fleet, {**config, "algo": algorithm}, history)
 
 
-def _run(fleet: Fleet, config: dict[str, object]) -> str:
-    """Train to the end of the time; return the history."""
+def _run(fleet: Fleet, config: dict[str, object], history: Path) -> None:
+    """Train to the end of the time, and copy the history."""
     results = f"{fleet.results}/{config['algo']}"
     config |= {"clock": "wall", "data-dir": fleet.data, "out-dir": results}
     pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
@@ -129,10 +134,9 @@ def _run(fleet: Fleet, config: dict[str, object]) -> str:
     except subprocess.TimeoutExpired as error:
         command.kill()
         raise TrialError(f"{config['algo']} does not end") from error
-    text = fleet.read(f"{results}/history.jsonl")
-    if '"event": "end"' not in text:
+    history.write_text(fleet.read(f"{results}/history.jsonl"))
+    if not is_complete(history):
         raise TrialError(f"{config['algo']} has failed: {output}")
-    return text
 
 
 def _figures(logs: dict[str, dict[str, RunLog]]) -> list[Figure]:

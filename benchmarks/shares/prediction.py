@@ -6,12 +6,22 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history_reading import read_history
+from flwr_asyncdrop.report.runlog import RunLog
 
-__all__ = ["SHARES", "predict", "seconds_per_step"]
+__all__ = ["SHARES", "is_complete", "predict", "seconds_per_step"]
 
 SHARES = (0.5, 0.4, 0.3, 0.2, 0.1)
 """CPUs of each device; together they leave a quarter of two cores to the server."""
+
+
+def is_complete(history: Path) -> bool:
+    """Return whether a run is there, and came to its end."""
+    try:
+        return RunLog.from_records(read_history(history)).complete
+    except DataError:
+        return False
 
 
 def seconds_per_step(history: Path, config: Mapping[str, object]) -> float:
@@ -40,6 +50,8 @@ def predict(
 ) -> None:
     """Simulate a run: a device of half the share takes twice the time.
 
+    It takes the place of one that was interrupted.
+
     Parameters
     ----------
     config : mapping of str to object
@@ -59,7 +71,7 @@ def predict(
         [
             *command,
             *("--devices", str(len(SHARES)), "--trace", str(trace)),
-            *("--out", str(out), *flags),
+            *("--out", str(out), "--overwrite", *flags),
         ],
         check=True,
         stdout=subprocess.DEVNULL,

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from benchmarks.shares.figure import draw
-from benchmarks.shares.prediction import SHARES, predict, seconds_per_step
+from benchmarks.shares.prediction import (
+    SHARES,
+    is_complete,
+    predict,
+    seconds_per_step,
+)
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.runlog import RunLog
 from tests.nightly import by_night
@@ -13,7 +18,9 @@ from tests.nightly import by_night
 
 def write(path, lines):
     first = {"event": "run", "schema": 2, "seed": 0, "full_bytes": 1}
-    text = "".join(f"{json.dumps({**line, 'wall': {}})}\n" for line in [first, *lines])
+    text = "".join(
+        f"{json.dumps({**line, 'wall': {'seconds': 0}})}\n" for line in [first, *lines]
+    )
     path.write_text(text)
     return path
 
@@ -32,6 +39,26 @@ def test_the_fastest_device_is_the_one_of_the_shortest_median(tmp_path):
     lines = [update(0, 0, 4), update(0, 4, 10), update(0, 10, 30), update(1, 0, 9)]
     history = write(tmp_path / "history.jsonl", lines)
     assert seconds_per_step(history, {"local-steps": 3}) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("end", "complete"),
+    [
+        ([{"event": "end", "time": 300.0}], True),
+        ([{"event": "end", "time": 20.0, "ended": "error"}], False),
+        ([], False),
+    ],
+)
+def test_a_run_that_was_cut_off_is_not_there(end, complete, tmp_path):
+    """Its history is there from its start on, and has an end after Ctrl-C."""
+    history = write(tmp_path / "history.jsonl", end)
+    assert is_complete(history) == complete
+
+
+def test_no_run_is_not_there(tmp_path):
+    assert not is_complete(tmp_path / "history.jsonl")
+    (tmp_path / "history.jsonl").touch()
+    assert not is_complete(tmp_path / "history.jsonl")
 
 
 @pytest.fixture(scope="module")
