@@ -9,7 +9,8 @@ about the other.
     python -m benchmarks.persistence --task mlp-fashion-mnist --data-dir DATA
     python -m benchmarks.persistence --task lstm-imdb --data-dir DATA --num-rounds 11
 
-The tasks are those of ``asyncdrop compare``. Less than two minutes each, on one core.
+The tasks are those of ``asyncdrop compare``, and so are ``--no-waits`` and
+``--no-adaptive-memory``. Less than two minutes each, on one core.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from flwr_asyncdrop.submodel import State, extract, merge_
 __all__ = ["Watched", "cosine", "persistence_figures"]
 
 NODES = 104
+_SWITCHES = ("waits", "adaptive-memory")
 
 Value = str | int | float
 
@@ -78,6 +80,10 @@ class Watched(Aggregator):
     needs_base: ClassVar[bool] = True
 
     def __init__(self, remembered: LatestPerGroup) -> None:
+        self.waits_for = remembered.waits_for
+        self.wait_limit = remembered.wait_limit
+        self.updates_per_version = remembered.updates_per_version
+        self.collects = remembered.collects
         self._remembered = remembered
         self.cosines: list[float] = []
 
@@ -88,6 +94,10 @@ class Watched(Aggregator):
             last, _ = found
             self.cosines.append(cosine(state, last, change_of(update)))
         return self._remembered.merge(state, update)
+
+    def flush(self, state: State) -> bool:
+        """Have it take its step."""
+        return self._remembered.flush(state)
 
 
 def persistence_figures(settings: Mapping[str, Value]) -> list[Figure]:
@@ -135,6 +145,8 @@ def main() -> None:
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num-rounds", type=int, help="else as long as the task is")
+    for key in _SWITCHES:
+        parser.add_argument(f"--no-{key}", action="store_true")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -143,6 +155,9 @@ def main() -> None:
         "data-dir": arguments.data_dir,
         "seed": arguments.seed,
     }
+    for key in _SWITCHES:
+        if vars(arguments)[f"no_{key.replace('-', '_')}"]:
+            explicit[key] = False
     if arguments.num_rounds is not None:
         explicit["num-rounds"] = arguments.num_rounds
     settings = preset_settings(PRESETS[arguments.task], explicit)

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.persistence import cosine, persistence_figures
+from benchmarks.persistence import Watched, cosine, persistence_figures
+from flwr_asyncdrop.aggregation import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import Change
+from flwr_asyncdrop.algorithms import AsyncDropPlus
 
 
 def change(values, kept):
@@ -26,6 +28,16 @@ def test_the_cosine_by_hand_on_what_both_trained():
 def test_the_same_direction_again_has_one_whatever_its_size():
     last, again = change([2.0, -4.0], kept=[0, 1]), change([0.2, -0.4], kept=[0, 1])
     assert cosine(STATE, last, again) == pytest.approx(1.0)
+
+
+def test_who_is_watched_is_run_as_without():
+    plain = AsyncDropPlus(wait_limit=3.0).aggregator(8)
+    watched = Watched(plain)
+    for name in Aggregator.__annotations__:
+        assert getattr(watched, name) == getattr(plain, name), name
+    update = Update({"w": torch.ones(4)}, {}, 0, 1, base={"w": torch.zeros(4)})
+    assert not watched.merge(STATE, update)
+    assert watched.flush({"w": torch.zeros(4)})
 
 
 def test_a_short_run_has_figures():
