@@ -24,6 +24,7 @@ from benchmarks.scale import scale_figures
 from benchmarks.simulation import DATA_DIR_HELP, simulation_figures
 from benchmarks.submodel import submodel_figures
 from benchmarks.zoo import zoo_figures
+from scripts.flwr_run import end_with_signals
 
 
 def main() -> None:
@@ -31,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, help=DATA_DIR_HELP)
     arguments = parser.parse_args()
+    end_with_signals()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     show(
         {

@@ -19,6 +19,7 @@ from benchmarks.figures import Figure, show
 from benchmarks.local_grid import NODES, content_of, grid_rate, make_app
 from benchmarks.ray_nodes import RayNodes
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
+from scripts.flwr_run import end_with_signals
 
 __all__ = ["ray_figures"]
 
@@ -89,4 +90,5 @@ def _cpu_seconds(nodes: RayNodes) -> tuple[float, float, float]:
 
 
 if __name__ == "__main__":
+    end_with_signals()
     show({"ray": ray_figures})

@@ -10,7 +10,6 @@ are kept, and where is said.
 import argparse
 import logging
 import shutil
-import signal
 import sys
 import tempfile
 from functools import partial
@@ -20,6 +19,7 @@ from benchmarks.chaos.audit import Audit, figures, summed, table
 from benchmarks.chaos.fleet import FLEET_RUNS, run_fleet
 from benchmarks.chaos.local import LOCAL_RUNS, run_local
 from benchmarks.figures import say, show
+from scripts.flwr_run import end_with_signals
 from scripts.transport import installed_transport
 
 
@@ -32,8 +32,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.part != "local":
         installed_transport()  # refuses some versions, and not after minutes
-    # SIGTERM unwinds the stack, so that no SuperLink or SuperNode is left behind.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    end_with_signals()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     audits = break_everything(folder, arguments.part, arguments.times)

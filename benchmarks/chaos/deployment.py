@@ -101,10 +101,14 @@ class Deployment:
         if survives_superlink:
             self._apis += ["--isolation", "process"]
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.superlink = self.start_superlink()
-        if survives_superlink:
-            self._start_superexec()
-        self.nodes = [self.start_node(number) for number in range(num_nodes)]
+        try:
+            self.superlink = self.start_superlink()
+            if survives_superlink:
+                self._start_superexec()
+            self.nodes = [self.start_node(number) for number in range(num_nodes)]
+        except BaseException:
+            self.end()
+            raise
         (home / "config.toml").write_text(
             '[superlink]\ndefault = "here"\n[superlink.here]\n'
             f'address = "{self._control}"\ninsecure = true\n'

@@ -13,11 +13,13 @@ import torch
 from benchmarks.edge.turnaround import turnaround_figures
 from benchmarks.edge.volume import volume_figures
 from benchmarks.figures import show
+from scripts.flwr_run import end_with_signals
 
 
 def main() -> None:
     """Measure, print, and say with which versions."""
     argparse.ArgumentParser(description=__doc__).parse_args()
+    end_with_signals()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     show({"turnaround": turnaround_figures, "volume": volume_figures})
     print(

@@ -13,6 +13,7 @@ import psutil
 from benchmarks.chaos.deployment import Deployment
 from benchmarks.edge.server import Answer, read_answers
 from benchmarks.figures import Figure, say, show
+from scripts.flwr_run import end_with_signals
 
 __all__ = ["ceiling_figures"]
 
@@ -118,6 +119,7 @@ def _wait_for(output: Path, count: int, deployment: Deployment) -> list[Answer]:
 def main() -> None:
     """Measure."""
     argparse.ArgumentParser(description=__doc__).parse_args()
+    end_with_signals()
     show({"ceiling": ceiling_figures})
 
 

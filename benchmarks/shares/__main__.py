@@ -36,6 +36,7 @@ from scripts.edge.__main__ import make_certificates
 from scripts.edge.containers import ContainerFleet, containers_run
 from scripts.edge.fleet import Fleet, TrialError, wait_until
 from scripts.edge.local import ROOT
+from scripts.flwr_run import end_with_signals
 
 ALGORITHMS = ("hetero-asyncdrop", "async-fedavg", "fedavg")
 _PATIENCE = 900.0
@@ -57,6 +58,7 @@ _CONFIG = {
 def main() -> int:
     """Train, predict, compare; return the exit status."""
     arguments = _parser().parse_args()
+    end_with_signals()
     out, config = arguments.out.absolute(), _config(arguments)
     missing = [a for a in ALGORITHMS if not is_complete(_history(out / "real", a))]
     if missing and not containers_run():

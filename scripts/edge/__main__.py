@@ -19,6 +19,7 @@ from scripts.edge.fleet import Fleet, TrialError
 from scripts.edge.local import ROOT
 from scripts.edge.processes import ProcessFleet
 from scripts.edge.trial import Outcome, Plan, try_fleet
+from scripts.flwr_run import end_with_signals
 from scripts.transport import installed_transport
 
 _FILES = {"grpc": "compose.edge.yml", "http": "compose.edge-http.yml"}
@@ -36,6 +37,7 @@ def main() -> int:
     if manner == "processes" and transport != installed_transport():
         say(f"Flower {version('flwr')} does not talk {transport}: try another one")
         return 2
+    end_with_signals()
     try:
         with tempfile.TemporaryDirectory(prefix="edge-test-") as folder:
             outcome = attempt(transport, manner, Path(folder), arguments)

@@ -1,5 +1,66 @@
+"""What is sent, and that nothing of a real deployment stays behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.chaos import deployment
+from benchmarks.chaos.deployment import Deployment
 from benchmarks.edge.volume import volume_figures
 from tests.nightly import by_night
+from tests.processes import superlink_starts
+
+ROOT = Path(__file__).parents[2]
+
+
+def of(folder):
+    """The processes that were started with this temporary folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TMPDIR") == str(folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return [each for each in found if each.pid != os.getpid()]
+
+
+@pytest.mark.e2e
+@superlink_starts
+def test_a_benchmark_that_is_ended_leaves_neither_processes_nor_folders(tmp_path):
+    running = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.edge"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in running.stderr:
+        if "one task in flight" in line:
+            break
+    assert len(of(tmp_path)) > 1
+    running.terminate()
+    assert running.wait(60) == 128 + 15
+    running.stderr.close()
+    assert of(tmp_path) == []
+    assert not list(tmp_path.glob("edge-*"))
+
+
+@pytest.mark.e2e
+def test_a_deployment_that_does_not_start_leaves_no_process(tmp_path, monkeypatch):
+    def nobody_listens(address):
+        time.sleep(0.5)
+        raise RuntimeError(f"nothing listens on {address}")
+
+    monkeypatch.setattr(deployment, "_wait_for", nobody_listens)
+    with pytest.raises(RuntimeError, match="nothing listens"):
+        Deployment(tmp_path, 1, TMPDIR=str(tmp_path))
+    assert of(tmp_path) == []
 
 
 @by_night
