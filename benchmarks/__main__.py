@@ -2,11 +2,8 @@
 
 import argparse
 import logging
-import platform
 from functools import partial
 from pathlib import Path
-
-import torch
 
 from benchmarks.codec import codec_figures
 from benchmarks.crowd import crowd_figures
@@ -28,7 +25,7 @@ from scripts.flwr_run import end_with_signals
 
 
 def main() -> None:
-    """Measure, print, and say on what machine."""
+    """Measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path, help=DATA_DIR_HELP)
     arguments = parser.parse_args()
@@ -52,10 +49,6 @@ def main() -> None:
             "crowd": crowd_figures,
             "simulation": partial(simulation_figures, arguments.data_dir),
         }
-    )
-    print(
-        f"\n{platform.machine()}, {torch.get_num_threads()} threads, "
-        f"torch {torch.__version__}, Python {platform.python_version()}"
     )
 
 

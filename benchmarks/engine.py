@@ -31,13 +31,14 @@ run_simulation(
 
 
 def engine_figures() -> Iterator[Figure]:
-    """Measure updates a second on LocalGrid and on Flower's engine, in turn.
+    """Measure updates a second on LocalGrid and on Flower's engine: the better of two.
 
-    And milliseconds an update on LocalGrid with twice the weights, 2 MB.
+    One after the other, and then the other way round. And milliseconds an update on
+    LocalGrid with twice the weights, 2 MB.
     """
     local = _local_rate()
     say("Flower's engine")
-    engine = _engine_rate()
+    engine = max(_engine_rate(), _engine_rate())
     yield Figure("flower_engine_updates_per_s", engine)
     local = max(local, _local_rate())
     yield Figure("localgrid_updates_per_s", local)

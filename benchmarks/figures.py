@@ -1,12 +1,15 @@
 """What every benchmark returns, and how it is printed."""
 
 import json
+import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 
-__all__ = ["Figure", "print_table", "say", "show"]
+__all__ = ["Figure", "machine", "print_table", "say", "show"]
 
 _STARTED = time.monotonic()
 
@@ -50,8 +53,8 @@ def say(text: str) -> None:
 def show(measurements: Mapping[str, Callable[[], Iterable[Figure]]]) -> list[Figure]:
     """Measure one thing after the other, and print each figure when it is there.
 
-    Figures are JSON lines; a table of all of them comes last. What is measured now,
-    and which of how many it is, goes to stderr.
+    Figures are JSON lines; a table of all of them comes last, and on what machine they
+    were measured. What is measured now, and which of how many it is, goes to stderr.
     """
     figures = []
     for number, (name, measure) in enumerate(measurements.items(), start=1):
@@ -62,7 +65,16 @@ def show(measurements: Mapping[str, Callable[[], Iterable[Figure]]]) -> list[Fig
             figures.append(figure)
     say("done")
     print_table(figures)
+    print(f"\n{machine()}")
     return figures
+
+
+def machine() -> str:
+    """Return what this machine is, and the versions that figures depend on."""
+    packages = [f"{name} {version(name)}" for name in ("flwr", "torch")]
+    cores = f"{os.cpu_count()} cores"
+    python = f"Python {platform.python_version()}"
+    return ", ".join([platform.machine(), cores, *packages, python])
 
 
 def print_table(figures: Iterable[Figure]) -> None:

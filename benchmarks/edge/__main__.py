@@ -5,10 +5,6 @@ python -m benchmarks.edge
 
 import argparse
 import logging
-import platform
-from importlib.metadata import version
-
-import torch
 
 from benchmarks.edge.turnaround import turnaround_figures
 from benchmarks.edge.volume import volume_figures
@@ -17,15 +13,11 @@ from scripts.flwr_run import end_with_signals
 
 
 def main() -> None:
-    """Measure, print, and say with which versions."""
+    """Measure, and print."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     end_with_signals()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     show({"turnaround": turnaround_figures, "volume": volume_figures})
-    print(
-        f"\n{platform.machine()}, flwr {version('flwr')}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}"
-    )
 
 
 if __name__ == "__main__":

@@ -10,17 +10,13 @@ to their end are not done again.
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 from benchmarks.figures import Figure, say, show
 from benchmarks.shares.figure import draw
@@ -88,10 +84,6 @@ def main() -> int:
     }
     figures = [*_figures(logs), Figure("seconds_per_step_fastest", slowness)]
     show({"shares": lambda: figures})
-    print(
-        f"\n{platform.machine()}, flwr {version('flwr')}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}"
-    )
     print(draw(logs, out / "shares.png"))
     return 0
 

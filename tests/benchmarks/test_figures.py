@@ -1,6 +1,8 @@
 """Figures are printed when they are there, and what is measured is said before."""
 
 import json
+import os
+from importlib.metadata import version
 
 from benchmarks.figures import Figure, show
 
@@ -20,10 +22,11 @@ def test_each_figure_comes_when_it_is_there_and_a_table_at_the_end(capsys):
     zeroth, first = map(json.loads, before.out.splitlines())
     assert first == {"name": "first_ms", "value": 1.2346}
     after = capsys.readouterr().out
-    line, _, heading, *table = after.splitlines()
+    line, _, heading, *table, _, last = after.splitlines()
     assert json.loads(line)["name"] == "second"
     assert heading.split() == ["figure", "value", "goal"]
     assert [row.split()[0] for row in table] == ["zeroth", "first_ms", "second"]
     assert [row.split()[-1] for row in table[1:]] == ["met", "missed"]
     assert [figure.name for figure in figures] == ["zeroth", "first_ms", "second"]
     assert zeroth["value"] == 0.0
+    assert f"{os.cpu_count()} cores, flwr {version('flwr')}, torch 2." in last
