@@ -108,6 +108,14 @@ class TestByHand:
         feed(memory, state, update([8.0], rank=0, lr_factor=0.5))
         assert state["w"].item() == 14 + (8 + 4 / 2) / 2
 
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_of_tasks_with_one_version_the_smallest_rate_is_todays(self, order):
+        """The rate decayed between two tasks: 8, and a tenth of 40."""
+        state, memory = one([0.0]), LatestPerGroup(2)
+        sent = [update([40.0], rank=3), update([8.0], rank=0, lr_factor=0.1)]
+        feed(memory, state, *sent[::order])
+        assert state["w"].item() == pytest.approx((8 + 4) / 2)
+
     @pytest.mark.parametrize("kind", [LatestPerGroup, adaptive])
     def test_a_rate_of_zero_is_no_error(self, kind):
         state, memory = one([0.0]), kind(1)

@@ -147,6 +147,20 @@ def test_wall_clock_gives_up_the_task_that_is_due_and_keeps_the_others():
     assert now == pytest.approx(12.0, abs=0.3)
 
 
+def test_wall_deadlines_pass_in_their_order_also_after_a_reply():
+    _, box, clock = setup(WallClock, delay=lambda m: 0.5 if is_second(m) else 99.0)
+    # As a heap has them, and no heap is left where the second one is taken out
+    for number, deadline in enumerate((1.0, 2.0, 10.0, 3.0, 4.0, 11.0, 12.0)):
+        clock.add(send(box), order(number, deadline=deadline))
+    assert clock.next().message_id == "m1"
+    gone = [happened(clock) for _ in range(6)]
+    assert [name for _, name, _ in gone] == ["m0", "m3", "m4", "m2", "m5", "m6"]
+
+
+def is_second(message):
+    return message.metadata.message_id == "m1"
+
+
 def test_wall_clock_waits_on_for_a_task_that_is_overdue():
     _, box, clock = setup(WallClock, delay=by_id(m0=6.0, m1=99.0))
     for number in range(2):
