@@ -249,6 +249,8 @@ def test_policies_draw_widths_that_suit_the_hardware(policy, size):
 def test_fixed_widths_keep_the_least_number_of_units():
     assert DropRate(0.75).dropped(4, least=2) == 2
     assert DropRate(0.75, 2).dropped(8, least=3) == 4  # the next multiple of 2
+    assert DropRate(0.75, 4).dropped(16, least=5) == 8  # of which 4 are too few
+    assert DropRate(0.75, 8).dropped(4, least=2) == 2  # fewer than a multiple
 
 
 @given(RATES, st.integers(1, 64), st.integers(1, 300))

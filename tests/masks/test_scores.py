@@ -119,6 +119,14 @@ def test_equals_reference(plan, seed):
     )
 
 
+def test_double_precision_counts():
+    plan = plan_of({"w": (2,)}, {"w": {0: [0, 1]}}, sizes=[2])
+    initial = {"w": torch.ones(2, dtype=torch.float64)}
+    moved = {"w": initial["w"] + torch.tensor([0.0, 2.0**-40])}
+    (scores,) = unit_scores(plan, moved, initial)
+    assert scores.tolist() == [0.0, 2.0**-40]
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 )
