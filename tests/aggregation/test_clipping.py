@@ -5,7 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.aggregation import Buffered, Clipped, Mixing, Update, clip_update
+from flwr_asyncdrop.aggregation import (
+    Aggregator,
+    Buffered,
+    Clipped,
+    LatestPerGroup,
+    Mixing,
+    Update,
+    clip_update,
+)
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 
 
@@ -105,6 +113,14 @@ class TestClipped:
         fresh = Clipped(Buffered(2), 1.0)
         fresh.load_state_dict(clipped.state_dict())
         assert len(fresh.state_dict()["changes"]) == 1
+
+    def test_a_run_asks_it_what_it_would_ask_the_other(self):
+        other = LatestPerGroup(3, num_groups=5, waits=True)
+        other.wait_limit = 8.0
+        clipped = Clipped(other, 1.0)
+        for name in Aggregator.__annotations__.keys() - {"needs_base"}:
+            assert getattr(other, name) != getattr(Aggregator, name), name
+            assert getattr(clipped, name) == getattr(other, name), name
 
     def test_an_update_of_another_shape_changes_nothing(self):
         state = {"w": torch.tensor([2.0])}
