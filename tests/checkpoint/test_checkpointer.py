@@ -64,6 +64,19 @@ def test_checkpoints_come_as_often_as_asked(tmp_path):
     assert checkpoint.parts["part"]["tensor"].tolist() == [20.0, 20.0]
 
 
+def test_one_that_resumes_within_a_round_has_them_when_the_others_have(tmp_path):
+    played = Played(tmp_path)
+    played.saver.on_begin(played.state)
+    played.go_to(3)
+    played.saver.on_interrupt(played.state)
+    resumed = Played(tmp_path, resume=tmp_path, every=2, keep=9)
+    resumed.state.updates = resumed.checkpoint.updates
+    resumed.saver.on_resume(resumed.state)
+    resumed.go_to(21)
+    resumed.saver.on_end(resumed.state)
+    assert resumed.updates() == [20, 10, 3, 0]
+
+
 @pytest.mark.parametrize("updates", [0, 3])
 @pytest.mark.parametrize("command", ["make 7", "make {}".format])
 def test_an_interrupted_run_is_saved_as_it_is_and_says_how_it_resumes(
