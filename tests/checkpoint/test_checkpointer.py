@@ -77,6 +77,21 @@ def test_one_that_resumes_within_a_round_has_them_when_the_others_have(tmp_path)
     assert resumed.updates() == [20, 10, 3, 0]
 
 
+def test_no_checkpoint_goes_to_another_folder_in_place_of_the_runs(tmp_path, caplog):
+    folder = tmp_path / "run"
+    played = Played(folder, every=1)
+    with played.saver:
+        played.go_to(3)
+        played.saver._writing.result()
+        folder.rename(tmp_path / "before")
+        folder.mkdir()
+        played.go_to(6)
+        played.saver.on_end(played.state)
+    assert not list(folder.iterdir())
+    (message,) = caplog.messages
+    assert "it was replaced by another folder" in message
+
+
 @pytest.mark.parametrize("updates", [0, 3])
 @pytest.mark.parametrize("command", ["make 7", "make {}".format])
 def test_an_interrupted_run_is_saved_as_it_is_and_says_how_it_resumes(
