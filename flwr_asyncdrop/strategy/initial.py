@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.submodel import Plan, State
-from flwr_asyncdrop.submodel.wrappers import PREFIXES
+from flwr_asyncdrop.submodel.wrappers import PREFIXES, are_adapters_alone
 
 _UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
 
@@ -83,11 +83,11 @@ def _check_planned(initial: State, plan: Plan) -> None:
             for prefix in PREFIXES
             for keys in (initial.keys(), plan.shapes.keys())
         )
-        fix = (
-            "take both from the module itself, without its wrapper"
-            if wrapped
-            else "take the state_dict of the module that the plan was made of"
-        )
+        fix = "take the state_dict of the module that the plan was made of"
+        if wrapped:
+            fix = "take both from the module itself, without its wrapper"
+        elif are_adapters_alone(initial, plan.shapes):
+            fix = "for adapters alone pass plan=lora_plan(model, inputs) (docs/lora.md)"
         raise ConfigError(
             f"initial_arrays do not fit the plan of submodels: {name!r} is {given} in "
             f"them and {planned} in the plan; {fix}"

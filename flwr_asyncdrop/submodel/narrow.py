@@ -21,7 +21,7 @@ from flwr_asyncdrop.submodel.types import (
     shapes_of,
     tensors_of,
 )
-from flwr_asyncdrop.submodel.wrappers import wrapped_as
+from flwr_asyncdrop.submodel.wrappers import are_adapters_alone, wrapped_as
 
 
 def narrow(
@@ -130,6 +130,8 @@ def _check_shapes(
         fix = "build the same module on the server and on the client"
         if shapes and (inner := wrapped_as(next(iter(shapes)), tensors)):
             fix = f"load the model inside of it, .{inner}, and return its state_dict"
+        elif are_adapters_alone(shapes, tensors):
+            fix = "they are adapters alone, which load_lora(model, arrays) loads"
         raise ShapeError(f"{complaint}: the module {found} {name}; {fix}")
     for name, tensor in tensors.items():
         if tensor.dim() and any(is_inside(name, block) for block in skipped):

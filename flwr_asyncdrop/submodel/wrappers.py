@@ -1,6 +1,6 @@
-"""Modules around a model, which put a prefix before the names of its tensors."""
+"""Modules around a model, which give its tensors other names."""
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 
 # torch.compile's, DataParallel's, and Opacus'.
 PREFIXES = ("_orig_mod.", "module.", "_module.")
@@ -12,3 +12,8 @@ def wrapped_as(name: str, names: Container[str]) -> str:
     "" if `names` are not those of a wrapper.
     """
     return next((each[:-1] for each in PREFIXES if f"{each}{name}" in names), "")
+
+
+def are_adapters_alone(names: Collection[str], full: Container[str]) -> bool:
+    """Tell whether these are what PEFT calls the adapters, and `full` the model."""
+    return any(".lora_" in name for name in names) and not any(n in full for n in names)

@@ -23,6 +23,12 @@ _EVALUATES = (
 # Words of an error, and the fix.
 _KNOWN: Sequence[tuple[str, str]] = (
     (
+        "loading state_dict for Peft",
+        "the server sends adapters with fewer ranks: in the client, call "
+        "flwr_asyncdrop.load_lora(model, message.content['arrays']) in place of "
+        "set_peft_model_state_dict(...) (docs/lora.md)",
+    ),
+    (
         _MISMATCH,
         "the server sends submodels with smaller tensors: in the client, call "
         "flwr_asyncdrop.load_submodel(model, message.content['arrays']) in place of "

@@ -14,11 +14,12 @@ from flwr_asyncdrop import (
     HeteroAsyncDrop,
     LocalGrid,
     load_lora,
+    load_submodel,
     lora_state,
     speed_levels,
 )
 from flwr_asyncdrop.aggregation import ProductBuffered, ProductMixing
-from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.exceptions import AsyncDropError, ShapeError
 from flwr_asyncdrop.submodel import lora_plan
 from tests.submodel.lora.models import Layers, vectors
 
@@ -170,3 +171,34 @@ def test_arrays_of_another_model():
     record = ArrayRecord({"fc.weight": torch.zeros(2, 2)})
     with pytest.raises(ShapeError, match="build the same model on the server"):
         load_lora(adapted(), record)
+
+
+def why_it_ends(strategy, load):
+    """Return why a run ends whose clients load the adapters by `load`."""
+
+    def app():
+        found = ClientApp()
+        found.train()(lambda message, _: load(adapted(), message.content["arrays"]))
+        return found
+
+    arrays = ArrayRecord(peft.get_peft_model_state_dict(MODEL))
+    with (
+        LocalGrid(app, num_nodes=2, workers=0) as grid,
+        pytest.raises(AsyncDropError) as caught,
+    ):
+        strategy.start(grid, arrays, num_rounds=1)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_a_peft_project_has_is_told_of_its_counterpart():
+    """It was told of load_submodel, and then to build the same module."""
+    set_state = peft.set_peft_model_state_dict
+    plain = AsyncDrop(adapted(), vectors(), in_flight=2)
+    assert "pass plan=lora_plan(model, inputs)" in why_it_ends(plain, load_lora)
+    planned = AsyncDrop(plan=lora_plan(adapted(), vectors()), in_flight=2)
+    as_before = why_it_ends(
+        planned, lambda model, arrays: set_state(model, arrays.to_torch_state_dict())
+    )
+    assert "load_lora(model, message.content['arrays']) in place of" in as_before
+    assert "load_lora(model, arrays) loads" in why_it_ends(planned, load_submodel)
