@@ -67,7 +67,9 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         sound = [group for group in range(len(plan.groups)) if group not in faults]
         streams = [group for group in sound if plan.groups[group].kind == "stream"]
         exact = [group for group in sound if group not in streams]
-        faults |= bisect(exact, trial.fault)
+        # Cheap, and a model of many blocks may have as many groups that do not run.
+        faults |= bisect(exact, trial.failure)
+        faults |= bisect([n for n in exact if n not in faults], trial.fault)
         beside = [group for group in exact if group not in faults]
         faults |= bisect(streams, partial(trial.fault, beside=beside))
     return faults
@@ -136,6 +138,17 @@ class _Trial:
     counts: Sequence[int]  # of the units to keep of each group
     reorders: bool  # whether it is tried to reorder the units without dropping any
 
+    def failure(self, groups: Sequence[int]) -> str | None:
+        """Return why the first pass does not run without units of all `groups`."""
+        places = self.plan.indices(self._keep(groups))
+        try:
+            small = self._narrow(places)
+            with holding(small, self.state | taken(self.state, places)):
+                self._run(self.probe.passes[0], small)
+        except Exception as error:  # whatever the model's own code raises
+            return _does_not_run(error)
+        return None
+
     def fault(self, groups: Sequence[int], beside: Sequence[int] = ()) -> str | None:
         """Return what is wrong with dropping units of all `groups`, if anything.
 
@@ -146,13 +159,10 @@ class _Trial:
         places = self.plan.indices(self._keep(groups))
         sources = _sources(self.plan, places, order)
         try:
-            small = narrow(
-                self.probe.model, self.plan.shapes_of(places), make=torch.empty
-            )
+            small = self._narrow(places)
             found, shifted = self._run_narrowed(small, taken(self.state, sources))
         except Exception as error:  # whatever the model's own code raises
-            kind, line = type(error).__name__, first_line(error)
-            return f"a narrower model does not run ({kind}: {line})"
+            return _does_not_run(error)
         del small
         if any(self.plan.groups[group].kind == "stream" for group in groups):
             return self._fault_of_stream(order, found)
@@ -167,6 +177,10 @@ class _Trial:
         if not same:
             return "a narrower model differs from the full one with units silenced"
         return None
+
+    def _narrow(self, places: Indices) -> nn.Module:
+        shapes = self.plan.shapes_of(places)
+        return narrow(self.probe.model, shapes, make=torch.empty)
 
     def _run_silenced(self, sources: Indices, value: float) -> list[list[Any]]:
         with self._dropped(sources, value):
@@ -249,6 +263,11 @@ class _Trial:
             cycle = offset + torch.randperm(size, generator=self.generator)
             order[cycle] = cycle.roll(1)  # so that none stays in its place
         return order
+
+
+def _does_not_run(error: Exception) -> str:
+    kind, line = type(error).__name__, first_line(error)
+    return f"a narrower model does not run ({kind}: {line})"
 
 
 def _form(leaf: Any) -> Any:

@@ -5,7 +5,7 @@ import re
 import torch
 from torch import nn
 
-from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels
+from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels, verify
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.probe import make_probe
 from flwr_asyncdrop.submodel.types import Example
@@ -79,3 +79,42 @@ def test_units_that_are_not_the_models():
         faults = find_faults(make_probe(model, [Example((vectors(),))]), plan)
 
     assert list(faults) == [0]
+
+
+class HardCoded(nn.Module):
+    """Blocks whose code has a width as a number, beside layers that have none."""
+
+    passes = 0
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.ModuleList(nn.Linear(5, 6) for _ in range(6))
+        self.back = nn.ModuleList(nn.Linear(6, 5) for _ in range(6))
+        self.up = nn.ModuleList(nn.Linear(5, 4) for _ in range(6))
+        self.down = nn.ModuleList(nn.Linear(4, 5) for _ in range(6))
+
+    def forward(self, x):
+        HardCoded.passes += 1
+        layers = zip(self.wide, self.back, self.up, self.down, strict=True)
+        for wide, back, up, down in layers:
+            x = x + back(wide(x).relu().view(-1, 3, 2).transpose(1, 2).reshape(-1, 6))
+            x = x + down(up(x).relu())
+        return x
+
+
+def test_groups_that_do_not_run_cost_few_passes(monkeypatch):
+    def plan():
+        HardCoded.passes = 0
+        return plan_submodels(seeded(HardCoded), vectors()), HardCoded.passes
+
+    found, passes = plan()
+    monkeypatch.setattr(verify._Trial, "failure", lambda *_: None)
+    expected, more = plan()
+
+    assert passes < 0.6 * more
+    assert [group.name for group in found.groups] == [f"up.{n}" for n in range(6)]
+    assert found.groups == expected.groups
+    assert found.left_out == expected.left_out
+    for name, dims in expected.axes.items():
+        for dim, units in dims.items():
+            assert torch.equal(found.axes[name][dim], units)
