@@ -35,7 +35,7 @@ class WatchedRun:
     @classmethod
     def of(cls, folder: Path, first: Record) -> Self:
         """Read the first line; DataError if it is of another version."""
-        check_schema(first)
+        check_schema(first, f"the history in {folder}")
         facts = {**first.get("config", {}), **first}
         facts = {name.replace("-", "_"): value for name, value in facts.items()}
         name = f"{facts.get('algorithm', 'run')} seed {facts['seed']}"

@@ -38,7 +38,7 @@ def read_log(path: Path) -> RunLog:
             "do the run again"
         )
     try:
-        log = RunLog.from_records(read_history(path))
+        log = RunLog.from_records(read_history(path), f"the history {path}")
         Summary(log).text()  # which looks at nearly all that reports need
         _check_points(log.curve.points if log.curve else ())
     except AsyncDropError:

@@ -115,8 +115,11 @@ class RunLog:
     wall_seconds: float
 
     @classmethod
-    def from_records(cls, records: Iterable[Record]) -> Self:
-        """Sort the records of one history; DataError without a readable first line."""
+    def from_records(cls, records: Iterable[Record], name: str = "the history") -> Self:
+        """Sort the records of one history, which an error calls by its `name`.
+
+        DataError without a readable first line.
+        """
         merged, failed = MergedTasks(), LostTasks()
         totals, steps = LeftOut(), StepsSoFar()
         evaluations: list[Record] = []
@@ -141,11 +144,11 @@ class RunLog:
                     only["run"] = with_config(only["run"], record)
                 case event:
                     if event == "run":
-                        check_schema(record)
+                        check_schema(record, name)
                     only.setdefault(event, record)
         if "run" not in only:
             raise DataError(
-                "the history has no 'run' record, which is its first line: the file is "
+                f"{name} has no 'run' record, which is its first line: the file is "
                 "empty or its beginning is missing"
             )
         return cls(
@@ -267,11 +270,11 @@ def with_config(first: Record, changed: Record) -> Record:
     return {**first, "config": {**first["config"], **changed["config"]}}
 
 
-def check_schema(run: Record) -> None:
-    """Raise a DataError for a first line of a version that cannot be read."""
+def check_schema(run: Record, name: str) -> None:
+    """Raise a DataError, with a history's name, for a version that cannot be read."""
     if run["schema"] not in (SCHEMA, THINNED_SCHEMA):
         raise DataError(
-            f"the history has schema {run['schema']}, but this version reads "
+            f"{name} has schema {run['schema']}, but this version reads "
             f"{SCHEMA}: do the run again, or read it with the version that wrote it"
         )
 

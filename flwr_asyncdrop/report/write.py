@@ -50,7 +50,8 @@ def draw_run(history: AnyPath, png: AnyPath) -> Path:
     _require_matplotlib()
     from flwr_asyncdrop.report.pictures import draw_log
 
-    return draw_log(RunLog.from_records(read_history(history)), as_path("png", png))
+    log = RunLog.from_records(read_history(history), f"the history {history}")
+    return draw_log(log, as_path("png", png))
 
 
 def comparison_table(

@@ -6,10 +6,13 @@ import pytest
 
 from flwr_asyncdrop.app.fleets import FLEET_KEYS
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.report import draw_run
 from flwr_asyncdrop.report.files import histories
 from flwr_asyncdrop.report.series import ground_differs_in, read_series
 from flwr_asyncdrop.storage.done import mark_done
 from tests.report.histories import history, write
+
+OLD = '{"event": "run", "schema": 1, "wall": {"seconds": 0.0}}\n'
 
 
 def run(out, label, seed=0, accuracies=(0.5,), **kwargs):
@@ -245,8 +248,19 @@ def test_a_damaged_history_is_refused_by_name_or_read(tmp_path):
         try:
             read_series([tmp_path])
         except DataError as error:
-            refused += str(error).isprintable()
+            refused += str(error).isprintable() and str(path) in str(error)
     assert refused > 50
+
+
+@pytest.mark.parametrize("lines", ["", OLD])
+def test_a_history_without_a_readable_first_line_is_refused_by_name(tmp_path, lines):
+    write(tmp_path / "a" / "seed-0", history("a", 0, [0.5]))
+    path = write(tmp_path / "a" / "seed-1", [])
+    path.write_text(lines)
+    with pytest.raises(DataError, match=f"the history {path} has "):
+        read_series([tmp_path])
+    with pytest.raises(DataError, match=f"the history {path} has "):
+        draw_run(path, tmp_path / "run.png")
 
 
 def test_a_history_that_was_changed_after_its_end_is_refused(tmp_path):
