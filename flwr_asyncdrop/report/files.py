@@ -14,7 +14,7 @@ def histories(folder: Path, *, of_others: bool = False) -> list[Path]:
     """Return the histories in a folder and below, absolute and each once.
 
     Links to folders are followed. What lies there, too, has its own name. DataError if
-    this user may not look into a folder, unless some may be `of_others`.
+    this user may not look into a folder, unless some may be `of_others`, or for a file.
     """
     top = folder.resolve() if ".." in folder.parts else folder.absolute()
     found: dict[str, Path] = {}
@@ -40,8 +40,12 @@ def _walk(
 
 
 def _refuse(error: OSError) -> None:
-    # It may have gone since, or be a file that was named, or a link that goes round.
-    if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+    if error.errno == errno.ENOTDIR:
+        raise DataError(
+            f"{error.filename} is no folder: name that of a run, or one above it"
+        ) from error
+    # It may have gone since, or be a link that goes round.
+    if error.errno not in (errno.ENOENT, errno.ELOOP):
         raise DataError(
             f"cannot look for runs in {error.filename} ({error.strerror}): make that "
             "possible, or name the folders that this user may read"

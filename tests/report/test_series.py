@@ -144,6 +144,12 @@ def test_an_evaluation_before_the_one_before_is_refused_by_name(tmp_path, key):
         read_series([tmp_path])
 
 
+def test_a_file_is_no_folder_of_runs(tmp_path):
+    path = write(tmp_path / "a" / "seed-0", history("a", 0, [0.5]))
+    with pytest.raises(DataError, match=f"{path} is no folder: name that of a run"):
+        read_series([path])
+
+
 def test_no_history_is_said(tmp_path):
     with pytest.raises(DataError, match=r"there is no history\.jsonl in .*none"):
         read_series([tmp_path / "none"])
