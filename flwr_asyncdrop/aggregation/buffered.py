@@ -7,7 +7,13 @@ from flwr_asyncdrop.aggregation.changes import Mean
 from flwr_asyncdrop.aggregation.collected import collected
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
+from flwr_asyncdrop.aggregation.weighting import (
+    Weighting,
+    constant,
+    load_weighting,
+    weight_of,
+    weighting_state,
+)
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import State, check_fits
@@ -74,10 +80,12 @@ class Buffered(Aggregator):
         return True
 
     def state_dict(self) -> StateDict:
-        """Return what waits for the next step, and the velocity."""
-        return {**self._collected.state_dict(), "velocity": dict(self._velocity)}
+        """Return what waits for the next step, the velocity, and the weighting's."""
+        collected, velocity = self._collected.state_dict(), dict(self._velocity)
+        return {**collected, "velocity": velocity, **weighting_state(self._weighting)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore both."""
+        """Restore them."""
         self._collected.load_state_dict(state)
         self._velocity = dict(state["velocity"])
+        load_weighting(self._weighting, state)

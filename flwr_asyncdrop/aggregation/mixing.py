@@ -1,8 +1,15 @@
 """Mixing: the global model moves a fixed share of the way to each update."""
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
-from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
+from flwr_asyncdrop.aggregation.weighting import (
+    Weighting,
+    constant,
+    load_weighting,
+    weight_of,
+    weighting_state,
+)
 from flwr_asyncdrop.parameters import in_interval
+from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import Indices, State, merge_
 
 RATES = in_interval("[0, 1]")
@@ -54,3 +61,11 @@ class Mixing(Aggregator):
         rate = self._alpha * weight_of(update, self._weighting)
         mix_(state, update.arrays, update.indices, rate)
         return True
+
+    def state_dict(self) -> StateDict:
+        """Return what the weighting remembers."""
+        return weighting_state(self._weighting)
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore it."""
+        load_weighting(self._weighting, state)

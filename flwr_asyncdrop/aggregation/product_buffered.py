@@ -23,7 +23,13 @@ from flwr_asyncdrop.aggregation.changes import (
 )
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
+from flwr_asyncdrop.aggregation.weighting import (
+    Weighting,
+    constant,
+    load_weighting,
+    weight_of,
+    weighting_state,
+)
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import Adapter, Pairs, State, check_fits
@@ -137,12 +143,14 @@ class ProductBuffered(Aggregator):
         return parts
 
     def state_dict(self) -> StateDict:
-        """Return the changes that wait for the next step."""
-        return {"changes": to_plain(self._changes)}
+        """Return the changes that wait for the next step, and the weighting's."""
+        changes = to_plain(self._changes)
+        return {"changes": changes, **weighting_state(self._weighting)}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore them."""
         self._changes = from_plain(list[_ProductChange], state["changes"])
+        load_weighting(self._weighting, state)
 
 
 def _change(

@@ -10,7 +10,14 @@ from flwr_asyncdrop.aggregation.adapters import (
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.mixing import RATES
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
-from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
+from flwr_asyncdrop.aggregation.weighting import (
+    Weighting,
+    constant,
+    load_weighting,
+    weight_of,
+    weighting_state,
+)
+from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import Pairs, State, check_fits, merge_
 
 
@@ -65,3 +72,11 @@ class ProductMixing(Aggregator):
             mixed = truncated(total, part)
             whole.replaced(components, mixed).write_(state, adapter)
         return True
+
+    def state_dict(self) -> StateDict:
+        """Return what the weighting remembers."""
+        return weighting_state(self._weighting)
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore it."""
+        load_weighting(self._weighting, state)

@@ -9,6 +9,7 @@ import torch
 from flwr_asyncdrop.aggregation import (
     WEIGHTINGS,
     Buffered,
+    Clipped,
     Mixing,
     ProductBuffered,
     ProductMixing,
@@ -17,6 +18,9 @@ from flwr_asyncdrop.aggregation import (
 )
 from flwr_asyncdrop.algorithms import AsyncWeighted, FedBuff
 from flwr_asyncdrop.exceptions import ConfigError
+from tests.aggregation.adapters import random_state
+from tests.aggregation.adapters import update as adapted
+from tests.states import saved_and_read
 
 
 def update(staleness, capability=1.0, value=6.0):
@@ -133,3 +137,53 @@ def test_a_weight_that_is_none_leaves_the_model_as_it_is(build, weight):
 def test_refusals(arguments, message):
     with pytest.raises(ConfigError, match=message):
         weighting(*arguments)
+
+
+class RunningMean:
+    """Weigh by the staleness beside the mean of all so far."""
+
+    def __init__(self):
+        self.total = self.count = 0
+
+    def __call__(self, update):
+        self.total += update.staleness
+        self.count += 1
+        return 1 / (1 + update.staleness * self.count / max(self.total, 1))
+
+    def state_dict(self):
+        return {"total": self.total, "count": self.count}
+
+    def load_state_dict(self, state):
+        self.total, self.count = state["total"], state["count"]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda weigh: Mixing(0.5, weigh),
+        lambda weigh: Buffered(2, weighting=weigh),
+        lambda weigh: Buffered(2, weighting=weigh, waits=True),
+        lambda weigh: ProductMixing(0.5, weigh),
+        lambda weigh: ProductBuffered(2, weighting=weigh),
+        lambda weigh: Clipped(Mixing(0.5, weigh), 1.0),
+    ],
+)
+def test_a_checkpoint_has_what_a_weighting_remembers(build):
+    first, again = build(RunningMean()), build(RunningMean())
+    state = random_state(0)
+    base = random_state(0)
+    sent = [adapted(random_state(n), base, staleness=n) for n in range(6)]
+    for each in sent[:3]:
+        first.merge(state, each)
+    copy = {name: tensor.clone() for name, tensor in state.items()}
+    again.load_state_dict(saved_and_read(first.state_dict()))
+    for each in sent[3:]:
+        first.merge(state, each)
+        again.merge(copy, each)
+    assert all(torch.equal(copy[name], tensor) for name, tensor in state.items())
+
+
+def test_a_checkpoint_of_before_leaves_a_weighting_as_it_is():
+    weigh = RunningMean()
+    Mixing(0.5, weigh).load_state_dict({})
+    assert weigh.count == 0
