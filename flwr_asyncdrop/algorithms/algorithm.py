@@ -6,9 +6,11 @@ from typing import ClassVar, Literal
 
 from flwr_asyncdrop.aggregation import Aggregator, Clipped
 from flwr_asyncdrop.aggregation.aggregator import check_aggregator
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
 from flwr_asyncdrop.parameters import at_least, check_parameters, in_interval, parameter
+from flwr_asyncdrop.readable import shown
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,26 @@ class Algorithm(ABC):
     def objective(self) -> LocalObjective:
         """Return what clients minimise."""
         return StandardObjective(self.logit_adjustment)
+
+    def checked_masks(self) -> MaskPolicy | None:
+        """Return what `masks` does; ConfigError if that is no mask policy."""
+        found: object = self.masks()
+        if found is None or isinstance(found, MaskPolicy):
+            return found
+        raise ConfigError(
+            f"masks() of {type(self).__name__} returned {shown(found)}: return a "
+            "MaskPolicy, or None for full models"
+        )
+
+    def checked_objective(self) -> LocalObjective:
+        """Return what `objective` does; ConfigError if that is no objective."""
+        found: object = self.objective()
+        if isinstance(found, LocalObjective):
+            return found
+        raise ConfigError(
+            f"objective() of {type(self).__name__} returned {shown(found)}: return a "
+            "LocalObjective"
+        )
 
     def clipped_aggregator(self, in_flight: int) -> Aggregator:
         """Return the aggregator of a run, with clipping if there is any."""

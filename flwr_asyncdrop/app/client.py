@@ -49,7 +49,7 @@ def probe(context: Context) -> float:
     config = _config(context)
     model = deepcopy(initial_model(config))
     work = DeviceWork.of(config, wire.TaskConfig(round=0, seed=0), context, model)
-    settings = config.algorithm.objective().config()
+    settings = config.algorithm.checked_objective().config()
     seconds = 0.0
     with isolated_randomness(work.seed):
         for steps in (1, _PROBE_STEPS):
@@ -168,7 +168,7 @@ class DeviceWork:
     def train(self, task: LocalTask) -> tuple[float, Mapping[str, State]]:
         """Train the model in place; return the mean loss, and records for the reply."""
         config = self.config
-        local = config.algorithm.objective().begin(task)
+        local = config.algorithm.checked_objective().begin(task)
         lr = task.number("lr", config.lr)
         training = LocalTraining(
             task.steps, config.batch_size, lr, config.momentum, config.optimizer

@@ -50,7 +50,8 @@ def load_data(config: RunConfig) -> Dataset:
             f"partition={config.partition!r} deals samples out by their labels or "
             f"groups, and dataset={config.dataset!r} has none: set partition='iid'"
         )
-    tau = config.algorithm.objective().config().get("logit-adjustment")
+    objective = config.algorithm.checked_objective()
+    tau = objective.config().get("logit-adjustment")
     if tau and config.is_given("logit-adjustment") and not data.has_logits:
         what = "a loss that is not of logits" if data.num_classes else "none"
         raise ConfigError(

@@ -250,9 +250,11 @@ class Checkpointer(Callback):
     def _save(self, state: RunState) -> None:
         if self._writing is not None:
             self._writing.result()
-        parts, tensors = pack(
-            {name: part.state_dict() for name, part in self._parts.items()}
-        )
+        states = {name: part.state_dict() for name, part in self._parts.items()}
+        try:
+            parts, tensors = pack(states)
+        except TypeError as error:
+            raise CheckpointError(str(error)) from error
         body = {
             "run": self._run,
             "settings": self._all_settings,

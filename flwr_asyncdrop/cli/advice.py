@@ -32,7 +32,7 @@ class Candidate:
     @property
     def simplicity(self) -> int:
         """Its place in `KINDS`."""
-        if self.config.algorithm.masks() is not None:
+        if self.config.algorithm.checked_masks() is not None:
             return 3
         slots = self.config.in_flight
         waits_for = self.config.algorithm.clipped_aggregator(slots).waits_for

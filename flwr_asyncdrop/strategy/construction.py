@@ -153,7 +153,7 @@ class Arguments(SynchronousRounds):
             example_inputs = examples_of(example_inputs, example_kwargs)
         self.assignment, self.plan = build_assignment(
             type(self).__name__,
-            masks or (self.algorithm.masks() if self.algorithm else None),
+            masks or (self.algorithm.checked_masks() if self.algorithm else None),
             "channels" if self.algorithm is None else self.algorithm.units,
             model,
             example_inputs,
@@ -270,7 +270,7 @@ class Arguments(SynchronousRounds):
     def _objective_config(self) -> Mapping[str, object]:
         objective = self.objective
         if objective is None and self.algorithm is not None:
-            objective = self.algorithm.objective()
+            objective = self.algorithm.checked_objective()
         return objective.config() if objective else {}
 
     def _schedule(self, state: RunState, num_ranks: int) -> Schedule:

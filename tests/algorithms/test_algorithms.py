@@ -312,3 +312,24 @@ def test_an_aggregator_that_no_run_can_go_by_is_refused(changes, says, clip_norm
 
     with pytest.raises(ConfigError, match=re.escape(says)):
         Own(clip_norm=clip_norm).clipped_aggregator(8)
+
+
+@pytest.mark.parametrize(
+    ("part", "found", "says"),
+    [
+        ("masks", "all", "masks() of Own returned 'all': return a MaskPolicy, or None"),
+        ("masks", RandomMask, "RandomMask'>: return a MaskPolicy, or None"),
+        ("objective", None, "objective() of Own returned None: return a Local"),
+    ],
+)
+def test_other_parts_that_no_run_can_go_by_are_refused(part, found, says):
+    """They had no such attribute when the run began."""
+
+    @dataclass(frozen=True)
+    class Own(Algorithm):
+        def aggregator(self, in_flight):
+            return Mixing()
+
+    setattr(Own, part, lambda self: found)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        getattr(Own(), f"checked_{part}")()

@@ -26,6 +26,7 @@ class FedRolex(AsyncDrop):
     window: int = parameter(3, "units that it moves on by", at_least(1))
     order: Literal["up", "down"] = "up"
     limit: float | None = None
+    limited: Literal["yes", "perhaps"] | None = None
     sizes: tuple[int, ...] = ()
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ class TestAlgorithmFromOutside:
             ({"window": 0}, "window=0 must be at least 1"),
             ({"window": 2.5}, "window=2.5 must be a number (int)"),
             ({"order": 1}, "order=1 must be a string in quotes"),
+            ({"order": "dwn"}, "must be one of up, down: did you mean 'down'?"),
+            ({"limited": "no"}, "limited='no' must be one of yes, perhaps"),
             ({"sizes": 1}, "'sizes' is unknown"),
             ({"combine": "median"}, "makes no difference to algo='outside_algorithms"),
             (

@@ -9,7 +9,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.parameters import Details, details, read_integer, read_number
+from flwr_asyncdrop.parameters import (
+    ANY,
+    Details,
+    Range,
+    details,
+    read_integer,
+    read_number,
+)
 
 Value = bool | int | float | str
 
@@ -109,7 +116,8 @@ def keys_of(kind: type) -> Mapping[str, Key]:
         value_kind = _kind(hints[name])
         if value_kind is not None and entry.init:
             key = name.replace("_", "-")
-            about = Details(known.help, known.range, section, known.affects)
+            values = _literals(hints[name]) if known.range is ANY else known.range
+            about = Details(known.help, values, section, known.affects)
             default: Any = entry.default  # or MISSING, in an algorithm from outside
             found[key] = Key(key, value_kind, default, about)
     return MappingProxyType(found)
@@ -131,10 +139,27 @@ def hyperparameter_keys(
 
 def _kind(hint: Any) -> type[Value] | None:
     """Return the type of a field's values; None if no run-config can hold them."""
-    if get_origin(hint) in (Union, UnionType, Literal):
-        hint = next(each for each in get_args(hint) if each is not NoneType)
-        return _kind(hint if isinstance(hint, type) else type(hint))
+    hint = _of_the_given(hint)
+    if get_origin(hint) is Literal:
+        hint = type(get_args(hint)[0])
     return hint if hint in _KINDS else None
+
+
+def _of_the_given(hint: Any) -> Any:
+    """Return the type of the values that are not None, the first one of a union."""
+    if get_origin(hint) in (Union, UnionType):
+        return next(each for each in get_args(hint) if each is not NoneType)
+    return hint
+
+
+def _literals(hint: Any) -> Range:
+    """Return the range of a field whose type names its values, else any."""
+    hint = _of_the_given(hint)
+    if get_origin(hint) is not Literal:
+        return ANY
+    values = get_args(hint)
+    choices = tuple(map(str, values))
+    return Range(lambda v: v in values, f"one of {', '.join(choices)}", choices)
 
 
 def _shown(value: object) -> str:
