@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
 
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.exceptions import ConfigError
@@ -78,21 +78,28 @@ def choose_algorithm(
     """Return the algorithm that is given, or one of `kind` with `hyperparameters`.
 
     Messages name `strategy`; `arguments` are those that every strategy has.
-    ConfigError for a name that is neither there nor among the hyperparameters.
+    ConfigError for the names that are neither there nor among the hyperparameters.
     """
     if kind is None or algorithm is not None:
+        otherwise = "set it on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)"
         if hyperparameters:
-            name = min(hyperparameters)
-            fix = did_you_mean(name, arguments) or (
-                "set it on the algorithm, e.g. algorithms.AsyncDrop(drop_rate=0.5)"
-            )
-            raise ConfigError(
-                f"{strategy} takes no {name!r}: {REPLACED.get(name, fix)}"
-            )
+            _refuse(f"{strategy} takes no", hyperparameters, arguments, otherwise)
         return algorithm
     known = [field.name for field in fields(kind)]
-    for name in sorted(hyperparameters.keys() - set(known)):
-        hint = did_you_mean(name, [*known, *arguments]) or "leave it out;"
-        fix = f"{hint} its hyperparameters are {', '.join(known)}"
-        raise ConfigError(f"{strategy} has no {name!r}: {REPLACED.get(name, fix)}")
+    unknown = hyperparameters.keys() - set(known)
+    if unknown:
+        otherwise = f"leave it out; its hyperparameters are {', '.join(known)}"
+        _refuse(f"{strategy} has no", unknown, [*known, *arguments], otherwise)
     return kind(**hyperparameters)
+
+
+def _refuse(
+    words: str, names: Collection[str], known: Collection[str], otherwise: str
+) -> NoReturn:
+    """Raise ConfigError for all `names` at once; those with one fix share it."""
+    fixes: dict[str, list[str]] = {}
+    for name in sorted(names):
+        fix = REPLACED.get(name) or did_you_mean(name, known) or otherwise
+        fixes.setdefault(fix, []).append(repr(name))
+    said = "; ".join(f"{', '.join(alike)}: {fix}" for fix, alike in fixes.items())
+    raise ConfigError(f"{words} {said}")

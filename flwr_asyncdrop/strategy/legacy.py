@@ -43,18 +43,25 @@ class LegacyHooks:
 
 def check_no_legacy(strategy: object) -> None:
     """Raise ConfigError if a subclass has hooks that nobody would call."""
-    kind = type(strategy).__name__
-    for name in (*LEGACY_HOOKS, *PRIVATE_HOOKS):
-        found = getattr(strategy, name, None)
-        own = getattr(LegacyHooks, name, getattr(ForSubclasses, name, None))
-        if found is None or (own and getattr(found, "__func__", None) is own):
-            continue
-        api = "Flower's legacy strategies" if name in LEGACY_HOOKS else "FedAvg"
+    hooks = {"Flower's legacy strategies": LEGACY_HOOKS, "FedAvg": PRIVATE_HOOKS}
+    found = {
+        api: ", ".join(repr(name) for name in names if _has_own(strategy, name))
+        for api, names in hooks.items()
+    }
+    if any(found.values()):
+        said = " and ".join(f"{own} of {api}" for api, own in found.items() if own)
         raise ConfigError(
-            f"{kind} has {name!r}, a hook of {api} that is never called here: move "
-            "what it does to configure_train, aggregate_train, an Aggregator or a "
-            "Callback (docs/migrating.md)"
+            f"{type(strategy).__name__} has {said}: such hooks are never called here, "
+            "so move what they do to configure_train, aggregate_train, an Aggregator "
+            "or a Callback (docs/migrating.md)"
         )
+
+
+def _has_own(strategy: object, name: str) -> bool:
+    """Return whether a subclass overrides, or adds, a method."""
+    found = getattr(strategy, name, None)
+    refused = getattr(LegacyHooks, name, getattr(ForSubclasses, name, None))
+    return found is not None and getattr(found, "__func__", None) is not refused
 
 
 def _refuse(strategy: object) -> NoReturn:

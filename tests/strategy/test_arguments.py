@@ -66,6 +66,22 @@ def test_a_strategy_of_objects_refuses_them_too():
         AsyncStrategy(aggregator=Mixing(), fraction_fit=0.5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "own", "words"),
+    [
+        (FedBuff, {}, "FedBuff has no"),
+        (AsyncStrategy, {"aggregator": Mixing()}, "AsyncStrategy takes no"),
+    ],
+)
+def test_all_arguments_of_a_project_are_refused_in_one_error(kind, own, words):
+    with pytest.raises(ConfigError) as caught:
+        kind(fraction_fit=0.5, min_fit_clients=2, eta=0.1, beta_1=0.9, **own)
+    assert str(caught.value) == (
+        f"{words} 'beta_1', 'eta': {REPLACED['eta']}; 'fraction_fit': it is "
+        "fraction_train now; 'min_fit_clients': it is min_train_nodes now"
+    )
+
+
 def test_what_nobody_knows_is_compared_with_what_there_is():
     with pytest.raises(ConfigError, match="did you mean 'fraction_train'"):
         FedBuff(fraction_trian=0.5)
