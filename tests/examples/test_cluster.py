@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import jsonschema
@@ -261,6 +262,10 @@ RAY_JOB = thing(
 )
 
 
+def version_of_the_package():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
 @pytest.fixture
 def job():
     return yaml.safe_load(MANIFEST.read_text())
@@ -278,7 +283,8 @@ def test_the_manifests_pods_fit_together(job):
     pods = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     specs = [pod["template"]["spec"] for pod in pods]
     containers = [spec["containers"][0] for spec in specs]
-    assert len({each["image"] for each in containers}) == 1
+    (image,) = {each["image"] for each in containers}
+    assert image.rpartition(":")[2] == version_of_the_package()
     for spec, container in zip(specs, containers, strict=True):
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
@@ -291,6 +297,8 @@ def test_the_manifests_pods_fit_together(job):
 def test_the_manifests_command_is_one_that_the_command_line_takes(job):
     asked = parsed(job["spec"]["entrypoint"])
     assert backend_of(asked) == Backend(address="auto")
+    ray = job["spec"]["rayClusterSpec"]["rayVersion"]
+    assert f"ray=={ray}" in (ROOT / "constraints.txt").read_text().splitlines()
     head = job["spec"]["rayClusterSpec"]["headGroupSpec"]
     assert head["rayStartParams"] == {"num-cpus": "0"}
     mounts = head["template"]["spec"]["containers"][0]["volumeMounts"]
