@@ -7,6 +7,7 @@ from typing import Self
 from flwr_asyncdrop.exceptions import ConfigError
 
 _LEAST_SHARE = 1e-9  # a shorter stretch is lost in the rounding of times
+_PERIODS = 1e6  # that many at least go by before a stretch may be lost
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Availability:
         Virtual seconds after which the pattern repeats; it begins at 0.
     intervals : tuple of (float, float)
         When the device is there within a period: ``start <= time < end``, in virtual
-        seconds, ascending and disjoint, within ``[0, period]``; at least one.
+        seconds, ascending and disjoint, within ``[0, period]``; at least one, and one
+        that the rounding of times does not swallow in the first million periods.
     """
 
     period: float
@@ -38,6 +40,13 @@ class Availability:
                     f"within [0, {self.period!r}]"
                 )
             before = end
+        longest = max(end - start for start, end in self.intervals)
+        if longest < math.ulp(_PERIODS * self.period):
+            raise ConfigError(
+                f"intervals={self.intervals!r} are too short for period="
+                f"{self.period!r}: make one at least {_LEAST_SHARE:g} of it, or it is "
+                "lost in the rounding of times"
+            )
 
     @classmethod
     def from_share(cls, share: float, period: float, phase: float) -> Self:

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +71,13 @@ def test_a_share_is_that_part_of_the_period(share, phase, period):
     assert sum(end - start for start, end in intervals) == pytest.approx(share * period)
 
 
+@given(st.floats(0, 1 - 1e-9), st.floats(1e-3, 1e9), st.integers(0, 10**6))
+def test_the_shortest_share_is_never_lost_in_the_rounding(phase, period, cycle):
+    pattern = Availability.from_share(1e-9, period, phase)
+    found = pattern.earliest(cycle * period + 0.5 * period)
+    assert pattern.earliest(found) == found < math.inf
+
+
 @pytest.mark.parametrize(
     ("build", "says"),
     [
@@ -79,6 +88,8 @@ def test_a_share_is_that_part_of_the_period(share, phase, period):
         (lambda: Availability(9.0, ((3.0, 3.0),)), "must ascend"),
         (lambda: Availability(9.0, ((3.0, 5.0), (4.0, 6.0))), "without overlaps"),
         (lambda: Availability(9.0, ((-1.0, 5.0),)), "within [0, 9.0]"),
+        (lambda: Availability(1e9, ((5, 5.0000001),)), "short for period=1000000000.0"),
+        (lambda: Availability(1.0, ((0.0, 1e-300),)), "too short for period=1.0"),
         (lambda: Availability.from_share(1.0, 9.0, 0.0), "share=1.0"),
         (lambda: Availability.from_share(1e-17, 9.0, 0.5), "share=1e-17 must lie"),
         (lambda: Availability.from_share(0.5, 9.0, 1.0), "phase=1.0"),
