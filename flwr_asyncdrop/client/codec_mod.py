@@ -47,13 +47,23 @@ def _with_code(
     message.content[key] = wire.to_record(sent)
     reply = call_next(message, context)
     if coding.up and not reply.has_error():
-        _code(reply, sent, coding, Residuals(context, message))
+        _code(reply, sent, coding, message, context)
     return reply
 
 
 @cpu_by_default()
-def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> None:
-    """Code the arrays of a reply; one that the server will refuse stays as it is."""
+def _code(
+    reply: Message,
+    sent: State,
+    coding: wire.Coding,
+    message: Message,
+    context: Context,
+) -> None:
+    """Code the arrays of a reply; one that the server will refuse stays as it is.
+
+    Without arrays, as where a `FrozenMod` asks for what is frozen, the task was not
+    completed, and nobody can read what its device owes.
+    """
     records = wire.records_of(reply.content, ArrayRecord).items()
     key, record = next(
         ((key, record) for key, record in records if record.keys() == sent.keys()),
@@ -63,6 +73,7 @@ def _code(reply: Message, sent: State, coding: wire.Coding, owed: Residuals) -> 
         return
     changes = _changes(record, sent)
     is_sound = len(changes) == len(_coded_names(sent))
+    owed = Residuals(context, message)
     changes = owed.added_to(changes)
     coded = wire.encode_changes(changes, sent, coding)
     if is_sound and coding.feedback:  # a refused reply owes what was owed before

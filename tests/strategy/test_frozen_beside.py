@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from flwr_asyncdrop import wire
+from flwr_asyncdrop import CodecMod, FrozenMod, wire
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.app.models.resnet import RESNET18, ResNet
 from flwr_asyncdrop.submodel import frozen_names, split
@@ -101,6 +101,24 @@ def test_a_client_that_trains_the_backbone_fails_by_name():
     nodes = Nodes(node_ids=range(1, 4), train=trains_all)
     with pytest.raises(Exception, match="which does not train and is not sent back"):
         go(nodes=nodes)
+
+
+@pytest.mark.parametrize("algorithm", ["async-fedavg", "asyncdrop"])
+@pytest.mark.parametrize("codec", ["q4", "topk-q4"])
+def test_a_codec_outside_of_what_asks_for_the_frozen_part(algorithm, codec):
+    """The first reply of a real device has no arrays: it asks for them."""
+
+    def both():
+        codec_mod, frozen_mod = CodecMod(), FrozenMod()
+        return lambda message, context, app: codec_mod(
+            message, context, lambda *passed: frozen_mod(*passed, app)
+        )
+
+    nodes = Nodes(node_ids=range(1, 6))
+    nodes.new_mod = both
+    _, recorder, _ = go(algorithm, nodes, fleet=None, codec=codec)
+    assert not recorder.failures
+    assert nodes.asked == 5
 
 
 def test_the_figures_of_docs_frozen():
