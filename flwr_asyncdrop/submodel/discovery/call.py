@@ -1,9 +1,10 @@
 """One traced operation as the rules see it."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -29,6 +30,12 @@ class Operand:
         value = self.value.narrow(dim, 0, min(1, self.value.shape[dim]))
         return Operand(value, layers, self.from_input, silent=self.silent)
 
+    def as_it_was(self) -> "Operand":
+        """Keep the values of what is about to change, if they may all be the same."""
+        if self.layers or self.from_input:
+            return self
+        return replace(self, value=self.value.clone())
+
 
 @dataclass(frozen=True)
 class Call:
@@ -47,6 +54,25 @@ class Call:
         name = self.func.overloadpacket.__name__
         loss = "loss" in name or "cross_entropy" in name
         return loss and self.func.namespace == "aten"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing comes out, as from an expert that no token chose."""
+        tensors = [isinstance(k, Tensor) and not k.numel() for k in self.outputs]
+        return bool(tensors) and all(tensors)
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether Python gets to see values."""
+        return torch.Tag.data_dependent_output in self.func.tags
+
+    def deciding_sizes(self) -> list[Tensor]:
+        """Return the tensors whose values decide on the size of the output."""
+        if self.func.overloadpacket is not torch.ops.aten.index:
+            return [operand.value for operand in self.known.values()]
+        masks = (torch.bool, torch.uint8)
+        indices = self.arguments["indices"]
+        return [k for k in indices if k is not None and k.dtype in masks]
 
     def operand(self, name: str) -> Operand:
         """Return the tensor argument `name` with its labels."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -215,7 +215,7 @@ class UnitTracer(DispatchMode):
             for layer in self.operand(self._strangers[stranger]).layers:
                 self._space.freeze(layer, _STRANGER)
         for tensor in written(func, arguments):
-            known[id(tensor)] = _as_it_was(known[id(tensor)])
+            known[id(tensor)] = known[id(tensor)].as_it_was()
         result = func(*args, **kwargs)
         if func.overloadpacket.__name__ in _UNINITIALISED:
             result.zero_()  # memory that says nothing about the model
@@ -223,7 +223,7 @@ class UnitTracer(DispatchMode):
         self._space.operation = str(func.overloadpacket)
         in_cell = self._cell_depth > 0
         call = Call(func, arguments, outputs, self._space, known, in_cell)
-        if func.overloadpacket.__name__ not in MOVES and not _is_empty(call):
+        if func.overloadpacket.__name__ not in MOVES and not call.is_empty:
             self._space.note_uses(layer for k in known.values() for layer in k.layers)
         self._follow(call)
         self._note_reads(call)
@@ -237,11 +237,11 @@ class UnitTracer(DispatchMode):
         labelled = rule in (expand, concatenate) or any(
             operand.layers for operand in operands
         )
-        follows = (labelled or numbered) and not _is_empty(call)
+        follows = (labelled or numbered) and not call.is_empty
         layers = self._apply(rule, call) if follows else call.unlabelled()
         pass_on(call)
         conditions = self._conditions_of(call)
-        if _reads_values(call):
+        if call.reads_values:
             for layer, reason in conditions:  # where it goes nobody sees
                 self._space.freeze(layer, reason)
         from_input = any(k.from_input for k in operands) and rule is not constant
@@ -290,10 +290,10 @@ class UnitTracer(DispatchMode):
         # torch's own recurrent layers only read lengths of sequences
         if call.in_cell or self._frames[-1].only_counts:
             return
-        if _reads_values(call):
+        if call.reads_values:
             self.note_read([operand.value for operand in call.known.values()])
         elif torch.Tag.dynamic_output_shape in call.func.tags:
-            self.note_read(_deciding_sizes(call))
+            self.note_read(call.deciding_sizes())
 
     def _conditions_of(self, call: Call) -> list[Condition]:
         """Return what freezes if the outputs are used: old conditions and new ones."""
@@ -320,36 +320,10 @@ class UnitTracer(DispatchMode):
         return call.unlabelled()
 
 
-def _is_empty(call: Call) -> bool:
-    """Whether nothing comes out, as from an expert that no token chose."""
-    tensors = [isinstance(k, Tensor) and not k.numel() for k in call.outputs]
-    return bool(tensors) and all(tensors)
-
-
 def _own_attributes(module: nn.Module) -> list[Any]:
     """Return what a module keeps beside its state, for its next call perhaps."""
     state = ("_parameters", "_buffers")
     return [value for name, value in vars(module).items() if name not in state]
-
-
-def _reads_values(call: Call) -> bool:
-    return torch.Tag.data_dependent_output in call.func.tags
-
-
-def _deciding_sizes(call: Call) -> list[Tensor]:
-    """Return the tensors whose values decide on the size of the output."""
-    if call.func.overloadpacket is not torch.ops.aten.index:
-        return [operand.value for operand in call.known.values()]
-    masks = (torch.bool, torch.uint8)
-    indices = call.arguments["indices"]
-    return [index for index in indices if index is not None and index.dtype in masks]
-
-
-def _as_it_was(operand: Operand) -> Operand:
-    """Keep the values of what is about to change, if they may be the same all over."""
-    if operand.layers or operand.from_input:
-        return operand
-    return replace(operand, value=operand.value.clone())
 
 
 @cache
