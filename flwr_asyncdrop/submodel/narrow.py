@@ -10,6 +10,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.conventions import follow_conventions
 from flwr_asyncdrop.submodel.copies import copy_module
+from flwr_asyncdrop.submodel.instance_norm import take_any_width
 from flwr_asyncdrop.submodel.mixtures import follow_experts
 from flwr_asyncdrop.submodel.patches import patch
 from flwr_asyncdrop.submodel.pointwise import use_safe_convolutions
@@ -73,6 +74,7 @@ def adapt(
     follow_conventions(narrowed, full)
     follow_experts(narrowed, full)
     use_safe_convolutions(narrowed)
+    take_any_width(narrowed)
     for block in skipped:
         skip(narrowed.get_submodule(block))
     if scale:
