@@ -247,11 +247,13 @@ def _changed(before: Mapping[str, float | complex], model: nn.Module) -> frozens
 def _check_kind(model: nn.Module) -> None:
     check_module(model)
     check_initialised(model)
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        raise UnsupportedModelError(
-            f"{type(model).__name__} is compiled by TorchScript, whose modules cannot "
-            "be made narrower: pass the module that it was made from"
-        )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            what = type(model).__name__ + (f".{name}" if name else "")
+            raise UnsupportedModelError(
+                f"{what} is compiled by TorchScript, whose modules cannot be made "
+                "narrower: use the module that it was made from"
+            )
     for name, tensor in tensors_of(model).items():
         if tensor.layout is not torch.strided:
             raise UnsupportedModelError(

@@ -206,9 +206,13 @@ def test_compiled_modules_are_planned_as_what_they_compile():
 
 # A DeprecationWarning in torch 2.13, a FutureWarning in 2.15
 @pytest.mark.filterwarnings("ignore:.*torch.jit:Warning")
-def test_torchscript_is_refused():
-    with pytest.raises(UnsupportedModelError, match="pass the module that it was made"):
-        plan_submodels(torch.jit.script(mlp()), vectors())
+@pytest.mark.parametrize(
+    ("wrapped", "named"),
+    [(lambda part: part, "RecursiveScriptModule is"), (nn.Sequential, "Sequential.0")],
+)
+def test_torchscript_is_refused(wrapped, named):
+    with pytest.raises(UnsupportedModelError, match=f"{named}.*it was made from"):
+        plan_submodels(wrapped(torch.jit.script(mlp())), vectors())
 
 
 def test_model_that_does_not_train():
