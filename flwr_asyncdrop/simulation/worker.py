@@ -5,9 +5,11 @@ import pickle
 import socket
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import connection, parent_process
 
 import torch
+from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.gpus import see_only
@@ -34,23 +36,27 @@ def serve(
     leave_to_the_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    try:
-        # Not before: a module may ask for GPUs as it is imported.
-        source: ClientAppSource = pickle.loads(client_app)  # noqa: S301  # the grid's
-        app = load_client_app(source)
-    except Exception as error:
-        send_failure(channel, str(error))
-        return
-    READY.send(channel)
-    while notice := Notice.receive(channel):
-        slot = slots[notice.slot]
-        call: ClientCall = slot.read(notice.size)
+    with suppress(ConnectionError):  # it has ended, maybe with answers that lie unread
         try:
-            size = slot.write(call.run(app))
+            # Not before: a module may ask for GPUs as it is imported.
+            source: ClientAppSource = pickle.loads(client_app)  # noqa: S301  # the grid's
+            app = load_client_app(source)
         except Exception as error:
-            reason = f"The ClientApp's reply cannot be sent: {error}"
-            size = slot.write(call.fail(reason))
-        Notice(notice.slot, size).send(channel)
+            send_failure(channel, str(error))
+            return
+        READY.send(channel)
+        while notice := Notice.receive(channel):
+            slot = slots[notice.slot]
+            size = _answer(slot, slot.read(notice.size), app)
+            Notice(notice.slot, size).send(channel)
+
+
+def _answer(slot: Slot, call: ClientCall, app: ClientApp) -> int:
+    try:
+        return slot.write(call.run(app))
+    except Exception as error:
+        reason = f"The ClientApp's reply cannot be sent: {error}"
+        return slot.write(call.fail(reason))
 
 
 def _exit_with_parent() -> None:

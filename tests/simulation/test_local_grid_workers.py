@@ -4,7 +4,10 @@ import functools
 import gc
 import multiprocessing
 import os
+import pickle
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +23,7 @@ from flwr.common.constant import ErrorCode
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation import LocalGrid, worker_pool
 from flwr_asyncdrop.simulation.local_grid import MOST_WORKERS
+from flwr_asyncdrop.simulation.worker import serve
 from tests.nightly import nightly
 
 APP = "grid_apps:app"
@@ -318,6 +322,7 @@ import os, signal, sys, time
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr_asyncdrop.simulation import LocalGrid, worker_pool
 from flwr_asyncdrop.simulation.local_grid import MOST_WORKERS
+from flwr_asyncdrop.simulation.worker import serve
 
 def task(action, number=0):
     content = RecordDict({{"task": ConfigRecord({{"number": number}})}})
@@ -372,6 +377,20 @@ def test_busy_worker_outlives_an_interrupt_and_not_its_parent(
     interrupted, has_content, pid = result.stdout.split()
     assert (interrupted, has_content) == ("interrupted", "True")
     assert not is_running(int(pid))
+
+
+def test_answers_that_nobody_reads_are_no_traceback() -> None:
+    # As when the grid's process is killed; here it goes on, so nothing else ends it.
+    channel, far_end = socket.socketpair()
+    arguments = (far_end, [], pickle.dumps(APP), 1, "")
+    with channel, far_end:
+        process = multiprocessing.get_context("forkserver").Process(
+            target=serve, args=arguments
+        )
+        process.start()
+        assert select.select([channel], [], [], 60)[0]  # it is ready, and says so
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def drawn(seed: int, workers: int) -> list[list[float]]:
