@@ -252,6 +252,30 @@ def test_a_group_that_is_heard_seldom_counts_about_as_much(correlation, drift):
     assert state["w"].item() - settled == pytest.approx(50 * drift, abs=0.8)
 
 
+def test_the_rarest_group_counts_four_times_at_the_most():
+    """It has 8 (15/16)^61 + 1 = 1.16 of 16 arrivals: F = 4, and M = (0 + 1) / 2."""
+
+    class Fixed(AdaptivePerGroup):
+        correlation = 0.25
+
+    memory, state = Fixed(1, combine_fresh=MEAN), one([0.0])
+    feed(memory, state, *[update([0.0], rank=0)] * 60, update([1.0], rank=1))
+    assert state["w"].item() == pytest.approx(3 / 4 * 4 + 1 / 4 / 2)
+
+
+def test_it_keeps_no_more_models_than_it_says():
+    """The latest of 4 groups, those of them that wait for a step, and the mean."""
+    memory, state = adaptive(3, num_groups=4), one([0.0])
+    most = 0
+    for number in range(40):
+        rank = 0 if number % 6 > 2 else number % 4
+        memory.merge(state, update([1.0], rank, 4))
+        kept = [change for change, _ in memory._latest.changes.values()]
+        kept += [change for _, change, _ in memory._measured.fresh]
+        most = max(most, len({id(change) for change in kept}) + 1)
+    assert 4 < most <= memory.collects == 4 + 3 + 1
+
+
 def test_groups_without_a_device_make_no_step_smaller():
     """Three nodes for eight tasks in flight have the ranks 0, 2 and 5."""
 
