@@ -58,6 +58,15 @@ def settled(devices=8):
 
 
 class TestOnceItIsKnownWhatIsUsual:
+    @pytest.mark.parametrize(("size", "passes"), [(0.038, True), (0.043, False)])
+    def test_a_tenth_of_the_weights_is_never_too_large(self, size, passes):
+        """Of all weights, as those of the layer itself are zero: 0.0414."""
+        guard = OutlierGuard()
+        for device in range(8):
+            assert verdict(guard, update(1e-9), device) == ""
+        given = update(1e-9, layer_bias=size)
+        assert (verdict(guard, given, 9) == "") == passes
+
     @pytest.mark.parametrize("size", [0.0, 1e-6, 0.01, 0.1, 0.25])
     def test_what_is_not_far_from_the_usual_passes(self, size):
         assert verdict(settled(), update(size), 9) == ""
@@ -148,6 +157,18 @@ class TestWhoSaysWhatIsUsual:
                 verdict(guard, update(1.0), device)
         assert verdict(guard, update(1.0), 0) == ""
 
+    def test_a_fleet_of_three_is_enough_when_all_have_replied(self):
+        guard = settled(3)
+        assert verdict(guard, update(1.0), 0, num_devices=3) != ""
+
+    def test_after_128_replies_nobody_waits_for_more_devices(self):
+        """A large fleet of which four devices have come so far."""
+        guard = OutlierGuard()
+        for number in range(127):
+            size = 1.0 if number == 100 else 0.01
+            assert verdict(guard, update(size), number % 4, num_devices=100) == ""
+        assert verdict(guard, update(1.0), 3, num_devices=100) != ""
+
     def test_the_latest_of_many_devices_count(self):
         guard = settled(1000)
         assert len(guard.state_dict()["latest"]) == 32
@@ -161,6 +182,24 @@ class TestBeforeItIsKnown:
     @pytest.mark.parametrize("size", [0.001, 0.1, 1.0])
     def test_the_first_reply_can_be_honest(self, size):
         assert verdict(OutlierGuard(), update(size)) == ""
+
+    @pytest.mark.parametrize(("size", "passes"), [(6.1, True), (6.3, False)])
+    def test_it_is_half_the_factor_times_the_weights(self, size, passes):
+        """15 times their root mean square, sqrt((12 * 0.1^2 + 4) / 24) = 0.414."""
+        given = update(0.0, layer_weight=size)
+        assert (verdict(OutlierGuard(), given) == "") == passes
+
+    @pytest.mark.parametrize(("size", "passes"), [(9.9e3, True), (1.1e4, False)])
+    def test_a_statistic_is_at_most_ten_thousand_times_as_large(self, size, passes):
+        given = update(0.0, bn_running_mean=size)
+        assert (verdict(OutlierGuard(), given) == "") == passes
+
+    def test_a_model_without_weights_is_no_outlier(self):
+        counter = {"steps": torch.tensor(5)}
+        guard = OutlierGuard()
+        for device in range(8):
+            given = Update({"steps": torch.tensor(6)}, {}, 0, 1)
+            guard.check(counter, given, counter, device=device, num_devices=10)
 
     def test_statistics_follow_the_data(self):
         guard = OutlierGuard()
@@ -245,6 +284,24 @@ def test_what_it_knows_is_saved():
     resumed.load_state_dict(saved_and_read(guard.state_dict()))
     assert resumed.state_dict() == guard.state_dict()
     assert "the usual one is 0.01" in verdict(resumed, update(1.0), 9)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float16, 1e3), (torch.double, 1e60)]
+)
+def test_sums_of_squares_do_not_overflow(dtype, size):
+    """The length of the one is 1e5, and of the other 1e62."""
+    sent = {"w": torch.zeros(10_000, dtype=dtype)}
+    given = Update({"w": sent["w"] + size}, {}, 0, 1)
+    assert change_sizes(given, sent)[ALL] == pytest.approx(size, rel=1e-4)
+
+
+def test_what_a_message_calls_a_tensor():
+    vector, matrix = torch.zeros(2), torch.zeros(2, 2)
+    assert group_of("scale", vector) == "'scale'"
+    assert group_of("a.b.scale", vector) == "the vectors of 'a.b'"
+    assert group_of("a.weight", matrix) == "'a.weight'"
+    assert group_of("a.running_mean", vector) == "the statistic 'a.running_mean'"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.complex64])
