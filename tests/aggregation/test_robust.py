@@ -87,12 +87,22 @@ class TestByHand:
     def test_running_statistics_take_that_of_the_values_and_counters_the_middle(self):
         name, counter = "bn.running_var", "bn.num_batches_tracked"
         state = {name: torch.tensor([9.0, 9.0]), counter: torch.tensor(5)}
-        buffer = Buffered(3, combine=MEDIAN, server_lr=3.0)
+        stale = weighting("polynomial", 0.5)  # a half each, of changes alone
+        buffer = Buffered(3, combine=MEDIAN, server_lr=3.0, weighting=stale)
         for value, count in ((1.0, 6), (2.0, 8), (1e6, 2**62)):
             arrays = {name: torch.tensor([value]), counter: torch.tensor(count)}
             indices = {name: {0: torch.tensor([0])}}
-            buffer.merge(state, Update(arrays, indices, 0, 1, arrays))
+            buffer.merge(state, Update(arrays, indices, 3, 1, arrays))
         assert state[name].tolist() == [2.0, 9.0]
+        assert state[counter].item() == 8
+
+    def test_of_an_even_number_of_counters_the_lower_middle_counts(self):
+        counter = "bn.num_batches_tracked"
+        state = {counter: torch.tensor(5)}
+        buffer = Buffered(4, combine=MEDIAN)
+        for count in (12, 8, 6, 9):
+            arrays = {counter: torch.tensor(count)}
+            buffer.merge(state, Update(arrays, {}, 0, 1, arrays))
         assert state[counter].item() == 8
 
     def test_a_counter_never_goes_back(self):
