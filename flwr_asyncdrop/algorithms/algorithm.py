@@ -9,6 +9,7 @@ from flwr_asyncdrop.aggregation.aggregator import check_aggregator
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
+from flwr_asyncdrop.overrides import check_fields, check_overrides
 from flwr_asyncdrop.parameters import at_least, check_parameters, in_interval, parameter
 from flwr_asyncdrop.readable import shown
 
@@ -56,6 +57,7 @@ class Algorithm(ABC):
     )
 
     def __post_init__(self) -> None:
+        check_fields(type(self))
         check_parameters(self)
 
     @abstractmethod
@@ -76,6 +78,7 @@ class Algorithm(ABC):
     def checked_masks(self) -> MaskPolicy | None:
         """Return what `masks` does; ConfigError if that is no mask policy."""
         found: object = self.masks()
+        check_overrides(found)
         if found is None or isinstance(found, MaskPolicy):
             return found
         raise ConfigError(
@@ -86,6 +89,7 @@ class Algorithm(ABC):
     def checked_objective(self) -> LocalObjective:
         """Return what `objective` does; ConfigError if that is no objective."""
         found: object = self.objective()
+        check_overrides(found)
         if isinstance(found, LocalObjective):
             return found
         raise ConfigError(

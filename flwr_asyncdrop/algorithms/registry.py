@@ -5,6 +5,7 @@ from types import MappingProxyType
 from flwr_asyncdrop.algorithms import mixed, stepped
 from flwr_asyncdrop.algorithms.algorithm import Algorithm
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.overrides import check_fields
 from flwr_asyncdrop.parameters import did_you_mean
 from flwr_asyncdrop.references import is_reference, load_reference
 
@@ -45,4 +46,5 @@ def algorithm(name: str) -> type[Algorithm]:
             f"algo={name!r} is not an algorithm: make it a frozen dataclass that "
             "subclasses flwr_asyncdrop.algorithms.Algorithm"
         )
+    check_fields(found)
     return found

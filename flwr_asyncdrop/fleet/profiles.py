@@ -8,6 +8,7 @@ from itertools import islice
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.availability import Availability
+from flwr_asyncdrop.overrides import check_fields
 from flwr_asyncdrop.parameters import (
     Range,
     at_least,
@@ -141,6 +142,8 @@ def checked_profiles(returned: object, size: int) -> tuple[DeviceProfile, ...]:
     """
     given = returned if isinstance(returned, Iterable) else (returned,)
     profiles = tuple(islice(given, size))
+    for kind in {type(each) for each in profiles}:
+        check_fields(kind)
     wrong = [each for each in profiles if not isinstance(each, DeviceProfile)]
     if wrong or len(profiles) < size:
         what = printable(shown(wrong[0])) if wrong else f"{len(profiles)} profiles"

@@ -11,6 +11,7 @@ from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
+from flwr_asyncdrop.overrides import check_overrides
 from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.callbacks import Callback
@@ -27,6 +28,7 @@ _OBJECTS: Mapping[str, type] = {
     "faults": FaultPolicy,
     "checkpointer": Checkpointer,
 }
+_PARTS = (*_OBJECTS, "codec", "schedule")
 _LISTS: Mapping[str, type] = {"callbacks": Callback, "evaluators": Evaluator}
 _FUNCTIONS = ("fleet", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _KEYS = ("arrayrecord_key", "configrecord_key", "weighted_by_key")
@@ -47,6 +49,9 @@ def check_kinds(arguments: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if name in _LISTS:
             _check_list(name, value, _LISTS[name])
+    lists = (value for name in _LISTS for value in given[name])
+    for value in (*(given[name] for name in _PARTS if name in given), *lists):
+        check_overrides(value)
     for name in _FUNCTIONS:
         if name in given and not callable(given[name]):
             raise ConfigError(f"{name}={_text(given[name])} must be a function")

@@ -1,0 +1,149 @@
+"""What a subclass sets on its class, and an inherited ``__init__`` sets again.
+
+``class Half(AsyncDrop): drop_rate = 0.5`` without the decorator of dataclasses is an
+algorithm with the rate of `AsyncDrop`: Python says nothing.
+"""
+
+import dis
+from collections.abc import Iterator
+from dataclasses import Field, fields, is_dataclass
+from functools import lru_cache
+from inspect import get_annotations
+from typing import Any, ClassVar, get_origin
+
+from flwr_asyncdrop.exceptions import ConfigError
+
+_PACKAGE = __name__.partition(".")[0]
+_OWN_FIELDS = "__dataclass_fields__"
+
+
+def check_overrides(instance: object) -> None:
+    """Raise ConfigError for what the class of an object sets, and the object has not.
+
+    In a dataclass it is a value for a field that no decorator has seen. In others it is
+    one that the ``__init__`` of a class of this package has replaced.
+    """
+    kind: Any = type(instance)
+    if is_dataclass(kind):
+        check_fields(type(instance))
+        return
+    attributes = getattr(instance, "__dict__", {})
+    for owner, name, parent in _replaced(kind):
+        was = vars(owner)[name]
+        now = attributes.get(name, was)
+        if now is not was and now != was:
+            raise ConfigError(
+                f"{name} = {was!r} of {owner.__name__} has no effect, as "
+                f"{parent.__name__}(...) sets it to {now!r}: set self.{name} in an "
+                "__init__, after super().__init__(...)"
+            )
+
+
+def check_fields(kind: type) -> None:
+    """Raise ConfigError for a value, or a type, that a dataclass takes no field from.
+
+    Methods, properties and class variables are no fields, and may be overridden without
+    a decorator.
+    """
+    if not is_dataclass(kind):
+        return
+    known = {entry.name: entry for entry in fields(kind)}
+    seen: set[str] = set()
+    for owner in kind.__mro__[:-1]:
+        declared = get_annotations(owner)
+        own = _OWN_FIELDS in vars(owner)
+        for name in vars(owner).keys() & known.keys() - seen:
+            value = vars(owner)[name]
+            if not (own and name in declared) and not hasattr(type(value), "__set__"):
+                raise ConfigError(_unseen(kind, owner, known[name], value))
+        if not own and issubclass(owner, _with_fields(owner)):
+            _check_new(owner, declared, known)
+        seen |= vars(owner).keys() | declared.keys()
+
+
+def _with_fields(owner: type) -> tuple[type, ...]:
+    """Return the dataclasses that a class inherits from."""
+    return tuple(each for each in owner.__mro__[1:] if _OWN_FIELDS in vars(each))
+
+
+def _check_new(owner: type, declared: dict[str, Any], known: dict[str, Any]) -> None:
+    """Raise ConfigError for what looks like a field of a class that has no decorator.
+
+    What a parent has as a class variable is overridden, with or without a type.
+    """
+    inherited = {name for parent in owner.__mro__[1:] for name in vars(parent)}
+    typed = {name for name, kind in declared.items() if not _is_class_variable(kind)}
+    made = {name for name, value in vars(owner).items() if isinstance(value, Field)}
+    for name in sorted((typed | made) - (inherited - known.keys())):
+        raise ConfigError(
+            f"{name} of {owner.__name__} is no field: put {_decorator(owner)} above "
+            f"class {owner.__name__}, and give each field its type; what is none is a "
+            "ClassVar"
+        )
+
+
+def _unseen(kind: type, owner: type, entry: "Field[Any]", value: object) -> str:
+    """Return why a value is not that of a field."""
+    default = value.default if isinstance(value, Field) else value
+    plain = default is not None and not callable(default) and not hasattr(value, "func")
+    shown = f" = {default!r}" if plain else ""
+    kind_of = getattr(entry.type, "__name__", entry.type)
+    typed = f"{entry.name}: {kind_of}{shown or ' = ...'}"
+    problem = (
+        f"{entry.name}{shown} of {owner.__name__} has no effect, as the field "
+        f"{entry.name} of {kind.__name__} is set from another default"
+    )
+    if _OWN_FIELDS in vars(owner):
+        return f"{problem}: give it its type, as in {typed}"
+    if not _with_fields(owner):
+        return f"{problem}: set it in class {kind.__name__} itself, as in {typed}"
+    return (
+        f"{problem}: put {_decorator(owner)} above class {owner.__name__}, and give it "
+        f"its type, as in {typed}"
+    )
+
+
+def _decorator(owner: Any) -> str:
+    frozen = owner.__dataclass_params__.frozen
+    return "@dataclass(frozen=True)" if frozen else "@dataclass"
+
+
+def _is_class_variable(annotation: object) -> bool:
+    if isinstance(annotation, str):
+        return "ClassVar" in annotation
+    return ClassVar in (annotation, get_origin(annotation))
+
+
+@lru_cache
+def _replaced(kind: type) -> tuple[tuple[type, str, type], ...]:
+    """Return what a package's ``__init__`` sets that a subclass of it has a value of.
+
+    Each with the subclass, and the class of that ``__init__``. A subclass whose own
+    ``__init__`` sets it, too, has the last word.
+    """
+    return tuple(_find_replaced(kind))
+
+
+def _find_replaced(kind: type) -> Iterator[tuple[type, str, type]]:
+    seen: set[str] = set()
+    own: set[str] = set()
+    for place, owner in enumerate(kind.__mro__):
+        if owner.__module__.partition(".")[0] == _PACKAGE:
+            return
+        own |= _stored(owner)
+        for name in vars(owner).keys() - seen - own:
+            for parent in kind.__mro__[place + 1 :]:
+                ours = parent.__module__.partition(".")[0] == _PACKAGE
+                if ours and name in _stored(parent):
+                    yield owner, name, parent
+                    break
+        seen |= vars(owner).keys()
+
+
+def _stored(kind: type) -> set[str]:
+    """Return the attributes that the ``__init__`` of a class itself sets."""
+    code = getattr(vars(kind).get("__init__"), "__code__", None)
+    if code is None:
+        return set()
+    steps = dis.get_instructions(code)
+    return {str(step.argval) for step in steps if step.opname == "STORE_ATTR"}
