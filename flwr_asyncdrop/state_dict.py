@@ -6,7 +6,7 @@ named in what is saved, so loading cannot run anything.
 """
 
 import types
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import (
@@ -38,6 +38,17 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore what `state_dict` returned."""
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """An object of which it can be told whether its state is all that changes in it."""
+
+    def not_in(self, read: Callable[[], StateDict]) -> str:
+        """Return what is not in its state, as a clause without a full stop; or "".
+
+        `read` returns the state as it is read from a checkpoint.
+        """
 
 
 class Stateless:

@@ -76,7 +76,8 @@ class Aggregator(Stateless, ABC):
     """Takes updates into the global model, in the order of their arrival.
 
     One that keeps something between updates returns it from ``state_dict``: a tensor
-    in there may be replaced later, but never changed in place.
+    in there may be replaced later, but never changed in place. Where something is left
+    out, the run gets no checkpoints.
 
     Attributes
     ----------

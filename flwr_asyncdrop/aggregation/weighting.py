@@ -14,7 +14,7 @@ Weighting = Callable[[Update], float]
 """From an update to its weight, in [0, 1].
 
 An object that remembers something is saved with its aggregator if it has
-``state_dict`` and ``load_state_dict``.
+``state_dict`` and ``load_state_dict``. A run with one that has not gets no checkpoints.
 """
 
 

@@ -15,6 +15,7 @@ from flwr_asyncdrop.checkpoint.files import (
     read_tensors,
     run_of,
 )
+from flwr_asyncdrop.checkpoint.refusal import refusal_of
 from flwr_asyncdrop.exceptions import CheckpointError, DamagedError, ShapeError
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART
 from flwr_asyncdrop.state_dict import StateDict, Stateful
@@ -89,6 +90,8 @@ def newest(folder: Path) -> Checkpoint:
     """
     if is_checkpoint(folder):
         return Checkpoint.read(folder)
+    if reason := refusal_of(folder / FOLDER):
+        raise CheckpointError(f"{folder}: {reason}: start it again")
     candidates = all_checkpoints(folder / FOLDER)
     if not candidates and all_checkpoints(folder):
         raise CheckpointError(

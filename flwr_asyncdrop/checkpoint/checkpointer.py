@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
@@ -11,7 +12,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest
-from flwr_asyncdrop.checkpoint.codec import Json, pack
+from flwr_asyncdrop.checkpoint.codec import Json, pack, unpack
 from flwr_asyncdrop.checkpoint.files import (
     FOLDER,
     START_OVER,
@@ -23,12 +24,13 @@ from flwr_asyncdrop.checkpoint.files import (
     run_of,
     write,
 )
+from flwr_asyncdrop.checkpoint.refusal import forget_refusal, refuse
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.state_dict import Stateful
+from flwr_asyncdrop.state_dict import Restorable, Stateful
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
@@ -43,7 +45,8 @@ class Checkpointer(Callback):
 
     There is a checkpoint before the first update, one every so many rounds, one when
     a signal stops the run, and one when the run ends early. One that cannot be written
-    costs a warning, not the run.
+    costs a warning, not the run. So does one that lacks something: from then on the run
+    has none.
 
     The loop's thread calls `state_dict` of each part, which clones what is changed in
     place. A second thread writes it; the loop waits for the disk only if the checkpoint
@@ -194,7 +197,10 @@ class Checkpointer(Callback):
         with changing(self.path):
             delete_drafts(self.path)
             delete(replaced)
+            forget_refusal(self.path)
         self._begun = True
+        if self._unresumable:
+            self._refuse()
 
     def on_pause(self, state: RunState) -> None:
         """Save the run, if a checkpoint is due."""
@@ -208,11 +214,10 @@ class Checkpointer(Callback):
             self._thread.shutdown()
             logger.warning("interrupted before the run began: nothing was changed")
             return
+        saved = self._save_last(state)
         if self._unresumable:
-            self._thread.shutdown()
             logger.warning("interrupted; %s: start it again", self._unresumable)
-            return
-        if self._save_last(state):
+        elif saved:
             logger.warning(
                 "interrupted; to resume: %s", self._command(state.num_devices)
             )
@@ -222,9 +227,10 @@ class Checkpointer(Callback):
     def on_end(self, state: RunState) -> None:
         """Save a run that ended before its last round, and wait for the disk."""
         if state.ended and self._begun:
+            saved = self._save_last(state)
             if self._unresumable:
                 logger.warning("%s: start it again", self._unresumable)
-            elif self._save_last(state):
+            elif saved:
                 logger.warning("to resume: %s", self._command(state.num_devices))
             else:
                 logger.warning("no checkpoint could be written")
@@ -243,7 +249,8 @@ class Checkpointer(Callback):
 
     def _save_last(self, state: RunState) -> bool:
         """Save the run and wait for the disk; return whether there is a checkpoint."""
-        self._save(state)
+        if not self._unresumable:
+            self._save(state)
         self._thread.shutdown()
         return bool(self._own)
 
@@ -255,6 +262,12 @@ class Checkpointer(Callback):
             parts, tensors = pack(states)
         except TypeError as error:
             raise CheckpointError(str(error)) from error
+        for name, part in self._parts.items():
+            if isinstance(part, Restorable):
+                lacks = part.not_in(partial(unpack, parts[name], tensors))
+                if lacks:
+                    self._give_up(f"{lacks}, so the run cannot be resumed")
+                    return
         body = {
             "run": self._run,
             "settings": self._all_settings,
@@ -263,6 +276,21 @@ class Checkpointer(Callback):
             "parts": parts,
         }
         self._writing = self._thread.submit(self._write, body, tensors)
+
+    def _give_up(self, reason: str) -> None:
+        """Have no checkpoints any more: none is all that the run depends on."""
+        self._unresumable = reason
+        logger.warning("%s: from here on it has no checkpoints", reason)
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Say in the place of the checkpoints why there are none, and delete them."""
+        try:
+            refuse(self.path, self._unresumable)
+            delete(self._own)
+        except OSError as error:
+            logger.warning("%s cannot be changed: %s", self.path, error)
+        self._own = []
 
     def _write(self, body: Mapping[str, Json], tensors: Mapping[str, Tensor]) -> None:
         callbacks = [p for p in self._parts.values() if isinstance(p, Callback)]

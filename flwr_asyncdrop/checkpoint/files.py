@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.codec import Json
+from flwr_asyncdrop.checkpoint.refusal import forget_refusal
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, DamagedError
 from flwr_asyncdrop.storage.whole import sync
 
@@ -90,6 +91,8 @@ def discard(folder: Path) -> None:
     ours = [path for path, run in by_run.items() if run]
     if len({by_run[path] for path in ours}) == 1:
         delete(ours)
+    with suppress(OSError):
+        forget_refusal(folder)
     with suppress(OSError):  # it never was there, or has what is not ours
         folder.rmdir()
 

@@ -1,7 +1,7 @@
 """What a run is made of: its state, and the objects that change it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from flwr.app import Message
@@ -24,7 +24,8 @@ from flwr_asyncdrop.server.merging import changed_by
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
 from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
-from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.server.unsaved import Unsaved
+from flwr_asyncdrop.state_dict import StateDict, Stateless
 from flwr_asyncdrop.submodel import (
     State,
     check_fits,
@@ -58,6 +59,7 @@ class Run:
     max_examples: int = wire.MAX_EXAMPLES
     guard: OutlierGuard | None = None
     arguments: StateDict = field(default_factory=dict)
+    unsaved: Unsaved | None = None
 
     def __post_init__(self) -> None:
         if self.averaging and self.state.averaged is None:
@@ -72,6 +74,16 @@ class Run:
     def simulated(self) -> bool:
         """Whether the devices are simulated: any node may play any of them."""
         return self.fleet.profiles is not None
+
+    @property
+    def parts(self) -> dict[str, Stateless | None]:
+        """What may be a user's own, and changes, by its name in the state."""
+        rules = self.dispatcher.rules
+        return {
+            "aggregator": self.aggregator,
+            "masks": rules.assignment.masks,
+            "selection": rules.selection,
+        }
 
     def state_dict(self) -> StateDict:
         """Return all that changes: state, fleet, aggregator, masks, selection."""
@@ -127,6 +139,20 @@ class Run:
             self.dispatcher.delivery.load_state_dict(state["delivery"])
         self.fleet.load_state_dict(state["fleet"])
         self.state.num_devices = len(self.fleet)
+
+    def not_in(self, read: Callable[[], StateDict]) -> str:
+        """Return what a user's own objects have, and a saved state has not; or "".
+
+        `read` returns the state as it is read again.
+        """
+        if self.unsaved is None:
+            return ""
+
+        def saved() -> StateDict:
+            state = read()
+            return {name: state[name] for name in self.parts}
+
+        return self.unsaved.find(saved)
 
     def send_again(self, mailbox: Mailbox) -> list[Order]:
         """Send the tasks that were out when the server stopped; return those lost.

@@ -3,10 +3,10 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from inspect import signature
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from flwr.app import DEFAULT_TTL, ArrayRecord
 from torch import nn
@@ -25,7 +25,7 @@ from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.results import MetricsFn
 from flwr_asyncdrop.parameters import Range, whole_from
-from flwr_asyncdrop.readable import first_line, printable, shown
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.dispatch import DispatchRules
@@ -36,8 +36,10 @@ from flwr_asyncdrop.server.same_arguments import described
 from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
+from flwr_asyncdrop.server.unsaved import Unsaved
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.arguments import choose_algorithm
+from flwr_asyncdrop.strategy.copies import copied
 from flwr_asyncdrop.strategy.ignored import refuse_ignored
 from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
 from flwr_asyncdrop.strategy.kinds import check_kinds
@@ -54,8 +56,6 @@ from flwr_asyncdrop.submodel import Inputs, Plan, Scope, Trainable, examples_of
 from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")
-
-T = TypeVar("T")
 
 _POSITIVE = Range(lambda v: v > 0, "more than 0")
 _MANY = 2**20  # devices in flight, while nobody knows how many nodes there will be
@@ -181,7 +181,7 @@ class Arguments(SynchronousRounds):
     def build_aggregator(self, in_flight: int) -> Aggregator:
         """Return a new aggregator for so many devices in flight."""
         if self.aggregator is not None:
-            own = _copied("aggregator", self.aggregator)
+            own = copied("aggregator", self.aggregator)
             if self.algorithm is None:
                 return check_aggregator(own, type(self).__name__)
             return self.algorithm.clipped(own)
@@ -234,8 +234,8 @@ class Arguments(SynchronousRounds):
             state,
             node_ids,
             DispatchRules(
-                _copied("selection", self.selection),
-                self.assignment.with_masks(_copied("masks", self.assignment.masks)),
+                copied("selection", self.selection),
+                self.assignment.with_masks(copied("masks", self.assignment.masks)),
                 settings,
                 self.faults,
                 self.queue_ahead if queue_ahead is None else queue_ahead,
@@ -253,7 +253,27 @@ class Arguments(SynchronousRounds):
         )
         if self.checkpointer is not None:
             run.arguments = self._arguments(run)
+            build = partial(self._new_parts, run.slots)
+            run.unsaved = Unsaved({**run.parts, **self._shared}, build)
         return run
+
+    @property
+    def _shared(self) -> Mapping[str, object]:
+        """Return what all runs have, and what must not change in one."""
+        return {
+            "algorithm": self.algorithm,
+            "codec": self.codec,
+            "schedule": self.schedule,
+        }
+
+    def _new_parts(self, slots: int) -> Mapping[str, object]:
+        """Return the objects that a run begins with, which may change in it."""
+        return {
+            "aggregator": self.build_aggregator(slots),
+            "masks": copied("masks", self.assignment.masks),
+            "selection": copied("selection", self.selection),
+            **self._shared,
+        }
 
     @property
     def _unresumable(self) -> str:
@@ -332,15 +352,3 @@ class Arguments(SynchronousRounds):
             **({} if self.codec is None else {"codec": self.codec.label}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
-
-
-def _copied(name: str, argument: T) -> T:
-    """Return the copy that a run begins with; ConfigError if there can be none."""
-    try:
-        return deepcopy(argument)
-    except Exception as error:  # whatever the object's own code raises
-        raise ConfigError(
-            f"{name}, of the class {type(argument).__name__}, cannot be copied "
-            f"({first_line(error)}): every run begins with a copy, so keep no locks, "
-            "files or threads in its attributes"
-        ) from error

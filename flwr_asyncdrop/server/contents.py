@@ -1,0 +1,173 @@
+"""What an object is made of, as far as it can change."""
+
+import hashlib
+import io
+import logging
+import re
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Set
+from enum import Enum
+from functools import cached_property, partial
+from pathlib import PurePath
+from random import Random
+from threading import Thread
+from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LEAVES = (
+    *(bool, int, float, complex, str, bytes, type(None), Enum, CodeType, PurePath),
+    *(re.Pattern, np.generic, torch.dtype, torch.device),
+)
+"""What cannot change, and is compared as it is."""
+
+ARRAYS = (Tensor, np.ndarray)
+LISTS = (list, tuple, deque)
+
+# What they hold is of the process, and of no run.
+_CLOSED = (ModuleType, type, logging.Logger, Thread, io.IOBase)
+_KNOWN = frozenset(
+    {__name__.partition(".")[0], "flwr", "numpy", "torch", *sys.stdlib_module_names}
+)
+_NOTHING: Mapping[str, Any] = {}
+
+
+def is_own(value: object) -> bool:
+    """Return whether a function, or the class of an object, is a user's own."""
+    return _is_foreign(value if isinstance(value, FunctionType) else type(value))
+
+
+def has_own(value: object) -> bool:
+    """Return whether an object is a user's own, or is made of such."""
+    seen: dict[int, object] = {}
+
+    def search(value: object) -> bool:
+        if isinstance(value, (*LEAVES, *ARRAYS, *_CLOSED)) or id(value) in seen:
+            return False
+        seen[id(value)] = value
+        return is_own(value) or any(map(search, _parts(value)))
+
+    return search(value)
+
+
+def attributes(value: object) -> Mapping[str, Any]:
+    """Return what an object is made of beside its items, by name.
+
+    Of a function it is what it has of its surroundings. What cannot be looked into has
+    nothing.
+    """
+    if isinstance(value, (*LEAVES, *ARRAYS, *_CLOSED)):
+        return _NOTHING
+    if isinstance(value, FunctionType):
+        return _of_function(value)
+    if isinstance(value, MethodType):
+        return {"self": value.__self__, "function": value.__func__}
+    if isinstance(value, partial):
+        return {"func": value.func, "args": value.args, "keywords": value.keywords}
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return {} if frame is None else {**frame.f_locals, "place": frame.f_lasti}
+    if (drawn := _of_random(value)) is not None:
+        return {"state": drawn}
+    found = {**_of_slots(value), **getattr(value, "__dict__", {})}
+    if found or isinstance(value, (*LISTS, Mapping, Set)):
+        return found
+    return _of_reduction(value)
+
+
+def is_cached(value: object, name: str) -> bool:
+    """Return whether an attribute is made by a `cached_property`."""
+    return isinstance(getattr(type(value), name, None), cached_property)
+
+
+def of_classes(value: object) -> Iterator[tuple[type, str, Any]]:
+    """Yield what the own classes of an object hold: class, name and value."""
+    for kind in filter(_is_foreign, type(value).__mro__):
+        for name, held in vars(kind).items():
+            if not (name.startswith(("__", "_abc_")) or hasattr(type(held), "__get__")):
+                yield kind, name, held
+
+
+def same_array(one: Any, other: Any) -> bool:
+    """Return whether two arrays, or two tensors, have the same numbers."""
+    if type(one) is not type(other) or one.dtype != other.dtype:
+        return False
+    return one.shape == other.shape and digest_of(one) == digest_of(other)
+
+
+def digest_of(array: Any) -> str:
+    """Return the SHA-256 of the bytes of an array or a tensor."""
+    if isinstance(array, np.ndarray):
+        # Of objects the bytes are addresses.
+        array = np.array(repr(array.tolist())) if array.dtype.hasobject else array
+        return hashlib.sha256(array.tobytes()).hexdigest()
+    whole = array.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    numbers = whole.reshape(-1).view(torch.uint8).numpy()
+    return hashlib.sha256(memoryview(numbers)).hexdigest()
+
+
+def _is_foreign(kind: Any) -> bool:
+    module = getattr(kind, "__module__", None) or "builtins"
+    return str(module).partition(".")[0] not in _KNOWN
+
+
+def _parts(value: object) -> Iterable[object]:
+    yield from attributes(value).values()
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (*LISTS, Set)):
+        yield from value
+
+
+def _of_function(function: FunctionType) -> Mapping[str, Any]:
+    held: dict[str, Any] = {"code": function.__code__, **function.__dict__}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    for name, cell in cells:
+        try:
+            held[name] = cell.cell_contents
+        except ValueError:  # it is empty
+            continue
+    defaults = (function.__defaults__, function.__kwdefaults__)
+    return {**held, "defaults": defaults}
+
+
+def _of_random(value: object) -> Any:
+    """Return the state of a generator of random numbers; None for other objects."""
+    if isinstance(value, Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, np.random.RandomState):
+        return value.get_state()
+    return value.get_state() if isinstance(value, torch.Generator) else None
+
+
+def _of_slots(value: object) -> dict[str, Any]:
+    found = {}
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+def _of_reduction(value: object) -> Mapping[str, Any]:
+    """Return what an object of another language is made from again, if it says so.
+
+    An iterator that does not is like no other: nobody knows how far it is.
+    """
+    if type(value).__reduce__ is not object.__reduce__:
+        try:
+            reduced = value.__reduce__()
+        except Exception:  # whatever its own code raises
+            return _NOTHING
+        if isinstance(reduced, tuple):
+            items = [tuple(each) for each in reduced[3:5] if each is not None]
+            return {"content": (*reduced[1:3], *items)}
+    return {"place": uuid4().hex} if isinstance(value, Iterator) else _NOTHING

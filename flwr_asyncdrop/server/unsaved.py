@@ -1,0 +1,246 @@
+"""Whether a run that resumes has all that a user's own objects have.
+
+A new object that has loaded what was saved must be what the object itself is, attribute
+by attribute. What both hold in common, such as a list of their class, must be what it
+was when the run began.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any
+
+from torch import Tensor
+
+from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.seeding import kept_global_generators
+from flwr_asyncdrop.server.contents import (
+    ARRAYS,
+    LEAVES,
+    LISTS,
+    attributes,
+    digest_of,
+    has_own,
+    is_cached,
+    is_own,
+    of_classes,
+    same_array,
+)
+from flwr_asyncdrop.state_dict import StateDict, Stateful, Stateless
+
+Parts = Mapping[str, object]
+"""What a run is made of, by name."""
+
+_ABSENT = object()
+
+
+class Unsaved:
+    """Finds what a user's own objects have, and no checkpoint.
+
+    Parameters
+    ----------
+    parts : mapping of str to object
+        The objects, before the run changes them.
+    build : callable
+        Returns new ones, as a run that resumes has them before it loads anything.
+    """
+
+    def __init__(self, parts: Parts, build: Callable[[], Parts]) -> None:
+        self._parts = parts
+        self._build = build
+        self._start = _Comparison()
+        self._needed = any(has_own(part) for part in parts.values())
+        if self._needed:
+            with kept_global_generators():
+                self._start.run(parts, build())
+
+    def find(self, read: Callable[[], StateDict]) -> str:
+        """Return what a run would lack that resumes from a checkpoint; "" if nothing.
+
+        `read` returns the states of the parts that are saved, by their names, as they
+        are read again.
+        """
+        if not self._needed:
+            return ""
+        states = read()
+        found = _Comparison(self._start, {id(each) for each in _tensors(states)})
+        doing = "build the run's parts again"
+        try:
+            with kept_global_generators():
+                again = self._build()
+                for name, state in states.items():
+                    part = again[name]
+                    if isinstance(part, Stateful):
+                        kind = type(part).__name__
+                        doing = f"load the state_dict of {kind} into another {kind}"
+                        part.load_state_dict(state)
+                doing = "compare the run's parts with what was saved of them"
+                found.run(self._parts, again)
+        except Exception as error:  # whatever the user's own code raises
+            return f"one that resumes cannot {doing} ({one_line(error)})"
+        return f"no checkpoint has {found.lost[0]}" if found.lost else ""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a value is.
+
+    `owner` is the innermost object of a user's own around it, and `name` an attribute
+    of that.
+    """
+
+    path: str
+    owner: object = None
+    name: str = ""
+
+    def item(self, key: object) -> "_Place":
+        return replace(self, path=f"{self.path}[{key!r}]")
+
+    def attribute(self, owner: object, name: str) -> "_Place":
+        path = f"{self.path}.{name}"
+        if self.owner is None or is_own(owner):
+            return _Place(path, owner, name)
+        return replace(self, path=path)
+
+    def described(self, *, shared: bool = False) -> str:
+        """Return the attribute and its owner, and why no checkpoint has it."""
+        owner, kind = self.owner, type(self.owner)
+        if isinstance(owner, FunctionType):
+            return f"{self.name} of the function {owner.__name__}, which saves nothing"
+        what = f"{self.name} of {kind.__name__}"
+        if shared:
+            return f"{what}, which is not the object's own: all runs share it"
+        if getattr(kind, "state_dict", Stateless.state_dict) is Stateless.state_dict:
+            return f"{what}, which has no state_dict and load_state_dict of its own"
+        return f"{what}, which load_state_dict(state_dict()) does not bring back"
+
+
+class _Comparison:
+    """What the parts of a run lack when they are new, and have loaded their states.
+
+    Without a `start` it is that one: it notes what there is. `loaded` are the ids of
+    tensors of the state, which both have.
+    """
+
+    def __init__(
+        self,
+        start: "_Comparison | None" = None,
+        loaded: Set[int] = frozenset(),
+    ) -> None:
+        self.lost: list[str] = []
+        self._start = start
+        self._loaded = loaded
+        self._there: set[str] = set()  # attributes, by their paths
+        self._common: dict[str, str] = {}  # what both hold in common, by its path
+        self._seen: dict[tuple[int, int], tuple[object, object]] = {}
+
+    def run(self, parts: Parts, again: Parts) -> None:
+        """Compare parts with new ones of the same names."""
+        for name, part in parts.items():
+            self._compare(part, again[name], _Place(name))
+        self._seen.clear()
+
+    def _compare(self, now: Any, again: Any, place: _Place) -> None:
+        pair = id(now), id(again)
+        if pair in self._seen or id(now) == id(again) in self._loaded:
+            return
+        self._seen[pair] = now, again
+        if now is again:
+            if not isinstance(now, LEAVES):
+                self._share(now, place)
+        elif isinstance(now, LEAVES) or isinstance(again, LEAVES):
+            # NaN is equal to itself, and 1 to 1.0.
+            if now != again and repr(now) != repr(again):
+                self._lose(place)
+        elif isinstance(now, ARRAYS):
+            if not same_array(now, again):
+                self._lose(place)
+        else:
+            self._compare_items(now, again, place)
+            self._compare_attributes(now, again, place)
+
+    def _compare_items(self, now: Any, again: Any, place: _Place) -> None:
+        if isinstance(now, Mapping) and isinstance(again, Mapping):
+            if list(now) != list(again):
+                self._lose(place)
+                return
+            for key in now:
+                self._compare(now[key], again[key], place.item(key))
+        elif isinstance(now, LISTS) and isinstance(again, LISTS):
+            if len(now) != len(again):
+                self._lose(place)
+                return
+            for key, (one, other) in enumerate(zip(now, again, strict=True)):
+                self._compare(one, other, place.item(key))
+        elif type(now) is not type(again) or (isinstance(now, Set) and now != again):
+            self._lose(place)
+
+    def _compare_attributes(self, now: Any, again: Any, place: _Place) -> None:
+        for kind, name, held in of_classes(now):
+            self._share(held, _Place(f"{kind.__qualname__}.{name}", now, name))
+        mine, its = attributes(now), attributes(again)
+        for name in {**mine, **its}:
+            cached = is_cached(now, name)
+            default = _ABSENT if cached else getattr(type(now), name, _ABSENT)
+            here = place.attribute(now, name)
+            value = mine.get(name, default)
+            other = its.get(name, default)
+            if value is _ABSENT and (
+                self._start is None or here.path not in self._start._there
+            ):
+                continue  # what is not there yet cannot be lost
+            self._there.add(here.path)
+            if other is _ABSENT and cached:
+                other = getattr(again, name)  # it is derived, if it is the same there
+            if value is _ABSENT or other is _ABSENT:
+                self._lose(here)
+            else:
+                self._compare(value, other, here)
+
+    def _share(self, value: Any, place: _Place) -> None:
+        """Compare what each new object holds, too, with what it was at the start."""
+        for here, content in _contents(value, place, set()):
+            self._common[here.path] = content
+            was = content if self._start is None else self._start._common.get(here.path)
+            if was not in (content, None):
+                self._lose(here, shared=True)
+                return
+
+    def _lose(self, place: _Place, *, shared: bool = False) -> None:
+        self.lost.append(place.described(shared=shared))
+
+
+def _contents(
+    value: Any, place: _Place, seen: set[int]
+) -> Iterator[tuple[_Place, str]]:
+    """Yield what there is in a value, each with its place, as comparable text."""
+    if isinstance(value, LEAVES):
+        yield place, repr(value)
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, ARRAYS):
+        yield place, digest_of(value)
+    elif isinstance(value, Mapping):
+        yield place, repr(list(value))
+        for key, item in value.items():
+            yield from _contents(item, place.item(key), seen)
+    elif isinstance(value, LISTS):
+        yield place, str(len(value))
+        for key, item in enumerate(value):
+            yield from _contents(item, place.item(key), seen)
+    elif isinstance(value, Set):
+        yield place, repr(sorted(map(repr, value)))
+    own = {n: p for n, p in attributes(value).items() if not is_cached(value, n)}
+    yield replace(place, path=f"{place.path}."), repr(sorted(own))
+    for name, part in own.items():
+        yield from _contents(part, place.attribute(value, name), seen)
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, Mapping | list):
+        for item in state.values() if isinstance(state, Mapping) else state:
+            yield from _tensors(item)

@@ -1,0 +1,286 @@
+"""What a user's own objects keep, and no checkpoint has, ends their checkpoints."""
+
+import itertools
+import random
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import pytest
+import torch
+
+from flwr_asyncdrop.aggregation import Aggregator, Buffered, Mixing
+from flwr_asyncdrop.algorithms import Algorithm
+from flwr_asyncdrop.checkpoint import newest
+from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard
+from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.fleet.selection import Selection
+from flwr_asyncdrop.masks import MaskPolicy
+from flwr_asyncdrop.submodel import merge_
+from tests.checkpoint.small_runs import copy_of, run
+from tests.checkpoint.test_resume import InTurn, stopping_at
+from tests.strategies import STRATEGIES
+
+pytestmark = pytest.mark.usefixtures("no_settling")
+
+
+class Slowing(Aggregator):
+    """Moves less and less, and does not save by how much."""
+
+    def __init__(self):
+        self.count = 0
+
+    def merge(self, state, update):
+        self.count += 1
+        merge_(state, update.arrays, update.indices, 1 / (1 + self.count))
+        return True
+
+
+class Saved(Slowing):
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+class Half(Aggregator):
+    """As in CONTRIBUTING.md: a count that the class begins with."""
+
+    count = 0
+
+    def merge(self, state, update):
+        merge_(state, update.arrays, update.indices, 0.5)
+        self.count += 1
+        return True
+
+    state_dict = Saved.state_dict
+    load_state_dict = Saved.load_state_dict
+
+
+class Forgetful(Saved):
+    """Saves one of two."""
+
+    def __init__(self):
+        super().__init__()
+        self.speeds = {}
+
+    def merge(self, state, update):
+        self.speeds[update.device] = update.capability
+        return super().merge(state, update)
+
+
+class Copied(Buffered):
+    """Calls no `super()` where it saves."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Broken(Saved):
+    def load_state_dict(self, state):
+        self.count = state["counts"]
+
+
+class Drawing(MaskPolicy):
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        self.random = random.Random(0)  # noqa: S311
+
+    def choose(self, context):
+        return tuple(
+            torch.tensor(sorted(self.random.sample(range(g.size), g.size - 1)))
+            for g in context.groups
+        )
+
+
+class Turning(Selection):
+    def __init__(self):
+        self.turn = 0
+
+    choose = InTurn.choose
+
+
+class Noting(Mixing):
+    """Notes in a list of its class."""
+
+    seen: ClassVar[list] = []
+
+    def merge(self, state, update):
+        self.seen.append(update.device)
+        return super().merge(state, update)
+
+
+class Weights:
+    """A weighting that remembers."""
+
+    def __init__(self):
+        self.before = None
+
+    def __call__(self, update):
+        self.before = update.staleness
+        return 1 / (1 + self.before)
+
+
+def weighting():
+    calls = 0
+
+    def weigh(update):
+        nonlocal calls
+        calls += 1
+        return 1 / calls
+
+    return weigh
+
+
+class Yielding(Mixing):
+    """Goes through what it has, one at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates = itertools.cycle([0.25, 0.5, 0.75])
+
+    def merge(self, state, update):
+        self._alpha = next(self.rates)
+        return super().merge(state, update)
+
+
+@dataclass(frozen=True)
+class Generating(Algorithm):
+    """Whose aggregator, which is not copied, has an iterator that nobody can save."""
+
+    def aggregator(self, in_flight):
+        built = Half()
+        built.rates = (rate for rate in itertools.repeat(0.5))
+        next(built.rates)
+        return built
+
+
+LOST = [
+    (
+        {"aggregator": Slowing()},
+        "count of Slowing, which has no state_dict and load_st",
+    ),
+    ({"aggregator": Forgetful()}, r"speeds of Forgetful, which load_state_dict\(state"),
+    ({"aggregator": Copied(3)}, "_collected of Copied, which load_state_dict"),
+    ({"masks": Drawing()}, "random of Drawing, which has no state_dict"),
+    ({"selection": Turning()}, "turn of Turning, which has no state_dict"),
+    ({"aggregator": Noting()}, "seen of Noting, which is not the object's own"),
+    ({"aggregator": Mixing(0.5, Weights())}, "before of Weights, which has no state"),
+    ({"aggregator": Mixing(0.5, weighting())}, "calls of the function weigh, which"),
+    ({"aggregator": Yielding()}, "_?[a-z]+ of Yielding, which load_state_dict"),
+]
+
+
+def own(folder, **changes):
+    """Run with parts of somebody's own; masks go with an algorithm that has some."""
+    algorithm = "hetero-asyncdrop" if "masks" in changes else "async-fedavg"
+    return run(folder, algorithm, **changes)
+
+
+@pytest.mark.parametrize(("changes", "says"), LOST)
+def test_a_run_that_would_resume_to_another_history_has_no_checkpoints(
+    changes, says, tmp_path, caplog
+):
+    own(tmp_path, **changes)
+    (warning,) = [m for m in caplog.messages if "no checkpoint has" in m]
+    assert warning.startswith("no checkpoint has ")
+    assert "so the run cannot be resumed: from here on it has no checkpoints" in warning
+    assert "\n" not in warning
+    assert not all_checkpoints(tmp_path / "checkpoints")
+    with pytest.raises(CheckpointError, match=rf"no checkpoint has {says}") as caught:
+        own(tmp_path, resume=tmp_path, **changes)
+    assert str(caught.value).endswith("cannot be resumed: start it again")
+
+
+def test_without_that_it_would_have_resumed_to_another_history(tmp_path, monkeypatch):
+    monkeypatch.setattr("flwr_asyncdrop.server.unsaved.Unsaved.find", lambda *_: "")
+    whole = own(tmp_path / "whole", aggregator=Slowing())
+    folder = copy_of(tmp_path / "whole", "again")
+    resume = all_checkpoints(folder / "checkpoints")[0]
+    assert own(folder, resume=resume, aggregator=Slowing()) != whole
+
+
+@pytest.mark.parametrize("changes", [{"aggregator": Saved()}, {"aggregator": Half()}])
+def test_one_that_saves_what_changes_resumes(changes, tmp_path):
+    whole = own(tmp_path / "whole", **changes)
+    folder = copy_of(tmp_path / "whole", "again")
+    resume = all_checkpoints(folder / "checkpoints")[0]
+    assert own(folder, resume=resume, **changes) == whole
+
+
+def test_one_that_cannot_load_what_it_saves_is_found_before_it_is_needed(
+    tmp_path, caplog
+):
+    own(tmp_path, aggregator=Broken())
+    assert (
+        "one that resumes cannot load the state_dict of Broken into another Broken "
+        "(KeyError: 'counts'), so the run cannot be resumed" in caplog.text
+    )
+
+
+class Tabled(Mixing):
+    """Has a table that is made when it is first needed, and never changes."""
+
+    @cached_property
+    def rates(self):
+        return [0.5] * 8
+
+    def merge(self, state, update):
+        self._alpha = self.rates[update.device]
+        return super().merge(state, update)
+
+
+class Filled(Tabled):
+    """Keeps its state in what looks derived."""
+
+    def merge(self, state, update):
+        changed = super().merge(state, update)
+        self.rates[update.device] *= 0.9
+        return changed
+
+
+def test_a_cached_property_is_derived_if_it_is_the_same_in_a_new_object(
+    tmp_path, caplog
+):
+    own(tmp_path / "tabled", aggregator=Tabled())
+    assert "no checkpoint" not in caplog.text
+    own(tmp_path / "filled", aggregator=Filled())
+    assert "no checkpoint has rates of Filled" in caplog.text
+
+
+def test_an_interrupted_one_says_so_and_not_how_it_resumes(tmp_path, caplog):
+    with pytest.raises(KeyboardInterrupt):
+        own(tmp_path, aggregator=Slowing(), handler=stopping_at(9), every=99)
+    assert not all_checkpoints(tmp_path / "checkpoints")
+    assert caplog.messages[-1].startswith("interrupted; no checkpoint has count of")
+    assert "to resume" not in caplog.text
+
+
+def test_another_run_in_the_folder_has_its_own_checkpoints(tmp_path):
+    own(tmp_path, aggregator=Slowing())
+    (tmp_path / "history.jsonl").unlink()
+    own(tmp_path, aggregator=Saved())
+    assert newest(tmp_path).updates == 12
+    discard(tmp_path / "checkpoints")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_nothing_is_left_of_a_run_that_is_over(tmp_path):
+    own(tmp_path, aggregator=Slowing())
+    discard(tmp_path / "checkpoints")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("algorithm", sorted(STRATEGIES))
+def test_our_own_parts_come_back_as_they_were(algorithm, tmp_path, monkeypatch, caplog):
+    """Or those that a user's class is derived from, or made of, would be refused."""
+    monkeypatch.setattr("flwr_asyncdrop.server.unsaved.has_own", lambda part: True)
+    momentum = "server_momentum" in str(STRATEGIES[algorithm].algorithm_type)
+    run(tmp_path, algorithm, **({"server_momentum": 0.5} if momentum else {}))
+    assert "no checkpoint" not in caplog.text
+    assert len(all_checkpoints(tmp_path / "checkpoints")) == 4
