@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.data.augment import CropAndFlip
@@ -31,7 +32,7 @@ from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.codec_mod import CodecMod
 from flwr_asyncdrop.client.frozen import FrozenMod
 from flwr_asyncdrop.client.state import read_client_state, write_client_state
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.objectives import LocalTask
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import State, load_submodel
@@ -77,6 +78,7 @@ def train(message: Message, context: Context) -> Message:
     with isolated_randomness(work.seed):
         loss, returned = work.train(task)
     seconds = time.perf_counter() - started
+    _check_kept(work.config.algorithm, task)
     if _is_finite(work.model, returned):  # else the reply will be refused
         write_client_state(context, work.partition, task.state)
     metrics = {
@@ -218,6 +220,16 @@ def _partition(
     if not 0 <= device < count:
         raise DataError(f"partition-id={device} must lie in [0, {count})")
     return device, count
+
+
+def _check_kept(algorithm: Algorithm, task: LocalTask) -> None:
+    """Raise ConfigError for a state on the client that the server does not know of."""
+    if task.state and not algorithm.keeps_client_state:
+        kind = type(algorithm).__name__
+        raise ConfigError(
+            f"the objective of {kind} keeps {sorted(task.state)[0]!r} in task.state, "
+            f"which no checkpoint has: set keeps_client_state = True in class {kind}"
+        )
 
 
 def _is_finite(model: nn.Module, returned: Mapping[str, State]) -> bool:

@@ -18,8 +18,6 @@ Own: TypeAlias = nn.Module | Mapping[str, Tensor]
 ClientAppCallable = Callable[[Message, Context], Message]
 """A ClientApp, or the rest of it behind a mod."""
 
-_PREFIX = "asyncdrop-frozen."
-
 
 class FrozenMod:
     """Puts what does not train into each task, and takes it out of each reply.
@@ -78,7 +76,9 @@ class FrozenMod:
         return found
 
     def _kept(self, context: Context, wanted: str) -> ArrayRecord | None:
-        record = wire.records_of(context.state, ArrayRecord).get(_PREFIX + wanted)
+        record = wire.records_of(context.state, ArrayRecord).get(
+            wire.FROZEN_KEY + wanted
+        )
         return None if record is None else _checked(wire.from_record(record), wanted)
 
     def _of_own(
@@ -111,6 +111,6 @@ def _checked(state: State, sha256: str) -> ArrayRecord | None:
 
 def _keep(context: Context, sha256: str, frozen: ArrayRecord) -> None:
     """Keep the frozen tensors of this version, and of no other, on the device."""
-    for key in [k for k in context.state if k.startswith(_PREFIX)]:
+    for key in [k for k in context.state if k.startswith(wire.FROZEN_KEY)]:
         del context.state[key]
-    context.state[_PREFIX + sha256] = frozen
+    context.state[wire.FROZEN_KEY + sha256] = frozen

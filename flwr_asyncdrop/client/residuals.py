@@ -9,7 +9,7 @@ from flwr_asyncdrop.client.region import Region
 from flwr_asyncdrop.client.state import device_of
 from flwr_asyncdrop.submodel import State
 
-_KEY, _RUN_KEY = "asyncdrop-residual.", "asyncdrop-residual-run."
+_KEY, _RUN_KEY = f"{wire.RESIDUAL_KEY}.", f"{wire.RESIDUAL_KEY}-run."
 
 
 class Residuals:

@@ -60,6 +60,7 @@ class Run:
     guard: OutlierGuard | None = None
     arguments: StateDict = field(default_factory=dict)
     unsaved: Unsaved | None = None
+    client_state: Callable[[], str] = lambda: ""  # a key of what clients keep
 
     def __post_init__(self) -> None:
         if self.averaging and self.state.averaged is None:
@@ -143,8 +144,13 @@ class Run:
     def not_in(self, read: Callable[[], StateDict]) -> str:
         """Return what a user's own objects have, and a saved state has not; or "".
 
-        `read` returns the state as it is read again.
+        Or what clients keep. `read` returns the state as it is read again.
         """
+        if key := self.client_state():
+            return (
+                f"no checkpoint has what clients keep in context.state ({key!r} in "
+                "this simulation)"
+            )
         if self.unsaved is None:
             return ""
 

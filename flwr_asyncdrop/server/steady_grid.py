@@ -96,6 +96,11 @@ class SteadyGrid(Grid):
         return grid if isinstance(grid, cls) else cls(grid, **options)
 
     @property
+    def client_state(self) -> str:
+        """The key of a record that simulated clients keep, as far as the grid knows."""
+        return str(getattr(self._grid, "client_state", ""))
+
+    @property
     def pushes_fail(self) -> bool:
         """Whether the last push has failed."""
         return self._outages.is_failing(_PUSH)

@@ -147,6 +147,7 @@ class LocalGrid(Grid):
             settings = dict(run_config or {})
             context = Context(_RUN_ID, node, config, RecordDict(), settings)
             self._contexts[node] = context
+        self._client_state = ""
         self._lock = RLock()
         self._numbers = count(1)
         self._queue = TaskQueue()
@@ -171,6 +172,11 @@ class LocalGrid(Grid):
     def runs_clients_here(self) -> bool:
         """Whether the ClientApp runs in this process, and draws what it draws."""
         return isinstance(self._runner, InlineRunner)
+
+    @property
+    def client_state(self) -> str:
+        """The key of a record that clients keep in ``context.state``; "" for none."""
+        return self._client_state
 
     def __enter__(self) -> Self:
         return self
@@ -310,6 +316,8 @@ class LocalGrid(Grid):
             stamp(answer.reply, message_id=f"reply-to-{message_id}")
             if not answer.reply.has_error():  # else it may be changed by half
                 self._contexts[metadata.src_node_id] = answer.context
+                if not self._client_state:
+                    self._client_state = wire.kept_by_client(answer.context.state)
             self._queue.done(metadata.src_node_id)
             self._open.remove(message_id)
             self._replies[message_id] = answer.reply

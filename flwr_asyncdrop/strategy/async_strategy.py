@@ -270,6 +270,7 @@ class AsyncStrategy(Arguments):
             in_flight=in_flight,
             resends=grid.has_ray_workers,
         )
+        run.client_state = lambda: grid.client_state
         stopping = StoppingRule(
             num_rounds,
             run.updates_per_round,

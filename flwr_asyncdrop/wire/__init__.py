@@ -7,6 +7,7 @@ one that keeps layers of its own, or frozen ones.
 """
 
 from flwr_asyncdrop.wire.arrays import check_values
+from flwr_asyncdrop.wire.client_state import FROZEN_KEY, RESIDUAL_KEY, kept_by_client
 from flwr_asyncdrop.wire.coding import (
     Coding,
     check_codable,
@@ -76,11 +77,13 @@ from flwr_asyncdrop.wire.tasks import (
 from flwr_asyncdrop.wire.trace_context import trace_ids, traceparent
 
 __all__ = [
+    "FROZEN_KEY",
     "FROZEN_RECORD",
     "LARGEST_REPORTED",
     "MAX_EXAMPLES",
     "NUM_PARTITIONS",
     "PARTITION_ID",
+    "RESIDUAL_KEY",
     "Coding",
     "DeviceReport",
     "Expected",
@@ -109,6 +112,7 @@ __all__ = [
     "is_coded",
     "is_packed",
     "is_probe",
+    "kept_by_client",
     "kept_entries",
     "lacks_frozen",
     "left_out",

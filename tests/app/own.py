@@ -172,6 +172,13 @@ class Kept(Algorithm):
         return _CountingObjective()
 
 
+@dataclass(frozen=True)
+class SilentlyKept(Kept):
+    """One that does not say so."""
+
+    keeps_client_state = False
+
+
 class OneAgainstAll(Classification):
     """Squared errors of scores, which are no logits."""
 

@@ -173,6 +173,15 @@ def test_a_devices_extra_record_and_its_state_survive_its_tasks():
     assert received == [[1.0, 1.0], [3.0, 3.0], [5.0, 5.0], [7.0, 7.0]]
 
 
+def test_a_state_on_the_device_that_the_algorithm_does_not_name_is_refused():
+    settings = {"algo": "tests.app.own:SilentlyKept", "model": "mlp"}
+    context = context_of(settings)
+    says = r"keeps 'sum' in task.state.*keeps_client_state = True in class SilentlyKept"
+    with pytest.raises(ConfigError, match=says):
+        call(settings, context, {"sent": {"w": torch.ones(2)}})
+    assert not context.state
+
+
 @pytest.mark.parametrize(("number", "lr"), [(math.nan, 0.1), (9.0, math.inf)])
 def test_a_task_that_diverged_leaves_the_state_as_it_was(number, lr):
     """Else the server would refuse all later ones of the device."""

@@ -8,7 +8,10 @@ from typing import ClassVar
 
 import pytest
 import torch
+from flwr.app import MetricRecord
+from flwr.clientapp import ClientApp
 
+from flwr_asyncdrop import AsyncFedAvg, Checkpointer, LocalGrid, speed_levels
 from flwr_asyncdrop.aggregation import Aggregator, Buffered, Mixing
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import newest
@@ -19,6 +22,7 @@ from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.submodel import merge_
 from tests.checkpoint.small_runs import copy_of, run
 from tests.checkpoint.test_resume import InTurn, stopping_at
+from tests.runs import plus_one, record
 from tests.strategies import STRATEGIES
 
 pytestmark = pytest.mark.usefixtures("no_settling")
@@ -221,6 +225,49 @@ def test_one_that_cannot_load_what_it_saves_is_found_before_it_is_needed(
         "one that resumes cannot load the state_dict of Broken into another Broken "
         "(KeyError: 'counts'), so the run cannot be resumed" in caplog.text
     )
+
+
+def keeping(key):
+    """Return what makes a ClientApp whose clients keep a record."""
+
+    def make():
+        app = ClientApp()
+
+        @app.train()
+        def train(message, context):
+            context.state[key] = MetricRecord({"tasks": 1})
+            return plus_one(message)
+
+        return app
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("tasks", 0), ("asyncdrop-personal.1", 0), ("asyncdrop-frozen.12ab", 2)],
+)
+def test_what_clients_of_a_local_grid_keep_no_checkpoint_has(
+    key, expected, tmp_path, caplog
+):
+    strategy = AsyncFedAvg(
+        in_flight=2,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
+        checkpointer=Checkpointer(tmp_path, every=1),
+    )
+    with LocalGrid(keeping(key), num_nodes=2, workers=0) as grid:
+        strategy.start(grid, record({"w": torch.zeros(2)}), num_rounds=3)
+    assert len(all_checkpoints(tmp_path / "checkpoints")) == expected
+    says = f"no checkpoint has what clients keep in context.state ('{key}' in this"
+    assert (says in caplog.text) == (not expected)
+
+
+def test_one_that_is_known_to_keep_state_says_so_when_it_is_to_be_resumed(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        own(tmp_path, codec="topk-q4", handler=stopping_at(3))
+    with pytest.raises(CheckpointError, match=r"topk-q4.* cannot be resumed: start it"):
+        newest(tmp_path)
 
 
 class Tabled(Mixing):
