@@ -61,6 +61,27 @@ def check_fields(kind: type) -> None:
         seen |= vars(owner).keys() | declared.keys()
 
 
+def check_no_fields(instance: object, fields_of: type | None) -> None:
+    """Raise ConfigError for what a class sets, and takes as an argument instead.
+
+    `fields_of` is a dataclass whose fields are its arguments; None for none.
+    """
+    names = {} if fields_of is None else {entry.name for entry in _fields(fields_of)}
+    for owner in type(instance).__mro__:
+        for name in sorted(vars(owner).keys() & names):
+            value = vars(owner)[name]
+            if not hasattr(type(value), "__get__"):
+                raise ConfigError(
+                    f"{name} = {value!r} of {owner.__name__} has no effect, as it is "
+                    f"an argument: pass it, {type(instance).__name__}({name}="
+                    f"{value!r})"
+                )
+
+
+def _fields(kind: Any) -> "tuple[Field[Any], ...]":
+    return fields(kind)
+
+
 def _with_fields(owner: type) -> tuple[type, ...]:
     """Return the dataclasses that a class inherits from."""
     return tuple(each for each in owner.__mro__[1:] if _OWN_FIELDS in vars(each))

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+import flwr_asyncdrop
 from flwr_asyncdrop import AsyncStrategy, FaultPolicy, StepDecay
 from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.algorithms import ALGORITHMS, Algorithm, AsyncDrop, algorithm
@@ -16,6 +17,7 @@ from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
 from flwr_asyncdrop.overrides import check_fields, check_overrides
 from flwr_asyncdrop.parameters import parameter
+from tests.runs import mlp
 
 DECORATOR = r"@dataclass\(frozen=True\) above class "
 
@@ -224,6 +226,31 @@ def test_so_is_what_an_algorithm_builds(built, asks, monkeypatch):
     monkeypatch.setattr(Building, "built", built)
     with pytest.raises(ConfigError, match="has no effect"):
         asks(Building())
+
+
+class Wider(flwr_asyncdrop.HeteroAsyncDrop):
+    drop_rate = 0.5
+
+
+class Seeded(AsyncStrategy):
+    seed = 7
+
+
+class Reading(flwr_asyncdrop.HeteroAsyncDrop):
+    seed = 0
+
+    @property
+    def drop_rate(self):
+        return self.algorithm.drop_rate
+
+
+def test_so_is_what_a_strategy_takes_as_an_argument():
+    net, inputs = mlp(), torch.zeros(1, 4)
+    with pytest.raises(ConfigError, match=r"it, Wider\(drop_rate=0.5\)"):
+        Wider(net, inputs)
+    with pytest.raises(ConfigError, match="seed = 7 of Seeded has no effect"):
+        Seeded(aggregator=Mixing())
+    assert Reading(net, inputs, drop_rate=0.5).drop_rate == 0.5
 
 
 class Phone(DeviceProfile):

@@ -50,9 +50,13 @@ class Unsaved:
         self._build = build
         self._start = _Comparison()
         self._needed = any(has_own(part) for part in parts.values())
+        self._unable = ""
         if self._needed:
-            with kept_global_generators():
-                self._start.run(parts, build())
+            try:
+                with kept_global_generators():
+                    self._start.run(parts, build())
+            except Exception as error:  # whatever the user's own code raises
+                self._unable = _cannot("build and compare the run's parts", error)
 
     def find(self, read: Callable[[], StateDict]) -> str:
         """Return what a run would lack that resumes from a checkpoint; "" if nothing.
@@ -62,6 +66,8 @@ class Unsaved:
         """
         if not self._needed:
             return ""
+        if self._unable:
+            return self._unable
         states = read()
         found = _Comparison(self._start, {id(each) for each in _tensors(states)})
         doing = "build the run's parts again"
@@ -77,7 +83,7 @@ class Unsaved:
                 doing = "compare the run's parts with what was saved of them"
                 found.run(self._parts, again)
         except Exception as error:  # whatever the user's own code raises
-            return f"one that resumes cannot {doing} ({one_line(error)})"
+            return _cannot(doing, error)
         return f"no checkpoint has {found.lost[0]}" if found.lost else ""
 
 
@@ -152,7 +158,7 @@ class _Comparison:
             # NaN is equal to itself, and 1 to 1.0.
             if now != again and repr(now) != repr(again):
                 self._lose(place)
-        elif isinstance(now, ARRAYS):
+        elif isinstance(now, ARRAYS) and isinstance(again, ARRAYS):
             if not same_array(now, again):
                 self._lose(place)
         else:
@@ -234,8 +240,15 @@ def _contents(
         yield place, repr(sorted(map(repr, value)))
     own = {n: p for n, p in attributes(value).items() if not is_cached(value, n)}
     yield replace(place, path=f"{place.path}."), repr(sorted(own))
+    for kind, name, held in of_classes(value):
+        there = _Place(f"{kind.__qualname__}.{name}", value, name)
+        yield from _contents(held, there, seen)
     for name, part in own.items():
         yield from _contents(part, place.attribute(value, name), seen)
+
+
+def _cannot(doing: str, error: Exception) -> str:
+    return f"one that resumes cannot {doing} ({one_line(error)})"
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:

@@ -24,6 +24,7 @@ from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.results import MetricsFn
+from flwr_asyncdrop.overrides import check_no_fields, check_overrides
 from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.assignment import DurationRule
@@ -137,6 +138,7 @@ class Arguments(SynchronousRounds):
             hyperparameters,
             signature(Arguments).parameters,
         )
+        check_no_fields(self, self.algorithm_type)
         self.aggregator = aggregator
         self.build_aggregator(in_flight or _MANY)
         self.objective = objective
@@ -177,6 +179,7 @@ class Arguments(SynchronousRounds):
         self.callbacks = tuple(callbacks)
         self.checkpointer = checkpointer
         self.log_rounds = log_rounds
+        check_overrides(self)
 
     def build_aggregator(self, in_flight: int) -> Aggregator:
         """Return a new aggregator for so many devices in flight."""

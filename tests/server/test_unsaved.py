@@ -194,6 +194,29 @@ def test_building_again_draws_nothing_from_the_global_generators():
     assert random.getstate() == of_python
 
 
+def test_what_cannot_be_compared_is_not_known_to_be_saved():
+    def build():
+        return {"part": Holder(torch.zeros(2).to_sparse())}
+
+    unsaved = Unsaved(build(), build)
+    assert unsaved.find(dict).startswith("one that resumes cannot build and compare")
+
+
+def test_what_is_built_once_alone_cannot_be_resumed():
+    def build():
+        raise ValueError("once")
+
+    said = Unsaved({"part": Holder(0)}, build).find(dict)
+    assert said.endswith("(ValueError: once)")
+
+
+def test_a_parameter_may_come_back_as_a_tensor():
+    parts = {"part": Saving(torch.nn.Parameter(torch.ones(2)))}
+    unsaved = Unsaved(parts, lambda: {"part": Saving(None)})
+    assert unsaved.find(lambda: {"part": {"held": torch.ones(2)}}) == ""
+    assert unsaved.find(lambda: {"part": {"held": [1.0, 1.0]}}) != ""
+
+
 def test_without_anything_of_a_users_own_nothing_is_built():
     def build():
         raise AssertionError
