@@ -8,11 +8,9 @@ from flwr.app import Context, Message, RecordDict
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.memory import training_memory
+from flwr_asyncdrop.client.mods import ClientAppCallable, Mod
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT
-
-ClientAppCallable = Callable[[Message, Context], Message]
-"""A ClientApp, or the rest of it behind a mod."""
 
 Probe = Callable[[Context], float]
 """Measures how many seconds the local steps of a task with the full model take."""
@@ -20,7 +18,7 @@ Probe = Callable[[Context], float]
 _MEGABYTE = 1_000_000
 
 
-class CapacityMod:
+class CapacityMod(Mod):
     """Measures each task, so that the server knows how fast this device is now.
 
     It goes into the ClientApp of a real fleet, ``ClientApp(mods=[CapacityMod()])``. It

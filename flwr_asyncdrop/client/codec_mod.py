@@ -5,13 +5,13 @@ from contextlib import suppress
 from flwr.app import ArrayRecord, Context, Message
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.client.capacity import ClientAppCallable
+from flwr_asyncdrop.client.mods import ClientAppCallable, Mod
 from flwr_asyncdrop.client.residuals import Residuals
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.submodel import State, cpu_by_default
 
 
-class CodecMod:
+class CodecMod(Mod):
     """Lets a ClientApp train with a server whose strategy has a `codec`.
 
     It goes into the ClientApp, ``ClientApp(mods=[CodecMod()])``, after a `CapacityMod`

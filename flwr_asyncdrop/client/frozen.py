@@ -1,13 +1,22 @@
 """A Flower mod that keeps on the device what does not train."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, Context, Message, MessageType
 from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.client.mods import (
+    AnyMod,
+    ClientAppCallable,
+    Mod,
+    outer_mod,
+    with_mods,
+)
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.submodel import State, content_hash
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -15,11 +24,8 @@ logger = logging.getLogger("flwr.asyncdrop")
 Own: TypeAlias = nn.Module | Mapping[str, Tensor]
 """A model, or its ``state_dict``."""
 
-ClientAppCallable = Callable[[Message, Context], Message]
-"""A ClientApp, or the rest of it behind a mod."""
 
-
-class FrozenMod:
+class FrozenMod(Mod):
     """Puts what does not train into each task, and takes it out of each reply.
 
     It goes into the ClientApp of a strategy that trains only a part of the model, after
@@ -36,10 +42,27 @@ class FrozenMod:
     own : callable, optional
         Returns, from the ``Context``, the model that this device has already, or its
         ``state_dict``, at full size. If its tensors have that hash, nothing is sent.
+    train_mods : sequence of mods
+        Mods of training that see nothing but what trains, such as Flower's
+        ``LocalDpMod``, whose noise no frozen tensor may get. They are called for
+        training alone, also if all of the model trains.
+
+    Raises
+    ------
+    ConfigError
+        If `own` is a model, or `train_mods` is no sequence of mods.
     """
 
-    def __init__(self, own: Callable[[Context], Own] | None = None) -> None:
+    def __init__(
+        self,
+        own: Callable[[Context], Own] | None = None,
+        *,
+        train_mods: Sequence[AnyMod] = (),
+    ) -> None:
+        _check_own(own)
+        _check_mods(train_mods)
         self._own = own
+        self._train_mods = list(train_mods)
         self._known: dict[str, ArrayRecord] = {}  # one at the most, by its hash
 
     def __call__(
@@ -48,15 +71,35 @@ class FrozenMod:
         """Complete a message, or reply that the device lacks the frozen tensors."""
         part = wire.read_frozen(message)
         if part is None:
-            return call_next(message, context)
+            return self._behind_mods(message, call_next)(message, context)
         frozen = self._find(part, message, context)
         if frozen is None:
+            if name := outer_mod():
+                raise ConfigError(
+                    f"{name} wants arrays in each reply, and this one asks for what "
+                    "does not train: hand it to the mod behind it, "
+                    "FrozenMod(train_mods=[...]) (docs/frozen.md)"
+                )
             return wire.ask_for_frozen(message, part.sha256)
-        message.content, used = wire.completed(message, part, frozen)
-        reply = call_next(message, context)
-        if not reply.has_error():
-            reply.content = wire.without_frozen(reply.content, used)
-        return reply
+
+        def complete(message: Message, context: Context) -> Message:
+            message.content, used = wire.completed(message, part, frozen)
+            reply = call_next(message, context)
+            if not reply.has_error():
+                reply.content = wire.without_frozen(reply.content, used)
+            return reply
+
+        message.content = wire.without_brought(message.content)
+        return self._behind_mods(message, complete)(message, context)
+
+    def _behind_mods(
+        self, message: Message, app: ClientAppCallable
+    ) -> ClientAppCallable:
+        """Return an app behind the mods of training, if this is a task."""
+        kind = message.metadata.message_type.partition(".")[0]
+        if kind != MessageType.TRAIN or wire.is_probe(message):
+            return app
+        return with_mods(app, self._train_mods)
 
     def _find(
         self, part: wire.FrozenPart, message: Message, context: Context
@@ -88,6 +131,11 @@ class FrozenMod:
         if self._own is None:
             return None
         own = self._own(context)
+        if not isinstance(own, nn.Module | Mapping):
+            raise ConfigError(
+                f"the function of FrozenMod(own=...) returned {type_of(own)}: return "
+                "the model, or its state_dict"
+            )
         tensors = own.state_dict() if isinstance(own, nn.Module) else own
         sent = wire.records_of(message.content, ArrayRecord)[part.record]
         state = {
@@ -102,6 +150,30 @@ class FrozenMod:
                 "server's: this device asks for those"
             )
         return found
+
+
+def _check_own(own: object) -> None:
+    if own is None or (callable(own) and not isinstance(own, nn.Module | type)):
+        return
+    what = f"the class {own.__name__}" if isinstance(own, type) else type_of(own)
+    raise ConfigError(
+        f"FrozenMod(own=...) is {what}: pass a function of the context that returns "
+        "the model, FrozenMod(lambda context: Net())"
+    )
+
+
+def _check_mods(mods: object) -> None:
+    if not isinstance(mods, Sequence):
+        raise ConfigError(
+            f"FrozenMod(train_mods=...) is {type_of(mods)}: pass a list of mods"
+        )
+    for mod in mods:
+        if isinstance(mod, type) or not callable(mod):
+            name = mod.__name__ if isinstance(mod, type) else type_of(mod)
+            raise ConfigError(
+                f"FrozenMod(train_mods=[...]) has {name} in it, which is no mod: pass "
+                "functions, and objects such as LocalDpMod(...)"
+            )
 
 
 def _checked(state: State, sha256: str) -> ArrayRecord | None:

@@ -164,6 +164,13 @@ def _check_mod(frozen: Frozen, reply: Message) -> None:
     )
     if reply.has_error():
         reason = reply.error.reason or ""
+        if wire.WANTS_ONE_RECORD in reason:
+            raise ReplyError(
+                "client-error",
+                f"the client failed: {printable_ends(reason)}; it sees how the "
+                "FrozenMod behind it gets what does not train: hand such a mod to it, "
+                "ClientApp(mods=[FrozenMod(train_mods=[...])]) (docs/frozen.md)",
+            )
         if any(words in reason for words in _INCOMPLETE):
             raise ReplyError(
                 "client-error",

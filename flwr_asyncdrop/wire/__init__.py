@@ -6,6 +6,7 @@ learns the widths from the shapes that it receives; which units they are matters
 one that keeps layers of its own, or frozen ones.
 """
 
+from flwr_asyncdrop.wire.advice import WANTS_ONE_RECORD
 from flwr_asyncdrop.wire.arrays import check_values
 from flwr_asyncdrop.wire.client_state import FROZEN_KEY, RESIDUAL_KEY, kept_by_client
 from flwr_asyncdrop.wire.coding import (
@@ -40,6 +41,7 @@ from flwr_asyncdrop.wire.frozen import (
     lacks_frozen,
     left_out,
     read_frozen,
+    without_brought,
     without_frozen,
 )
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
@@ -84,6 +86,7 @@ __all__ = [
     "NUM_PARTITIONS",
     "PARTITION_ID",
     "RESIDUAL_KEY",
+    "WANTS_ONE_RECORD",
     "Coding",
     "DeviceReport",
     "Expected",
@@ -138,5 +141,6 @@ __all__ = [
     "unpack",
     "unpacked",
     "views_of",
+    "without_brought",
     "without_frozen",
 ]

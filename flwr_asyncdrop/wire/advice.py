@@ -13,6 +13,20 @@ _SLICED = (
     "PyTorch, pass mode='masked' to the strategy"
 )
 
+# Flower's mods multiply each tensor's change by a real number.
+_WHOLE_NUMBERS = (
+    "if it is a mod of Flower that clips: it takes no tensors of whole numbers, so "
+    "keep them out of the state_dict (persistent=False), or out of what trains "
+    "(trainable=...), with the mod in FrozenMod(train_mods=[...]) (docs/robustness.md)"
+)
+
+WANTS_ONE_RECORD = "expects exactly one ArrayRecord, but found"
+"""What Flower's mods that read arrays say of none, and of several records."""
+
+_OF_TRAINING = (
+    "this mod looks for arrays in the replies to evaluations, too: put it into "
+    "@app.train(mods=[...]) (docs/robustness.md)"
+)
 _MISMATCH = "size mismatch for"
 _EVALUATES = (
     "an evaluation gets the full model: a client that keeps its model from task to "
@@ -54,10 +68,22 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "into @app.train(mods=[...]), as evaluations have none (docs/robustness.md)",
     ),
     (
-        "expects exactly one ArrayRecord, but found 0",
-        "this mod looks for arrays in the replies to evaluations, too: put it into "
-        "@app.train(mods=[...]) (docs/robustness.md)",
+        "LocalDpMod.__init__() missing",
+        "mods=[LocalDpMod] has the class in it: pass an object, "
+        "LocalDpMod(clipping_norm, sensitivity, epsilon, delta)",
     ),
+    (
+        WANTS_ONE_RECORD,
+        "this mod takes one record of arrays, both ways: let the client return exactly "
+        "one, and leave the mod out if the algorithm sends records beside the model",
+    ),
+    (
+        "Message content is None. Use <message>.has_content()",
+        "message_size_mod and arrays_size_mod raise this in place of any error behind "
+        "them: leave them out to see it",
+    ),
+    ("Cannot cast ufunc 'multiply' output from dtype('float64') to", _WHOLE_NUMBERS),
+    ("numpy boolean subtract", _WHOLE_NUMBERS),
     (
         "unsupported ScalarType BFloat16",
         "NumPy, and so Flower's Array, has no bfloat16: return the .float() of such "
@@ -77,4 +103,6 @@ def advice(reason: str, *, evaluates: bool = False) -> str:
     end = reason[-_MOST_CHARACTERS:]
     if evaluates and _MISMATCH in end:
         return _EVALUATES
+    if evaluates and WANTS_ONE_RECORD in end:
+        return _OF_TRAINING
     return next((text for words, text in _KNOWN if words in end), "")

@@ -15,7 +15,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Frozen, extract, silenced
 from flwr_asyncdrop.wire.kept import FROZEN_SHA256 as _HASH
 from flwr_asyncdrop.wire.kept import read_kept
-from flwr_asyncdrop.wire.npy import from_record, to_record
+from flwr_asyncdrop.wire.npy import from_record, refuse_coded, to_record
 from flwr_asyncdrop.wire.records import records_of, with_content
 
 _OF = "asyncdrop-frozen-of"  # the key of the record that they complete
@@ -94,13 +94,22 @@ def read_frozen(message: Message) -> FrozenPart | None:
     return None
 
 
+def without_brought(content: RecordDict) -> RecordDict:
+    """Return the content of a message without what brings the frozen tensors."""
+    if FROZEN_RECORD not in content:
+        return content
+    return RecordDict({k: value for k, value in content.items() if k != FROZEN_RECORD})
+
+
 def completed(
     message: Message, part: FrozenPart, frozen: ArrayRecord
 ) -> tuple[RecordDict, Mapping[str, Array]]:
     """Return the content of a message with the frozen tensors in it, and those.
 
-    They are cut, or zeroed, as the message's other arrays are.
+    They are cut, or zeroed, as the message's other arrays are. ConfigError if those are
+    coded.
     """
+    refuse_coded(records_of(message.content, ArrayRecord)[part.record])
     cut: Mapping[str, Array] = frozen
     kept = read_kept(message, frozen)
     indices = {name: dims for name, dims in kept.indices.items() if name in frozen}
@@ -113,7 +122,7 @@ def completed(
     for key, arrays in records_of(content, ArrayRecord).items():
         if key == part.record:
             records[key] = _record_of(_in_place(arrays, cut, part.places))
-        elif key != FROZEN_RECORD:
+        else:
             records[key] = arrays
     for key, config in records_of(content, ConfigRecord).items():
         rest = {name: value for name, value in config.items() if name not in _KEYS}
@@ -191,7 +200,8 @@ def _check_same(name: str, found: Array, sent: Array) -> None:
     raise ConfigError(
         f"the client has changed {name!r}, which does not train and is not sent back: "
         "set requires_grad_(False) on it in the client, or name it in the strategy's "
-        "trainable=[...]"
+        "trainable=[...]; a mod that adds noise, as Flower's LocalDpMod, goes into "
+        "FrozenMod(train_mods=[...])"
     )
 
 

@@ -154,13 +154,18 @@ def from_record(record: ArrayRecord) -> State:
             f"these arrays are of type {type(record).__name__}: pass the ArrayRecord "
             "itself, message.content['arrays'], and no state_dict of it"
         )
+    refuse_coded(record)
+    return {key: torch.from_numpy(read_array(array)) for key, array in record.items()}
+
+
+def refuse_coded(record: ArrayRecord) -> None:
+    """Raise ConfigError if an array of a record is coded."""
     if any(array.stype.startswith(CODED) for array in record.values()):
         raise ConfigError(
             "the server compresses the arrays, and nothing has decoded them: add "
             "CodecMod() to the client, ClientApp(mods=[CodecMod()]), before mods that "
             "read arrays"
         )
-    return {key: torch.from_numpy(read_array(array)) for key, array in record.items()}
 
 
 def array_bytes(record: ArrayRecord) -> int:

@@ -49,6 +49,7 @@ def task(frozen, indices, *, masked=False, brings=False):
 
 def completed(message, frozen):
     part = wire.read_frozen(message)
+    message.content = wire.without_brought(message.content)
     message.content, used = wire.completed(
         message, part, wire.to_record(frozen.tensors)
     )
