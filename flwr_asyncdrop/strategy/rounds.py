@@ -30,6 +30,11 @@ def proceed(
     before = state.frozen.sha256
     state.arrays, state.frozen = split(arrays, state.frozen.tensors.keys())
     if state.frozen.sha256 != before:
+        logger.warning(
+            "what does not train has changed since the last round, and each device "
+            "downloads it again: the noise of a privacy wrapper, such as Flower's, "
+            "reaches it, too (docs/robustness.md)"
+        )
         run.dispatcher.delivery.forget()
     rules = run.dispatcher.rules
     settings = replace(rules.settings, config=config)

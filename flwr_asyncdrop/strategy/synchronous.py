@@ -43,6 +43,7 @@ from flwr_asyncdrop.strategy.hooks import RoundHooks, is_overridden
 from flwr_asyncdrop.strategy.legacy import LegacyHooks
 from flwr_asyncdrop.strategy.sampling import MIN_NODES, Sampling
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
+from flwr_asyncdrop.strategy.wrappers import check_wrapper
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -151,7 +152,9 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             rounds.proceed(
                 self._driven, wire.from_record(arrays), settings, nodes.ids()
             )
-        return rounds.train_messages(self._driven, server_round)
+        messages = rounds.train_messages(self._driven, server_round)
+        check_wrapper(self, self._driven.state)
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -10,12 +10,12 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import (
     LocalDpMod,
     adaptiveclipping_mod,
-    arrays_size_mod,
     fixedclipping_mod,
-    message_size_mod,
 )
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
 )
 from torch import nn
@@ -25,6 +25,7 @@ from flwr_asyncdrop import (
     AsyncFedAvg,
     CodecMod,
     FedBuff,
+    FrozenMod,
     HeteroAsyncDrop,
     LocalGrid,
     SyncFedAvg,
@@ -87,10 +88,6 @@ def client_app(*mods, net=mlp, train=add_one, of_training=()):
 
 def plain():
     return client_app()
-
-
-def clipping():
-    return client_app(message_size_mod, fixedclipping_mod, arrays_size_mod)
 
 
 def local_privacy(noise):
@@ -269,37 +266,77 @@ class TestAgainstALiar:
         assert self.moved(strategy, clip_norm=0.5) < 2
 
 
-def wrapped(wrapper, strategy, app):
-    """One round by Flower's own loop, which drives the synchronous hooks."""
-    model = (mlp(), torch.zeros(1, 4)) if strategy in DROPPING else ()
-    strategy = wrapper(
-        strategy(*model, in_flight=3, fleet=speed_levels),
-        noise_multiplier=0.0,
-        clipping_norm=CLIP,
-        num_sampled_clients=3,
+SERVER_FIXED = DifferentialPrivacyServerSideFixedClipping
+SERVER_ADAPTIVE = DifferentialPrivacyServerSideAdaptiveClipping
+CLIENT_FIXED = DifferentialPrivacyClientSideFixedClipping
+CLIENT_ADAPTIVE = DifferentialPrivacyClientSideAdaptiveClipping
+MODS = {CLIENT_FIXED: fixedclipping_mod, CLIENT_ADAPTIVE: adaptiveclipping_mod}
+
+
+def wrapped(wrapper, strategy=SyncFedAvg, *, noise=0.0, freezes=False, **options):
+    """Two rounds by Flower's own loop, which drives the synchronous hooks."""
+    codec, clips = options.get("codec"), [MODS[wrapper]] if wrapper in MODS else []
+    mods = [CodecMod()] if codec else []
+    mods += [FrozenMod(train_mods=clips)] if freezes else []
+
+    def add(model, message):
+        with torch.no_grad():
+            model[2].weight.add_(1.0)
+
+    app = client_app(*mods, net=wide, train=add, of_training=[] if freezes else clips)
+    model = (wide(), torch.zeros(1, 4)) if strategy in DROPPING else ()
+    if freezes:
+        options["trainable"] = "2"
+    strategy = strategy(*model, in_flight=3, fleet=speed_levels, **options)
+    name = (
+        "initial_clipping_norm" if "Adaptive" in wrapper.__name__ else "clipping_norm"
     )
-    with LocalGrid(app, num_nodes=3, workers=0) as grid:
-        return strategy.start(grid, ArrayRecord(mlp().state_dict()), num_rounds=1)
+    norm = {name: CLIP}
+    strategy = wrapper(strategy, noise, num_sampled_clients=3, **norm)
+    with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
+        return strategy.start(grid, ArrayRecord(wide().state_dict()), num_rounds=2)
 
 
+# What is beside a wrapper, and the word of docs/robustness.md for a reply that does
+# not fit one that subtracts the whole model.
+BESIDE = {
+    "full models": ({}, ""),
+    "submodels": ({"strategy": HeteroAsyncDrop}, "of submodels"),
+    "zeroed units": ({"strategy": HeteroAsyncDrop, "mode": "masked"}, "of submodels"),
+    "a codec": ({"codec": "q8"}, "the codec codes these"),
+    "a frozen part": ({"freezes": True}, "leave out what does not train"),
+    "both": ({"codec": "q8", "freezes": True}, "leave out what does not train"),
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize(
-    ("wrapper", "app", "strategy"),
-    [
-        (DifferentialPrivacyClientSideFixedClipping, clipping, HeteroAsyncDrop),
-        (DifferentialPrivacyClientSideFixedClipping, clipping, SyncFedAvg),
-        (DifferentialPrivacyServerSideFixedClipping, plain, SyncFedAvg),
-    ],
+    "wrapper", [SERVER_FIXED, SERVER_ADAPTIVE, CLIENT_FIXED, CLIENT_ADAPTIVE]
 )
-def test_flowers_privacy_wrappers_drive_the_synchronous_hooks(wrapper, app, strategy):
-    result = wrapped(wrapper, strategy, app)
-    assert result.train_metrics_clientapp[1]["loss"] == pytest.approx(0.5)
-    assert CLIP / 10 < moved(result.arrays.to_torch_state_dict()) < 1.01 * CLIP
+def test_flowers_privacy_wrappers_drive_the_synchronous_hooks(wrapper, beside):
+    options, why = BESIDE[beside]
+    if wrapper not in MODS and why:
+        client_side = wrapper.__name__.replace("Server", "Client")
+        with pytest.raises(ConfigError, match=f"{why}: wrap .* in {client_side}"):
+            wrapped(wrapper, **options)
+        return
+    result = wrapped(wrapper, **options)
+    assert result.train_metrics_clientapp[2]["loss"] == pytest.approx(0.5)
+    assert result.evaluate_metrics_clientapp.keys() == {1, 2}
+    way = distance(result.arrays.to_torch_state_dict(), wide().state_dict())
+    assert CLIP / 10 < way < 2.5 * CLIP
 
 
-def test_flowers_server_side_clipping_takes_full_models_only():
-    """As docs/robustness.md says; if this fails, it says too little."""
-    with pytest.raises(ValueError, match="could not be broadcast"):
-        wrapped(DifferentialPrivacyServerSideFixedClipping, HeteroAsyncDrop, plain)
+def test_the_noise_of_a_wrapper_reaches_what_does_not_train(caplog, monkeypatch):
+    """As docs/robustness.md says; a round later a warning does."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    result = wrapped(CLIENT_FIXED, freezes=True)
+    before = wide().state_dict()["0.weight"]
+    assert torch.equal(result.arrays.to_torch_state_dict()["0.weight"], before)
+    assert "what does not train has changed" not in caplog.text
+    result = wrapped(CLIENT_FIXED, freezes=True, noise=0.1)
+    assert not torch.equal(result.arrays.to_torch_state_dict()["0.weight"], before)
+    assert "what does not train has changed" in caplog.text
 
 
 def test_metrics_aggregation_functions_get_flowers_arguments():
