@@ -163,3 +163,40 @@ def test_the_tables_have_every_argument():
     inside |= {"q", "train_loss_key", "accept_failures", "inplace", "keys"}
     for name in sorted(arguments - inside):
         assert name in TEXT, name
+
+
+def test_two_models_in_the_client(names):
+    """As in vertical learning; what one trains comes back in its place."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.head(self.encoder(x))
+
+    def train_model(encoder, head):
+        head(encoder(torch.ones(2, 4))).square().sum().backward()
+        with torch.no_grad():
+            for parameter in (*encoder.parameters(), *head.parameters()):
+                parameter -= 0.01 * parameter.grad
+
+    def client(message):
+        two = Both()
+        about = {"nn": nn, "encoder": two.encoder, "head": two.head, **names}
+        about |= {"ArrayRecord": ArrayRecord, "train_model": train_model}
+        made = run_block("Two models", message=message, **about)
+        narrow.append(two.encoder[0].out_features < 16)
+        metrics = MetricRecord({"num-examples": 2})
+        content = RecordDict({"arrays": made["arrays"], "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    narrow = []
+    initial = ArrayRecord(Both().state_dict())
+    strategy = AsyncDrop(Both(), torch.zeros(1, 4), in_flight=2, fraction_evaluate=0.0)
+    result = strategy.start(HandlerGrid(client), initial, num_rounds=2)
+    assert any(narrow)
+    before, after = initial.to_torch_state_dict(), result.arrays.to_torch_state_dict()
+    assert all(not torch.equal(after[name], before[name]) for name in before)

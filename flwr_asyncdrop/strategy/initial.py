@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.submodel import Plan, State
-from flwr_asyncdrop.submodel.wrappers import PREFIXES, are_adapters_alone
+from flwr_asyncdrop.submodel.wrappers import NAMELESS, PREFIXES, are_adapters_alone
 
 _UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
 
@@ -88,6 +88,8 @@ def _check_planned(initial: State, plan: Plan) -> None:
             fix = "take both from the module itself, without its wrapper"
         elif are_adapters_alone(initial, plan.shapes):
             fix = "for adapters alone pass plan=lora_plan(model, inputs) (docs/lora.md)"
+        elif all(map(str.isdecimal, initial.keys() - plan.shapes.keys() or [""])):
+            fix = NAMELESS
         raise ConfigError(
             f"initial_arrays do not fit the plan of submodels: {name!r} is {given} in "
             f"them and {planned} in the plan; {fix}"

@@ -1,7 +1,7 @@
 """What a strategy's submodels leave out, and what they cost."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from statistics import fmean
@@ -13,7 +13,7 @@ from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.parameters import Range
-from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.readable import printable, shown, type_of
 from flwr_asyncdrop.server.assignment import (
     Assignment,
     DurationRule,
@@ -79,11 +79,23 @@ def check_model(strategy: str, model: object) -> None:
     if isinstance(model, type) and issubclass(model, nn.Module):
         check_module(model)
     if model is not None and not isinstance(model, nn.Module):
+        if _several(model):
+            raise ConfigError(
+                f"model is {type_of(model)} of modules: pass one nn.Module whose "
+                "forward runs them all (docs/migrating.md#two-models)"
+            )
         given = printable(shown(model))
         raise ConfigError(
             f"model={given} is no nn.Module: the arguments of Flower's FedAvg are "
             f"keywords here, e.g. {strategy}(fraction_train=0.5)"
         )
+
+
+def _several(model: object) -> bool:
+    members = model.values() if isinstance(model, dict) else model
+    return isinstance(members, Iterable) and any(
+        isinstance(each, nn.Module) for each in members
+    )
 
 
 def discover(

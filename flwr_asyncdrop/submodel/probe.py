@@ -168,6 +168,10 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
             f"{name} does not run in training mode ({failure}): pass example inputs as "
             "training does, with targets if it takes them then"
         ) from failure
+    if isinstance(model, nn.ModuleDict | nn.ModuleList):
+        raise UnsupportedModelError(
+            f"{name} has no forward: pass one nn.Module whose forward runs them all"
+        )
     raise UnsupportedModelError(
         f"{name} does not run on the example inputs ({first_line(failure)}): pass "
         "inputs as its forward takes them: a tensor, a tuple of arguments or a dict of "

@@ -5,6 +5,12 @@ from collections.abc import Collection, Container
 # torch.compile's, DataParallel's, and Opacus'.
 PREFIXES = ("_orig_mod.", "module.", "_module.")
 
+NAMELESS = (
+    "an ArrayRecord of a list has numbers for names: make it of a dict, "
+    "ArrayRecord({name: Array(numbers), ...}), with the names of the state_dict"
+)
+"""How arrays keep their names."""
+
 
 def wrapped_as(name: str, names: Container[str]) -> str:
     """Return where a wrapper has the model of which `name` is a tensor, e.g. "module".

@@ -89,6 +89,18 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "NumPy, and so Flower's Array, has no bfloat16: return the .float() of such "
         "tensors, in which they were sent (docs/robustness.md)",
     ),
+    (
+        "The size of tensor a (",
+        "if the client keeps tensors from task to task, such as momentum or SCAFFOLD's "
+        "control variates: each task has other units, also where the widths are the "
+        "same; load_personal and save_personal keep layers, and "
+        "examples/custom-algorithm has SCAFFOLD (docs/migrating.md#personal-layers)",
+    ),
+    (
+        "KeyError: 'proximal-mu'",
+        "AsyncFedProx(proximal_mu=...) sends it; with another strategy it goes into "
+        "start(train_config=ConfigRecord({'proximal-mu': ...})) (docs/migrating.md)",
+    ),
     ("could not broadcast input array", _SLICED),
     ("not compatible with provided weight shape", _SLICED),
 )

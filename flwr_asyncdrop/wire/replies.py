@@ -17,7 +17,7 @@ from torch import Tensor
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.readable import printable_ends, shown
 from flwr_asyncdrop.submodel.types import State
-from flwr_asyncdrop.submodel.wrappers import wrapped_as
+from flwr_asyncdrop.submodel.wrappers import NAMELESS, wrapped_as
 from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
 from flwr_asyncdrop.wire.coding import Coding, is_coded, read_trained
@@ -31,6 +31,14 @@ from flwr_asyncdrop.wire.tasks import RecordKeys
 
 # Those of the model, those beside it, metrics and configs.
 _MOST_RECORDS = 100
+_PERSONAL = (
+    "; layers that are the device's own have load_personal and save_personal "
+    "(docs/migrating.md#personal-layers)"
+)
+_BESIDE = (
+    "; tensors of two models go into it under names of their own, and records beside "
+    "the model, such as SCAFFOLD's, need an aggregator (examples/custom-algorithm)"
+)
 _LOADED = "that was loaded from the message"
 
 
@@ -147,7 +155,7 @@ def _array_records(content: RecordDict, expected: Expected) -> list[ArrayRecord]
         raise ReplyError(
             "records",
             f"the reply carries {len(records)} ArrayRecords: return exactly one, with "
-            "the trained state_dict",
+            "the trained state_dict" + _BESIDE * (len(records) > 1),
         )
     (arrays,) = records.values()
     arrays = _unpacked(arrays, expected.shapes)
@@ -190,9 +198,18 @@ def _check_names(arrays: ArrayRecord, names: Collection[str]) -> None:
         others = 2 * len(missing) + len(arrays) - len(names) - 1
         inner = wrapped_as(odd[0], arrays)
         which = f"inside of its wrapper, .{inner}" if inner else _LOADED
+        fix = f"return the state_dict of the model {which}"
+        if arrays and _are_places(arrays) and not _are_places(names):
+            fix = NAMELESS
+        elif arrays and all(name in names for name in arrays):
+            fix += _PERSONAL
         raise ReplyError(
             "names",
             f"the reply's arrays differ from those sent in {shown(odd[0])}"
-            f"{f' and {others:,} more' if others > 0 else ''}: return the state_dict "
-            f"of the model {which}",
+            f"{f' and {others:,} more' if others > 0 else ''}: {fix}",
         )
+
+
+def _are_places(names: Collection[str]) -> bool:
+    """Tell whether these are the names that Flower gives to a list of arrays."""
+    return all(name == str(number) for number, name in enumerate(names))

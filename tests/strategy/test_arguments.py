@@ -3,12 +3,14 @@
 import inspect
 
 import pytest
+import torch
 from flwr.server import strategy as legacy
 from flwr.serverapp import strategy as flower
+from torch import nn
 
 from flwr_asyncdrop import AsyncFedProx, AsyncStrategy, FedBuff, HeteroAsyncDrop
 from flwr_asyncdrop.aggregation import Mixing
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.strategy.arguments import REPLACED
 
 OWN = {*inspect.signature(AsyncStrategy).parameters} - {"strategy"}
@@ -93,3 +95,16 @@ def test_what_nobody_knows_is_compared_with_what_there_is():
 def test_positions_are_not_fedavgs(fractions):
     with pytest.raises(ConfigError, match=r"model=0.5 is no nn.Module.*keywords here"):
         FedBuff(*fractions)
+
+
+TWO = [nn.Linear(4, 6), nn.Linear(6, 3)]
+
+
+@pytest.mark.parametrize(
+    "models", [TWO, (*TWO,), {"a": TWO[0]}, nn.ModuleList(TWO)], ids=type
+)
+def test_several_models_are_none(models):
+    """As a client of vertical learning has an encoder and a head."""
+    fits = "one nn.Module whose forward runs them all"
+    with pytest.raises((ConfigError, UnsupportedModelError), match=fits):
+        HeteroAsyncDrop(models, torch.zeros(1, 4))

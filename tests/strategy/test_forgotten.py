@@ -205,3 +205,14 @@ class TestAForgottenLine:
         with pytest.raises(TypeError) as caught:
             reads({"w": torch.ones(2, dtype=torch.bfloat16)})
         assert ".float()" in advice(str(caught.value))
+
+    def test_tensors_that_a_client_keeps_are_told_of_units(self):
+        with pytest.raises(RuntimeError) as caught:
+            torch.zeros(3) + torch.zeros(4)
+        assert "each task has other units" in advice(str(caught.value))
+
+    def test_a_fedprox_client_is_told_where_its_key_comes_from(self):
+        with pytest.raises(KeyError) as caught:
+            ConfigRecord({})["proximal-mu"]
+        reason = f"KeyError: {caught.value}"
+        assert "train_config=ConfigRecord({'proximal-mu': ...})" in advice(reason)

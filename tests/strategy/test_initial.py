@@ -96,3 +96,9 @@ def test_numbers_of_another_kind_than_the_models_are_refused(kind, drops):
 def test_what_is_no_record_of_arrays_is_refused(arrays, what):
     with pytest.raises(ConfigError, match=rf"initial_arrays is {what}: pass Array"):
         start(arrays)
+
+
+def test_a_list_of_arrays_has_lost_its_names():
+    arrays = ArrayRecord([tensor.numpy() for tensor in net().state_dict().values()])
+    with pytest.raises(ConfigError, match="an ArrayRecord of a list has numbers for"):
+        start(arrays)

@@ -54,6 +54,24 @@ BAD = {
         "names",
         "differ from those sent in 'bn.running_var' and 2 more",
     ),
+    "a list": (
+        lambda: reply(ArrayRecord([t.numpy() for t in state().values()])),
+        "names",
+        "ArrayRecord of a list has numbers for names",
+    ),
+    "layers that stay on the device": (
+        lambda: reply(ArrayRecord({"weight": state()["weight"]})),
+        "names",
+        "layers that are the device's own have load_personal and save_personal",
+    ),
+    "records of two models": (
+        lambda: Message(
+            RecordDict({"a": ArrayRecord(state()), "b": ArrayRecord(state())}),
+            reply_to=task(),
+        ),
+        "records",
+        "carries 2 ArrayRecords: .*examples/custom-algorithm",
+    ),
     "names of a wrapper": (
         lambda: reply(
             ArrayRecord({f"_orig_mod.{name}": t for name, t in state().items()})
