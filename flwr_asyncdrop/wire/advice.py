@@ -97,7 +97,7 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "examples/custom-algorithm has SCAFFOLD (docs/migrating.md#personal-layers)",
     ),
     (
-        "KeyError: 'proximal-mu'",
+        "'proximal-mu'",
         "AsyncFedProx(proximal_mu=...) sends it; with another strategy it goes into "
         "start(train_config=ConfigRecord({'proximal-mu': ...})) (docs/migrating.md)",
     ),
