@@ -89,6 +89,13 @@ def three_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
+def some(names: Sequence[str], most: int) -> str:
+    """List at most so many of some names, and say how many others there are."""
+    more = len(names) - most
+    others = f" and {more} other{'' if more == 1 else 's'}" if more > 0 else ""
+    return ", ".join(names[:most]) + others
+
+
 def sparkline(values: Sequence[float]) -> str:
     """Return finite numbers as a line of bars, from the lowest to the highest."""
     low, high = min(values, default=0.0), max(values, default=0.0)

@@ -15,7 +15,7 @@ from flwr_asyncdrop.checkpoint.files import FOLDER, all_checkpoints, discard
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.extras import is_installed
 from flwr_asyncdrop.paths import make_output_folder, tidied
-from flwr_asyncdrop.report.reading import read_log
+from flwr_asyncdrop.report.reading import is_unwritten, read_log
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
@@ -64,7 +64,7 @@ class RunFolder:
         DataError if it is damaged and no checkpoint can tell from where on, or if it
         was changed after the run had ended.
         """
-        if not self.history.exists() or self.history.stat().st_size == 0:
+        if not self.history.exists() or is_unwritten(self.history):
             return None
         try:
             return read_log(self.history)

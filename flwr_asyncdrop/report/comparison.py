@@ -7,6 +7,8 @@ from statistics import fmean, stdev
 from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.readable import some
+from flwr_asyncdrop.report.comparable import name_of
 from flwr_asyncdrop.report.intervals import Interval, interval
 from flwr_asyncdrop.report.runlog import Curve, Point, joules_of
 from flwr_asyncdrop.report.series import Series, ground_differs_in
@@ -63,17 +65,17 @@ class Outcome:
 class Row:
     """What one algorithm or variant came to.
 
-    `outcomes` has the complete runs by seed, `incomplete` the seeds of the others,
-    which count nowhere, and `differing` the settings that are not the same in all of
-    the complete ones. What follows is beside the reference, seed by seed: by how much
-    the last value is larger, and time, bytes and energy to the target over its, minus
-    1, on the seeds with which both reached it; None without any.
+    `outcomes` has the complete runs by seed, `incomplete` the seeds of the others, None
+    where it is not known, which count nowhere, and `differing` the settings that are
+    not the same in all of the complete ones. What follows is beside the reference, seed
+    by seed: by how much the last value is larger, and time, bytes and energy to the
+    target over its, minus 1, on the seeds with which both reached it; None without any.
     """
 
     label: str
     algorithm: str
     outcomes: Mapping[int, Outcome]
-    incomplete: tuple[int, ...]
+    incomplete: tuple[int | None, ...]
     differing: tuple[str, ...] = ()
     final_difference: Interval | None = None
     time_overhead: Interval | None = None
@@ -149,13 +151,17 @@ def compare(
     A `Target` is taken as it is.
     """
     if not any(one.runs for one in series):
-        raise DataError("no run has come to its end: there is nothing to compare yet")
+        names = [name_of(one.label, seed) for one in series for seed in one.others]
+        named = f"{some(names, 3)} {'is' if len(names) == 1 else 'are'} incomplete"
+        raise DataError(
+            "no run has come to its end, so there is nothing to compare yet"
+            + (f": {named}" if names else "")
+        )
     goal = target if isinstance(target, Target) else choose_target(series, target)
     rows = []
     for one in series:
         outcomes = {seed: Outcome.of(each, goal) for seed, each in one.curves.items()}
-        incomplete = tuple(one.incomplete)
-        rows.append(Row(one.label, one.algorithm, outcomes, incomplete, one.differing))
+        rows.append(Row(one.label, one.algorithm, outcomes, one.others, one.differing))
     curves = (curve for one in series for curve in one.curves.values())
     counts_energy = all(curve.counts_energy for curve in curves)
     differing = ground_differs_in(series)

@@ -13,6 +13,8 @@ from flwr_asyncdrop.report.summary import Summary
 from flwr_asyncdrop.storage.done import is_as_marked
 
 _MOST = 2**63
+_FIRST_LINE = b'{"event": "run"'  # its beginning
+_LONGEST_LINE = 1 << 24
 
 
 def _check_points(points: Sequence[Point]) -> None:
@@ -28,6 +30,29 @@ def _check_points(points: Sequence[Point]) -> None:
             raise ValueError(
                 f"an evaluation of {moments[1]} comes after one of {moments[0]}"
             )
+
+
+def is_unwritten(path: Path) -> bool:
+    """Return whether a history has nothing yet, or a part of its first line.
+
+    So it is while a run begins, and for good if the run was killed then.
+    """
+    if not path.is_file():  # a pipe would wait
+        return False
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_LONGEST_LINE)
+    except OSError:
+        return False
+    begun = line[: len(_FIRST_LINE)]
+    return not line.endswith(b"\n") and _FIRST_LINE.startswith(begun)
+
+
+def read_if_begun(path: Path) -> RunLog | None:
+    """Read a history as `read_log` does; None if there is nothing in it yet."""
+    if is_unwritten(path) and is_as_marked(path.parent, path.name):
+        return None
+    return read_log(path)
 
 
 def read_log(path: Path) -> RunLog:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any, Final
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.readable import printable
+from flwr_asyncdrop.report.comparable import check_comparable
 from flwr_asyncdrop.report.files import HISTORY, histories
-from flwr_asyncdrop.report.reading import read_log
+from flwr_asyncdrop.report.reading import read_if_begun
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _SEED = "seed-"
@@ -34,13 +36,21 @@ _GROUND: Final = (
 class Series:
     """The runs of one algorithm or variant (``algorithm,key=value``) by seed.
 
-    `runs` did all their rounds and were evaluated; the others are `incomplete`.
+    `runs` did all their rounds and were evaluated; the others are `incomplete`. Those
+    that are `unwritten` have no line in their histories yet: they have a seed if their
+    folders say it.
     """
 
     label: str
     algorithm: str
     runs: Mapping[int, RunLog]
     incomplete: Mapping[int, RunLog]
+    unwritten: tuple[int | None, ...] = ()
+
+    @property
+    def others(self) -> tuple[int | None, ...]:
+        """The seeds of all runs that are not complete, None where it is not known."""
+        return (*self.incomplete, *self.unwritten)
 
     @property
     def curves(self) -> dict[int, Curve]:
@@ -87,14 +97,22 @@ def _differ(settings: Iterable[Mapping[str, Any]], name: str) -> bool:
 def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     """Read ``LABEL/seed-N/history.jsonl`` at any depth below some folders.
 
-    The history of a folder of another name is labelled by its algorithm. The series are
+    The history of a folder of another name is labelled by its algorithm, or the folder
+    if it has no line yet. The series are
     in the order of `ALGORITHMS`, those of other names last. DataError: there is no
     history, one cannot be read, two have the same label and seed, one label is of
     several algorithms, or data sets, headline metrics, who measured them, or clocks
     differ.
     """
-    logs = _by_label((path, read_log(path)) for path in _histories(folders))
-    return tuple(_series(label, logs[label]) for label in sorted(logs, key=_order))
+    read = {path: read_if_begun(path) for path in _histories(folders)}
+    logs = _by_label((path, log) for path, log in read.items() if log is not None)
+    unwritten: defaultdict[str, list[int | None]] = defaultdict(list)
+    for path in (path for path, log in read.items() if log is None):
+        unwritten[printable(_named(path)[0])].append(_named(path)[1])
+    return tuple(
+        _series(label, logs.get(label, {}), unwritten[label])
+        for label in sorted(logs.keys() | unwritten.keys(), key=_order)
+    )
 
 
 def check_together(folder: Path, planned: Mapping[Path, RunLog]) -> None:
@@ -104,7 +122,9 @@ def check_together(folder: Path, planned: Mapping[Path, RunLog]) -> None:
     """
     own = set(map(os.path.realpath, planned))
     others = (path for path in histories(folder) if os.path.realpath(path) not in own)
-    _by_label(chain(((path, read_log(path)) for path in others), planned.items()))
+    read = ((path, read_if_begun(path)) for path in others)
+    begun = ((path, log) for path, log in read if log is not None)
+    _by_label(chain(begun, planned.items()))
 
 
 def _by_label(
@@ -121,9 +141,7 @@ def _by_label(
                 "folder of results at a time"
             )
         of_label[seed] = log
-    for label, of_label in logs.items():
-        _check_algorithm(label, of_label.values())
-    _check_comparable(log for of_label in logs.values() for log in of_label.values())
+    check_comparable(logs)
     return logs
 
 
@@ -145,20 +163,31 @@ def _histories(folders: Iterable[Path]) -> list[Path]:
 
 
 def _label(path: Path, log: RunLog) -> str:
+    if path.parent.name.startswith(_SEED):
+        return printable(_named(path)[0])
+    return str(log.fact("algorithm") or printable(path.parent.name))
+
+
+def _named(path: Path) -> tuple[str, int | None]:
+    """Return the label and the seed that the folders of a history say."""
     folder = path.parent
-    if folder.name.startswith(_SEED):
-        return printable(folder.parent.name)
-    return str(log.fact("algorithm") or printable(folder.name))
+    if not folder.name.startswith(_SEED):
+        return folder.name, None
+    seed = folder.name.removeprefix(_SEED)
+    return folder.parent.name, int(seed) if seed.isdecimal() else None
 
 
-def _series(label: str, logs: Mapping[int, RunLog]) -> Series:
-    algorithm = next(log.fact("algorithm") for log in logs.values())
+def _series(
+    label: str, logs: Mapping[int, RunLog], unwritten: Sequence[int | None]
+) -> Series:
+    algorithm = next((log.fact("algorithm") for log in logs.values()), None)
     whole = {seed for seed, log in logs.items() if log.complete and log.curve}
     return Series(
         label=label,
         algorithm=str(algorithm or label.partition(",")[0]),
         runs={seed: logs[seed] for seed in sorted(whole)},
         incomplete={seed: logs[seed] for seed in sorted(logs.keys() - whole)},
+        unwritten=tuple(unwritten),
     )
 
 
@@ -169,29 +198,3 @@ def _order(label: str) -> tuple[int, list[str | float], str]:
     parts: list[str | float] = list(_NUMBER.split(label))
     parts[1::2] = map(float, parts[1::2])
     return place, parts, label
-
-
-def _check_algorithm(label: str, logs: Iterable[RunLog]) -> None:
-    names = {str(name) for log in logs if (name := log.fact("algorithm")) is not None}
-    if len(names) > 1:
-        raise DataError(
-            f"the runs in the folder {label} are of different algorithms, "
-            f"{', '.join(sorted(names))}: put those of each into a folder of its own"
-        )
-
-
-def _check_comparable(logs: Iterator[RunLog]) -> None:
-    differing: dict[str, set[str]] = {}
-    for log in logs:
-        facts = {"data sets": str(log.fact("dataset")), "clocks": log.time_label}
-        if (curve := log.curve) is not None:
-            facts["metrics"] = curve.metric.name
-            facts["evaluations"] = "on the server" if curve.by_server else "by clients"
-        for kind, name in facts.items():
-            differing.setdefault(kind, set()).add(name)
-    for kind, names in differing.items():
-        if len(names) > 1:
-            raise DataError(
-                f"the runs have different {kind}, {', '.join(sorted(names))}: "
-                "report them one by one"
-            )

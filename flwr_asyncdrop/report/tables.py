@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flwr_asyncdrop.readable import three_digits
+from flwr_asyncdrop.readable import some, three_digits
 from flwr_asyncdrop.report.best import best_costs, best_scores
+from flwr_asyncdrop.report.comparable import name_of
 from flwr_asyncdrop.report.comparison import Comparison, Row, Spread
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
 from flwr_asyncdrop.report.runlog import Point, joules_of
@@ -15,6 +16,7 @@ from flwr_asyncdrop.report.runlog import Point, joules_of
 _NONE = "N/A"
 _BYTES_PER_MB = 1e6
 _JOULES_PER_KJ = 1e3
+_MOST_NAMED = 8
 
 _Cell = tuple[str, float | None]
 
@@ -212,11 +214,17 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
     ]
     if any(0 < len(row.arrivals) < len(row.outcomes) for row in comparison.rows):
         said.append("(m/n): m of n seeds reached the target, and only they count.")
-    cut_off = sum(len(row.incomplete) for row in comparison.rows)
-    if cut_off:
-        runs = "1 run is" if cut_off == 1 else f"{cut_off} runs are"
-        said.append(f"{runs} incomplete (+) and left out.")
+    said += _about_incomplete(comparison)
     return tuple(said)
+
+
+def _about_incomplete(comparison: Comparison) -> Iterator[str]:
+    runs = [
+        name_of(row.label, seed) for row in comparison.rows for seed in row.incomplete
+    ]
+    if runs:
+        count = "1 run is" if len(runs) == 1 else f"{len(runs)} runs are"
+        yield f"{count} incomplete (+) and left out: {some(runs, _MOST_NAMED)}."
 
 
 def _about_intervals(comparison: Comparison) -> str:

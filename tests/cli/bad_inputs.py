@@ -275,7 +275,9 @@ def cases() -> dict[str, Case]:
         path = f"{{here}}/{name}.csv"
         found[f"trace-{name}"] = (*TRACED, path), "the trace "
     for name in HISTORIES:
-        found[f"history-{name}"] = ("report", f"{{here}}/histories/{name}"), "histor"
+        begun = name not in ("empty", "half-a-line")
+        says = "histor" if begun else "nothing to compare yet: fedavg seed 0 is incomp"
+        found[f"history-{name}"] = ("report", f"{{here}}/histories/{name}"), says
     for name in CHECKPOINTS:
         words = ("simulate", f"--resume={{here}}/runs/{name}")
         found[f"checkpoint-{name}"] = words, "checkpoint"

@@ -94,6 +94,8 @@ def test_a_run_that_is_absent_is_to_be_done(run):
     run.folder.mkdir(parents=True)
     RunFolder(run.folder).history.touch()
     assert not is_complete(run)
+    RunFolder(run.folder).history.write_text('{"event": "run", "schema": 2, "se')
+    assert not is_complete(run)
 
 
 def test_a_run_that_did_all_its_rounds_is_complete(run):

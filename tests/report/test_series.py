@@ -6,9 +6,12 @@ import pytest
 
 from flwr_asyncdrop.app.fleets import FLEET_KEYS
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.report import draw_run
+from flwr_asyncdrop.report import draw_run, write_report
+from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.files import histories
-from flwr_asyncdrop.report.series import ground_differs_in, read_series
+from flwr_asyncdrop.report.runlog import RunLog
+from flwr_asyncdrop.report.series import check_together, ground_differs_in, read_series
+from flwr_asyncdrop.report.tables import notes
 from flwr_asyncdrop.storage.done import mark_done
 from tests.report.histories import history, write
 
@@ -50,6 +53,42 @@ def test_runs_without_an_end_or_without_an_accuracy_are_incomplete(tmp_path):
     (series,) = read_series([tmp_path])
     assert list(series.runs) == [0]
     assert list(series.incomplete) == [1, 2]
+
+
+@pytest.mark.parametrize("begun", ["", '{"event": "run", "schema'])
+def test_a_run_without_its_first_line_is_incomplete(tmp_path, begun):
+    run(tmp_path, "fedavg")
+    for folder in ("fedavg/seed-1", "fedbuff/seed-0", "fedbuff,lr=1/20260101-mine"):
+        write(tmp_path / folder, [])
+        (tmp_path / folder / "history.jsonl").write_text(begun)
+    series = read_series([tmp_path])
+    found = {one.label: (list(one.runs), one.unwritten) for one in series}
+    assert found == {
+        "fedavg": ([0], (1,)),
+        "fedbuff": ([], (0,)),
+        "20260101-mine": ([], (None,)),
+    }
+    table = compare(series, 0.5)
+    assert [row.incomplete for row in table.rows] == [(1,), (0,), (None,)]
+    says = "3 runs are incomplete (+) and left out: fedavg seed 1, fedbuff seed 0"
+    assert f"{says}, 20260101-mine." in notes(table)
+    page = write_report([tmp_path], tmp_path / "report", paper=True).read_text()
+    assert f"{says}, 20260101-mine." in page
+
+
+def test_a_comparison_is_not_refused_for_a_run_beside_it_without_a_line(tmp_path):
+    write(tmp_path / "fedavg" / "seed-0", [])
+    planned = RunLog.planned(history("fedbuff", 0, [])[0])
+    check_together(tmp_path, {tmp_path / "fedbuff/seed-0/history.jsonl": planned})
+
+
+def test_a_history_that_was_emptied_after_its_run_is_refused(tmp_path):
+    run(tmp_path, "fedavg")
+    write(tmp_path / "fedavg" / "seed-1", history("fedavg", 1, [0.5]))
+    mark_done(tmp_path / "fedavg" / "seed-1", ["history.jsonl"])
+    (tmp_path / "fedavg" / "seed-1" / "history.jsonl").write_text("")
+    with pytest.raises(DataError, match=r"seed-1/history\.jsonl was changed after"):
+        read_series([tmp_path])
 
 
 def test_a_run_that_an_error_ended_is_incomplete(tmp_path):
@@ -165,7 +204,8 @@ def test_two_runs_of_one_seed_are_refused(tmp_path):
 def test_different_data_sets_are_refused(tmp_path):
     run(tmp_path, "fedavg", dataset="cifar10")
     run(tmp_path, "fedbuff", dataset="imdb")
-    with pytest.raises(DataError, match="different data sets, cifar10, imdb"):
+    says = r"different data sets, cifar10 \(fedavg seed 0\), imdb \(fedbuff seed 0\):"
+    with pytest.raises(DataError, match=says):
         read_series([tmp_path])
 
 
@@ -174,7 +214,20 @@ def test_different_metrics_are_refused(tmp_path):
     records[1]["metrics"] = {"loss": 1.0}
     write(tmp_path / "fedavg" / "seed-0", records)
     run(tmp_path, "fedbuff")
-    with pytest.raises(DataError, match=r"different metrics, accuracy, loss"):
+    says = r"different metrics, accuracy \(fedbuff seed 0\), loss \(fedavg seed 0\):"
+    with pytest.raises(DataError, match=says):
+        read_series([tmp_path])
+
+
+def test_the_run_is_named_whose_accuracy_was_never_a_number(tmp_path):
+    for seed in range(4):
+        accuracy = None if seed == 2 else 0.5
+        run(tmp_path, "fedavg", seed=seed, accuracies=[accuracy])
+    says = (
+        r"different metrics, accuracy \(fedavg seed 0 and 2 others\), other_loss "
+        r"\(fedavg seed 2, which has no finite accuracy\): report"
+    )
+    with pytest.raises(DataError, match=says):
         read_series([tmp_path])
 
 
@@ -183,7 +236,9 @@ def test_who_evaluated_must_be_the_same(tmp_path):
     records[1]["source"] = "clients"
     write(tmp_path / "fedavg" / "seed-0", records)
     run(tmp_path, "fedbuff")
-    says = "different evaluations, by clients, on the server"
+    says = (
+        r"evaluations, by clients \(fedavg seed 0\), on the server \(fedbuff seed 0\)"
+    )
     with pytest.raises(DataError, match=says):
         read_series([tmp_path])
 
@@ -191,7 +246,10 @@ def test_who_evaluated_must_be_the_same(tmp_path):
 def test_the_clock_must_be_the_same(tmp_path):
     write(tmp_path / "a" / "seed-0", history("a", 0, [0.5], clock="wall"))
     run(tmp_path, "fedbuff")
-    with pytest.raises(DataError, match=r"different clocks, time \(s\), virtual time"):
+    says = (
+        r"different clocks, time \(s\) \(a seed 0\), virtual time \(s\) \(fedbuff seed"
+    )
+    with pytest.raises(DataError, match=says):
         read_series([tmp_path])
 
 
@@ -258,7 +316,10 @@ def test_a_damaged_history_is_refused_by_name_or_read(tmp_path):
     assert refused > 50
 
 
-@pytest.mark.parametrize("lines", ["", OLD])
+END = '{"event": "end", "wall": {"seconds": 0.0}}\n'
+
+
+@pytest.mark.parametrize("lines", [END, OLD])
 def test_a_history_without_a_readable_first_line_is_refused_by_name(tmp_path, lines):
     write(tmp_path / "a" / "seed-0", history("a", 0, [0.5]))
     path = write(tmp_path / "a" / "seed-1", [])

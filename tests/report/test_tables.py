@@ -38,7 +38,7 @@ Bold: the best of its column, of those that have it with every seed. \
 Not all have the same seeds: means are over those that each has, differences over \
 those that it shares with the reference. \
 (m/n): m of n seeds reached the target, and only they count. 1 run is incomplete \
-(+) and left out.
+(+) and left out: fedbuff seed 2.
 """
 
 CSV = """\

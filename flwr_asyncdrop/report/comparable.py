@@ -1,0 +1,70 @@
+"""Which runs can stand in one table."""
+
+from collections.abc import Iterable, Mapping, Set
+
+from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.readable import headline, some
+from flwr_asyncdrop.report.runlog import RunLog
+
+Logs = Mapping[str, Mapping[int, RunLog]]
+"""Histories by label and seed."""
+
+
+def name_of(label: str, seed: int | None) -> str:
+    """Return what a run is called; its seed may not be known."""
+    return label if seed is None else f"{label} seed {seed}"
+
+
+def check_comparable(logs: Logs) -> None:
+    """Raise a DataError that names the runs if they cannot be compared.
+
+    A label must have one algorithm, and all of them one data set, headline metric and
+    clock, and be evaluated by the same side.
+    """
+    for label, of_label in logs.items():
+        _check_algorithm(label, of_label.values())
+    found: dict[str, dict[str, list[tuple[str, RunLog]]]] = {}
+    for label, of_label in logs.items():
+        for seed, log in of_label.items():
+            for kind, fact in _facts(log).items():
+                runs = found.setdefault(kind, {}).setdefault(fact, [])
+                runs.append((name_of(label, seed), log))
+    for kind, runs_by_fact in found.items():
+        if len(runs_by_fact) > 1:
+            others = runs_by_fact.keys() if kind == "metrics" else set()
+            said = [
+                f"{fact} ({some([name for name, _ in runs], 1)}"
+                f"{_never_finite(runs[0][1], others - {fact})})"
+                for fact, runs in sorted(runs_by_fact.items())
+            ]
+            raise DataError(
+                f"the runs have different {kind}, {', '.join(said)}: report them one "
+                "by one"
+            )
+
+
+def _check_algorithm(label: str, logs: Iterable[RunLog]) -> None:
+    names = {str(name) for log in logs if (name := log.fact("algorithm")) is not None}
+    if len(names) > 1:
+        raise DataError(
+            f"the runs in the folder {label} are of different algorithms, "
+            f"{', '.join(sorted(names))}: put those of each into a folder of its own"
+        )
+
+
+def _facts(log: RunLog) -> dict[str, str]:
+    """Return what must be the same in all runs, but for what a run does not have."""
+    facts = {"data sets": str(log.fact("dataset")), "clocks": log.time_label}
+    if (curve := log.curve) is not None:
+        facts["metrics"] = curve.metric.name
+        facts["evaluations"] = "on the server" if curve.by_server else "by clients"
+    return facts
+
+
+def _never_finite(log: RunLog, metrics: Set[str]) -> str:
+    """Say which of the metrics a run has been evaluated by, with no number."""
+    lines = [line["metrics"] for line in log.evaluations]
+    evaluated = {name for line in lines for name in line}
+    finite = {name for line in lines for name in line if headline({name: line[name]})}
+    lacking = ", ".join(sorted((evaluated - finite) & metrics))
+    return lacking and f", which has no finite {lacking}"
