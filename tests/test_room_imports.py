@@ -29,6 +29,7 @@ GROUND = {
     "readable",
     "references",
     "seeding",
+    "shell",
     "state_dict",
 }
 # Every room, from the ground up, and which rooms it may import.
@@ -36,6 +37,7 @@ ROOMS: Mapping[str, set[str]] = {
     "exceptions": set(),
     "readable": set(),
     "machine_memory": set(),
+    "shell": set(),
     "seeding": {"exceptions"},
     "extras": {"exceptions", "readable"},
     "references": {"exceptions"},
@@ -146,6 +148,7 @@ WITHOUT = {
     },
     "torch": {
         *("exceptions", "extras", "parameters", "paths", "references", "readable"),
+        "shell",
         *("device", "flower_internals", "__init__", "__main__"),
     },
 }

@@ -47,6 +47,7 @@ from flwr_asyncdrop.fleet.selection import Stratified, Uniform
 from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.shell import quoted
 from flwr_asyncdrop.storage.whole import write_whole
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 
@@ -265,17 +266,29 @@ def _flwr_run(config: RunConfig, out: Path, nodes: int = 0) -> str:
         for key, value in settings.items()
         if value != _DEFAULTS.get(key, LEFT_OUT)
     )
-    text = _SPECIAL.sub(r"\\\g<0>", " ".join(given))
+    text = _in_quotes(" ".join(given))
     simulated = nodes and config.clock == "virtual"
     federation = f' --federation-config "num-supernodes={nodes}"' if simulated else ""
-    return f'flwr run . --run-config "{text}"{federation}'
+    return f"flwr run . --run-config {text}{federation}"
+
+
+def _in_quotes(text: str) -> str:
+    """Return a run-config for a shell: with double quotes, as it has single ones.
+
+    An exclamation mark between these would be a command of before, and blanks in a row
+    become one in a message.
+    """
+    if "!" in text or "  " in text or not text.isprintable():
+        return quoted(text)
+    escaped = _SPECIAL.sub(r"\\\g<0>", text)
+    return f'"{escaped}"'
 
 
 def _toml(value: object) -> str:
     """Return a value as Flower reads it: no quotes within its quotes."""
     if not isinstance(value, str):
         return str(value).lower()
-    if "'" not in value:
+    if "'" not in value and value.isprintable():
         return f"'{value}'"
     parts = (json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"'))
     return '"' + r"\u0022".join(parts) + '"'

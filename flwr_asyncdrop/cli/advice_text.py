@@ -1,7 +1,6 @@
 """An advice for people, in 80 columns, and as commands that can be pasted."""
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 
 from flwr_asyncdrop.app.config import Value
@@ -11,6 +10,7 @@ from flwr_asyncdrop.readable import three_digits
 from flwr_asyncdrop.report.comparison import Row
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
 from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.shell import command_of, quoted
 
 _MB = 1e6
 
@@ -150,9 +150,9 @@ def commands(
     `changes` are beside the task's, `settings` are all.
     """
     words = words_of({"task": task, "devices": devices, **changes})
-    config = shlex.quote(run_config_text(settings))
+    config = quoted(run_config_text(settings))
     return {
-        "asyncdrop": f"asyncdrop simulate {shlex.join(words)}",
+        "asyncdrop": command_of(["asyncdrop", "simulate", *words]),
         "flwr": f"flwr run . --stream --run-config {config} "
         f"--federation-config 'num-supernodes={devices}'",
     }

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import shlex
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -11,6 +10,7 @@ from flwr_asyncdrop.app.fingerprint import fingerprint
 from flwr_asyncdrop.cli.flags import MOST_WORKERS, between
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.shell import quoted
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
 from flwr_asyncdrop.simulation.gpus import MOST_GPUS, VISIBLE, visible_gpus
 from flwr_asyncdrop.simulation.ray.cluster import AUTO, problem_of_address, room_of
@@ -118,7 +118,7 @@ class Backend:
             "actors": self.actors,
             "gpus-per-actor": self.gpus_per_actor,
         }
-        flags = (f" --{k} {shlex.quote(str(v))}" for k, v in given.items() if v)
+        flags = (f" --{k} {quoted(str(v))}" for k, v in given.items() if v)
         return f" --backend {_RAY}{''.join(flags)}"
 
 

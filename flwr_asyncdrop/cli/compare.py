@@ -1,7 +1,6 @@
 """``asyncdrop compare``: algorithms and seeds side by side on all cores."""
 
 import argparse
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -44,6 +43,7 @@ from flwr_asyncdrop.exceptions import (
 )
 from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import comparison_table
+from flwr_asyncdrop.shell import command_of
 from flwr_asyncdrop.storage.lock import FolderLock
 
 _FAILED = 1
@@ -198,7 +198,7 @@ def _print_table(out: Path, console: Console) -> None:
 
 
 def _report(out: Path) -> str:
-    return f"asyncdrop report {shlex.quote(str(out))}"
+    return command_of(["asyncdrop", "report", str(out)])
 
 
 def _what(

@@ -131,8 +131,10 @@ def words_of(settings: Mapping[str, object]) -> list[str]:
     for name, value in settings.items():
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
+        elif (text := str(value)).startswith("-"):  # it would be taken for a flag
+            words.append(f"--{name}={text}")
         else:
-            words += [f"--{name}", str(value)]
+            words += [f"--{name}", text]
     return words
 
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from string import Template
 from flwr_asyncdrop.cli.message import tell
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import problem_of_path
+from flwr_asyncdrop.shell import as_operand, quoted
 
 TEMPLATES = {
     ".gitignore": "gitignore",
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     make_project(folder, name)
     tell(
         f"made a Flower project in {folder}; next:\n"
-        f"cd {shlex.quote(str(folder))} && pip install -e '.[dev]'\n"
+        f"cd {quoted(as_operand(str(folder)))} && pip install -e '.[dev]'\n"
         "pytest\n"
         f"{_RUN}"
     )

@@ -1,7 +1,6 @@
 """``asyncdrop simulate``: one run, on this machine, on the virtual clock."""
 
 import argparse
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,6 +37,7 @@ from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.cli.worker import execute, summary_of
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.report import Summary
+from flwr_asyncdrop.shell import quoted
 from flwr_asyncdrop.storage.lock import FolderLock
 
 _FAILED = 1
@@ -182,4 +182,4 @@ def _show_result(summary: Summary, out: Path, display: LineDisplay) -> None:
 
 
 def _command(out: Path, backend: Backend) -> str:
-    return f"asyncdrop simulate --resume {shlex.quote(str(out))}{backend.flags()}"
+    return f"asyncdrop simulate --resume {quoted(str(out))}{backend.flags()}"

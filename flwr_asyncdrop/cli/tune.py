@@ -1,7 +1,6 @@
 """``asyncdrop tune``: the same budget to find the settings of every algorithm."""
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from functools import partial
 
@@ -35,6 +34,7 @@ from flwr_asyncdrop.cli.tuned import references, with_earlier, write_tuned
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import make_output_folder
+from flwr_asyncdrop.shell import command_of
 from flwr_asyncdrop.storage.lock import FolderLock
 
 
@@ -185,7 +185,7 @@ def run(arguments: argparse.Namespace) -> int:
         "seeds": f"{first}-{first + 2}",
         "out": f"{out}-compared",
     }
-    command = f"asyncdrop compare {shlex.join(words_of(flags))}"
+    command = command_of(["asyncdrop", "compare", *words_of(flags)])
     say(f"compare them, with other seeds: {command}")
     return 0
 

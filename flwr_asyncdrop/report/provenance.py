@@ -1,6 +1,5 @@
 """What made a report: seeds, versions, configuration and commands."""
 
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +8,7 @@ from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
+from flwr_asyncdrop.shell import as_operand, command_of, quoted
 
 _MACHINE: Final = ("python", "flwr", "torch", "platform", "gpu")
 # Keys that the command line has flags of its own for, or that no run shares.
@@ -45,7 +45,8 @@ def what_made(
         key for key in keys if len({values[key] for values in told.values()}) > 1
     )
     some = next(iter(told.values()))
-    words = ["asyncdrop", "report", *folders, f"--target={comparison.target.value!r}"]
+    words = ["asyncdrop", "report", *map(as_operand, folders)]
+    words.append(f"--target={comparison.target.value!r}")
     if comparison.reference is not None:
         words.append(f"--reference={comparison.reference}")
     return Made(
@@ -58,7 +59,7 @@ def what_made(
         common=tuple(
             (printable(key), some[key]) for key in keys if key not in differing
         ),
-        commands=(*_commands(by_label), _joined(words)),
+        commands=(*_commands(by_label), command_of(words)),
     )
 
 
@@ -113,7 +114,7 @@ def _commands(by_label: dict[str, dict[int, RunLog]]) -> Iterator[str]:
             if "algo" in log.run.get("config", {}) and "devices" in log.run:
                 seeds.setdefault(_flags(log), []).append(seed)
         for flags, some in seeds.items():
-            out = shlex.quote(f"again/{label}/seed-")
+            out = quoted(f"again/{label}/seed-")
             yield (
                 f"for seed in {' '.join(map(str, some))}; do asyncdrop simulate "
                 f'{flags} --seed="$seed" --out={out}"$seed"; done'
@@ -129,10 +130,4 @@ def _flags(log: RunLog) -> str:
             words.append(f"--{key}" if value else f"--no-{key}")
         else:
             words.append(f"--{key}={value}")
-    return _joined(words)
-
-
-def _joined(words: Sequence[str]) -> str:
-    """Return a command, which has no more than it shows."""
-    command = shlex.join(words)
-    return command if command.isprintable() else printable(command, len(command))
+    return command_of(words)

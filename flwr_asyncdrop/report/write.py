@@ -159,7 +159,7 @@ def write_report(
             write_whole(out / name, text.encode())
         if paper:
             write_paper(series, comparison, out / "paper")
-        names = [folder.resolve().name for folder in folders]
+        names = [folder.resolve().name or str(folder) for folder in folders]
         html = render_page(series, comparison, pictures, runs, names)
         return write_whole(out / "report.html", html.encode())
 

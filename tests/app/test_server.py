@@ -39,12 +39,18 @@ def test_flwr_run_is_told_all_that_the_run_was_told(tmp_path):
     assert again.settings == config.settings | {"out-dir": "", "resume": str(tmp_path)}
 
 
-@pytest.mark.parametrize("name", ["it's", "$HOME `x`", 'a "b"', "c\\d", """'"$\\"""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("it's", "$HOME `x`", 'a "b"', "c\\d", """'"$\\""", "wow!x", "it's so!"),
+        *("two  blanks", "new\nline", "new\nline's", "é"),
+    ],
+)
 def test_a_shell_and_flower_read_any_folder(name, tmp_path):
     command = checkpointer_of(RunConfig(), tmp_path / name, "").command(0)
     shown = command.replace("flwr run . --run-config", "printf %s")
     told = subprocess.run(
-        ["/bin/sh", "-c", shown], check=True, capture_output=True, text=True
+        ["bash", "-c", shown], check=True, capture_output=True, text=True
     )
     assert parse_config_args([told.stdout]) == {"resume": str(tmp_path / name)}
 

@@ -104,6 +104,13 @@ def test_the_last_lines_can_be_pasted(tmp_path, capsys):
     assert left == []
 
 
+def test_a_folder_that_begins_with_a_dash_can_be_gone_to(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--name", "my_net", "--", "-lead"]) == 0
+    _, first, *_ = capsys.readouterr().out.splitlines()
+    assert first == "cd ./-lead && pip install -e '.[dev]'"
+
+
 def test_a_folder_that_is_empty_is_filled(tmp_path, monkeypatch):
     folder = tmp_path / "here"
     folder.mkdir()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from flwr_asyncdrop.cli import compare
+from flwr_asyncdrop.cli.flags import words_of
 from flwr_asyncdrop.cli.halving import Result
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.parser import Parser
@@ -436,6 +437,11 @@ def test_the_command_that_compares_has_seeds_that_have_not_chosen(tmp_path, caps
     pasted = Parser(prog="asyncdrop")
     compare.add_arguments(pasted, words)
     assert pasted.parse_args(words).seeds == [4, 5, 6]
+
+
+def test_words_of_a_command_give_a_value_that_begins_with_a_dash():
+    words = words_of({"model": "-x", "lr": -1e-5, "scale": False, "width": 2})
+    assert words == ["--model=-x", "--lr=-1e-05", "--no-scale", "--width", "2"]
 
 
 def test_an_algorithm_that_is_tuned_later_joins_those_before(tmp_path, capsys):

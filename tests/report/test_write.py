@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import unicodedata
 from html.parser import HTMLParser
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -207,6 +208,23 @@ def test_the_page_says_what_made_it(tmp_path):
     assert report == (
         "asyncdrop report mine --target=0.5 --reference=asyncdrop,drop-rate=0.1"
     )
+
+
+def test_the_command_of_a_page_reads_the_folders_that_it_names(tmp_path, monkeypatch):
+    names = ["-lead", "it's  mine", "new\nline"]
+    for number, name in enumerate(names):
+        lines = history("fedavg", number, [0.5], algo="fedavg", note="a\tb")
+        write(tmp_path / name / "fedavg" / f"seed-{number}", lines)
+    monkeypatch.chdir(tmp_path)
+    page = write_report([Path(name) for name in names], "report").read_text()
+    commands = html.unescape(page.partition("<pre")[2].partition("</pre>")[0])
+    first, last = commands.partition(">")[2].splitlines()
+    assert "$'--note=a\\011b'" in first
+    command = last.replace("asyncdrop report", r"printf '%s\0'")
+    read = subprocess.run(["bash", "-c", command], check=True, capture_output=True)
+    *folders, target, _, end = read.stdout.decode().split("\0")
+    assert folders == ["./-lead", *names[1:]]
+    assert (target, end) == ("--target=0.475", "")
 
 
 def test_ten_algorithms_with_five_seeds_fit_into_two_megabytes():
