@@ -14,12 +14,17 @@ from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.parameters import A_SWITCH
-from flwr_asyncdrop.paths import AnyPath, as_path
+from flwr_asyncdrop.paths import AnyPath, as_path, tidied
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import read_series
-from flwr_asyncdrop.storage.whole import changing, make_folder, write_whole
+from flwr_asyncdrop.storage.lock import FolderLock
+from flwr_asyncdrop.storage.whole import changing, drafts_of, write_whole
+
+_PAGE, _PAPER, _LOCK = "report.html", "paper", ".report.lock"
+# Where they are, and of which kind.
+_PICTURES = {("", ".png"), *((_PAPER, kind) for kind in (".pdf", ".svg", ".tex"))}
 
 if TYPE_CHECKING:
     from flwr_asyncdrop.report.terminal import TerminalTable
@@ -114,7 +119,8 @@ def write_report(
     MissingExtraError
         If Matplotlib, Jinja or Rich is not installed.
     FolderError
-        If nothing can be written to `out`.
+        If not all of it can be written to `out`: an earlier report there stays as it
+        was, or has no page any more. Or if somebody else is writing one there.
     """
     A_SWITCH.check("paper", paper)
     _require_matplotlib()
@@ -134,21 +140,27 @@ def write_report(
     folders, out = _as_paths(folders), as_path("out", out)
     series = read_series(folders)
     comparison = compare(series, target, reference)
-    make_folder(out)
-    with changing(out):
-        earlier = _pictures_there(out)
-        pictures = draw_comparison(series, comparison, out)
+    names = [folder.resolve().name or str(folder) for folder in folders]
+    with (
+        tidied(out),
+        FolderLock(out, _LOCK),
+        changing(out),
+        drafts_of(out, _PAGE) as drafts,
+    ):
+        pictures = draw_comparison(series, comparison, drafts)
         named = file_names(one.label for one in series)
         runs = {
-            one.label: draw_fleet(next(iter(one.runs.values())), named[one.label], out)
+            one.label: draw_fleet(
+                next(iter(one.runs.values())), named[one.label], drafts
+            )
             for one in series
             if one.runs
         }
         drawn = [each.path.name for each in chain(pictures, *runs.values())]
-        new = {as_one(name) for name in drawn}
-        for name in earlier:
-            if as_one(name) not in new:  # of runs that are no longer in the table
-                (out / name).unlink(missing_ok=True)
+        if paper:
+            write_paper(series, comparison, drafts / _PAPER)
+            made = sorted((drafts / _PAPER).iterdir())
+            drawn += [f"{_PAPER}/{path.name}" for path in made]
         values = {**json_values(comparison), "pictures": drawn}
         texts = {
             "table.md": markdown(comparison),
@@ -156,12 +168,16 @@ def write_report(
             "table.json": json.dumps(values, indent=2) + "\n",
         }
         for name, text in texts.items():
-            write_whole(out / name, text.encode())
-        if paper:
-            write_paper(series, comparison, out / "paper")
-        names = [folder.resolve().name or str(folder) for folder in folders]
+            write_whole(drafts / name, text.encode())
         html = render_page(series, comparison, pictures, runs, names)
-        return write_whole(out / "report.html", html.encode())
+        write_whole(drafts / _PAGE, html.encode())
+        earlier = _pictures_there(out)
+        (out / _PAGE).unlink(missing_ok=True)  # which says that all is there
+        new = {as_one(name) for name in drawn}
+        for name in earlier:
+            if as_one(name) not in new:  # of runs that are no longer in the table
+                (out / name).unlink(missing_ok=True)
+    return out / _PAGE
 
 
 def _require_matplotlib() -> None:
@@ -182,9 +198,15 @@ def _pictures_there(out: Path) -> set[str]:
     """Return the names of the pictures of an earlier report, from its table."""
     try:
         names = json.loads((out / "table.json").read_bytes())["pictures"]
-        return {n for n in names if Path(n).name == n and Path(n).suffix == ".png"}
+        return {name for name in names if _is_ours(name)}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return set()
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a report may have drawn a file, which no other place has."""
+    folder, _, own = name.rpartition("/")
+    return Path(own).name == own and (folder, Path(own).suffix) in _PICTURES
 
 
 def _as_paths(folders: Sequence[AnyPath]) -> list[Path]:

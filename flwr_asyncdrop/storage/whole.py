@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from flwr_asyncdrop.exceptions import FolderError
 
 _DRAFT = ".tmp"
+_DRAFTS = ".drafts.tmp"
 
 
 @contextmanager
@@ -52,6 +54,33 @@ def draft_of(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+@contextmanager
+def drafts_of(folder: Path, last: str) -> Iterator[Path]:
+    """Yield a folder whose files go into `folder` when the block ends, or none of them.
+
+    The file `last` comes after all others, and is deleted before they come: whatever
+    stops that, where it is, the others are of the same block. Nobody else may do this
+    in the same folder at once.
+    """
+    drafts = folder / _DRAFTS
+    shutil.rmtree(drafts, ignore_errors=True)  # of a process that was killed
+    drafts.mkdir()
+    try:
+        yield drafts
+        names = [path.relative_to(drafts) for path in drafts.rglob("*")]
+        (folder / last).unlink(missing_ok=True)
+        for name in sorted(names):
+            if (drafts / name).is_dir():
+                (folder / name).mkdir(exist_ok=True)
+            elif str(name) != last:
+                (drafts / name).replace(folder / name)
+        sync(folder)
+        (drafts / last).replace(folder / last)
+    finally:
+        shutil.rmtree(drafts, ignore_errors=True)
+    sync(folder)
 
 
 def sync(path: Path) -> None:

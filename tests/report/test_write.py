@@ -3,9 +3,11 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -13,6 +15,7 @@ from random import Random
 import pytest
 from rich.console import Console
 
+from flwr_asyncdrop.exceptions import FolderError, FolderInUseError
 from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.report import comparison_table, write_report
 from flwr_asyncdrop.report.comparison import compare
@@ -24,6 +27,7 @@ from flwr_asyncdrop.report.provenance import what_made
 from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.report.summary import Summary
+from flwr_asyncdrop.storage.lock import FolderLock
 from tests.report.histories import history, series, write
 
 WALL = {"wall": {"seconds": 0.0}}
@@ -112,6 +116,67 @@ def test_a_report_that_is_made_again_has_no_pictures_of_the_one_before(tmp_path)
     write_report([tmp_path / "runs" / "fedbuff"], out)
     left = {path.name for path in out.glob("*.png")}
     assert left == {*pictures, "timeline-fedbuff.png"}
+
+
+def files_of(folder):
+    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("room", [0, 40_000, 70_000])
+def test_a_report_that_finds_no_room_leaves_the_one_before(page, tmp_path, room):
+    runs, out = tmp_path / "runs", tmp_path / "report"
+    write(runs / "fedavg" / "seed-0", history("fedavg", 0, [0.5, 0.6]))
+    shutil.copytree(page.parent, out)
+    before, limits = files_of(out), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        for folder in (out, tmp_path / "new" / "report"):
+            with pytest.raises(FolderError, match=f"cannot write {folder}: File too"):
+                write_report([runs], folder, paper=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert files_of(out) == before
+    assert not (tmp_path / "new").exists()
+    write_report([runs], out)
+    write_report([runs], tmp_path / "new")
+    assert files_of(out) == files_of(tmp_path / "new")
+
+
+def test_a_report_that_is_interrupted_while_it_takes_its_place_has_no_page(
+    page, tmp_path, monkeypatch
+):
+    """Else the page and pictures of one would lie beside the table of another."""
+    runs, out = tmp_path / "runs", tmp_path / "report"
+    write(runs / "fedavg" / "seed-0", history("fedavg", 0, [0.5, 0.6]))
+    shutil.copytree(page.parent, out)
+    replace, calls = Path.replace, []
+
+    def interrupted(self, target):
+        calls.append(target)
+        if target == out / "table.json":
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report([runs], out)
+    assert out / "accuracy-time.png" in calls
+    assert not (out / "report.html").exists()
+    monkeypatch.undo()
+    (out / ".drafts.tmp").mkdir()  # of one that was killed
+    (out / ".drafts.tmp" / "half.png").touch()
+    write_report([runs], out)
+    write_report([runs], tmp_path / "new")
+    assert files_of(out) == files_of(tmp_path / "new")
+
+
+def test_two_reports_do_not_go_to_one_folder_at_once(results, tmp_path):
+    with (
+        FolderLock(tmp_path, ".report.lock"),
+        ThreadPoolExecutor(1) as other,
+        pytest.raises(FolderInUseError, match="is in use by"),
+    ):
+        other.submit(write_report, [results], tmp_path).result()
 
 
 def test_the_page_is_complete_in_itself(page):
@@ -281,6 +346,10 @@ def test_a_paper_gets_vector_figures_and_latex(results, tmp_path):
     assert b"/Type3" not in files["accuracy-time.pdf"].read_bytes()
     width = re.search(r'width="([\d.]+)pt"', files["accuracy-time.svg"].read_text())
     assert float(width[1]) == pytest.approx(3.3 * 72, abs=0.5)
+    # They go with the report that they are of.
+    (tmp_path / "a" / "paper" / "mine.tex").touch()
+    write_report([results], tmp_path / "a", target=0.5)
+    assert [path.name for path in (tmp_path / "a/paper").iterdir()] == ["mine.tex"]
 
 
 def test_latex_by_hand():
