@@ -2,10 +2,15 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 _JOULES = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
 _UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+
+_SMALL, _LARGE = 1e-4, 1e7
+_MOST_DECIMALS = 12  # what is less is the rounding of something else
 
 LONGEST_TEXT = 1000
 """Characters of a text that are shown at the most."""
@@ -60,7 +65,34 @@ def metric_text(name: str, value: float, decimals: int = 3) -> str:
     """
     if name.endswith("accuracy"):
         return f"{value:.{decimals}f}"
-    return f"{value:.{decimals + 1}g}"
+    return Notation.of([value], decimals + 1).text(value)
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How numbers that stand together are written: to so many digits, all alike.
+
+    Either all are powers of ten, or none is; then large ones have all digits before the
+    point.
+    """
+
+    digits: int
+    in_powers: bool
+
+    @classmethod
+    def of(cls, values: Iterable[float], digits: int = 4) -> Self:
+        """Return what suits the largest of some numbers."""
+        largest = max(map(abs, values), default=0.0)
+        return cls(digits, largest >= _LARGE or 0 < largest < _SMALL)
+
+    def text(self, value: float, sign: str = "") -> str:
+        """Return a number; `sign` is ``"+"`` for one that always has a sign."""
+        if self.in_powers:
+            return f"{value:{sign}.{self.digits - 1}e}"
+        power = int(f"{value:.{self.digits - 1}e}".partition("e")[2]) if value else 0
+        decimals = min(max(self.digits - 1 - power, 0), _MOST_DECIMALS)
+        text = f"{value:{sign},.{decimals}f}"
+        return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def byte_unit(largest: float) -> tuple[str, int]:
@@ -86,7 +118,10 @@ def readable_joules(joules: float) -> str:
 
 def three_digits(value: float) -> str:
     """Return a number to three digits, or to all of them before the point."""
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    power = int(f"{value:.2e}".partition("e")[2])
+    return f"{value:.{min(2 - power, _MOST_DECIMALS)}f}"
 
 
 def some(names: Sequence[str], most: int) -> str:

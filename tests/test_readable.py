@@ -3,6 +3,7 @@ import math
 import pytest
 
 from flwr_asyncdrop.readable import (
+    Notation,
     byte_unit,
     headline,
     lower_is_better,
@@ -40,13 +41,32 @@ def test_headline_is_the_accuracy_or_the_first_finite_number(metrics, expected):
         ("accuracy", 0.5, "0.500"),
         ("eval/accuracy", 0.91349, "0.913"),
         ("loss", 2.29471, "2.295"),
-        ("loss", 1.25e-6, "1.25e-06"),
+        ("loss", 1.25e-6, "1.250e-06"),
         ("mae", 6.7761557e33, "6.776e+33"),
         ("perplexity", 123.456, "123.5"),
+        ("perplexity", 12_345.6, "12,346"),
     ],
 )
 def test_a_metric_can_be_read_however_small_or_large(name, value, text):
     assert metric_text(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([12_350.4, 9_999.6, 2.5, 0.01234567], ["12,350", "10,000", "2.5", "0.01235"]),
+        ([12.0, 3e-6, 1e-17], ["12", "0.000003", "0"]),
+        ([1.3e25, 12.5, 0.0], ["1.300e+25", "1.250e+01", "0.000e+00"]),
+        ([3e-6, -2.5e-7], ["3.000e-06", "-2.500e-07"]),
+        ([0.0, 0.0], ["0", "0"]),
+        ([], []),
+    ],
+)
+def test_numbers_of_a_column_are_written_alike(values, texts):
+    notation = Notation.of(values)
+    assert [notation.text(value) for value in values] == texts
+    signed = [notation.text(value, sign="+") for value in values if value > 0]
+    assert signed == [f"+{text}" for text, v in zip(texts, values) if v > 0]  # noqa: B905
 
 
 def test_losses_fall_and_accuracies_rise():
@@ -93,7 +113,10 @@ def test_joules_have_three_digits_and_a_unit(joules, text):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0171, "0.0171"), (1, "1.00"), (9.996, "10.0"), (99.96, "100"), (1e4, "10,000")],
+    [
+        *((0.0171, "0.0171"), (1, "1.00"), (9.996, "10.0"), (99.96, "100")),
+        *((1e4, "10,000"), (1.5e-6, "0.00000150"), (0, "0.00")),
+    ],
 )
 def test_small_numbers_have_three_digits_and_large_ones_all(value, text):
     assert three_digits(value) == text

@@ -1,7 +1,8 @@
 """An advice for people, in 80 columns, and as commands that can be pasted."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.advice import KINDS, Advice, Standing
@@ -9,7 +10,6 @@ from flwr_asyncdrop.cli.flags import words_of
 from flwr_asyncdrop.readable import three_digits
 from flwr_asyncdrop.report.comparison import Row
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
-from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.shell import command_of, quoted
 
 _MB = 1e6
@@ -20,8 +20,10 @@ def lines(advice: Advice) -> list[str]:
     target, metric = advice.target, advice.target.metric
     reached = metric.text(target.value)
     heads = ["", f"s to {reached}", f"MB to {reached}", f"final {metric.title}"]
+    finals = [each.row.final for each in advice.standings if each.row.final]
+    write = metric.writer(final.mean for final in finals)
     figures = (
-        [each.candidate.algorithm, *_figures(each.row, metric)]
+        [each.candidate.algorithm, *_figures(each.row, write)]
         for each in advice.standings
     )
     table = [heads, *figures]
@@ -50,15 +52,14 @@ def settings_text(values: Mapping[str, Value]) -> str:
     return listed or "the settings of the task"
 
 
-def _figures(row: Row, metric: Metric) -> list[str]:
+def _figures(row: Row, write: Callable[[float], str]) -> list[str]:
     seeds, final = len(row.outcomes), row.final
     share = f" ({len(row.arrivals)}/{seeds})" if len(row.arrivals) < seeds else ""
     seconds = f"{row.seconds.mean:,.1f}{share}" if row.seconds else "not reached"
     bytes_ = row.num_bytes
     sent = f"{three_digits(bytes_.mean / _MB)}{share}" if bytes_ else "N/A"
-    scale, spec = (100, ".2f") if metric.is_share else (1, ".4g")
-    ends = "N/A" if final is None else f"{scale * final.mean:{spec}} ± "
-    return [seconds, sent, ends + (f"{scale * final.std:{spec}}" if final else "")]
+    ends = "N/A" if final is None else f"{write(final.mean)} ± {write(final.std)}"
+    return [seconds, sent, ends]
 
 
 def _beside(each: Standing, advice: Advice) -> str:
@@ -74,17 +75,18 @@ def _beside(each: Standing, advice: Advice) -> str:
 
 
 def _loss_text(loss: Interval, advice: Advice) -> str:
+    metric = advice.target.metric
+    write: Callable[[float], str]
     if advice.reached:
-        scale, spec, unit = 1.0, "+,.1f", " s"
-    elif advice.target.metric.is_share:
-        scale, spec, unit = -100.0, "+.2f", " points"
+        scale, write, unit = 1.0, "{:+,.1f}".format, " s"
     else:
-        scale, spec, unit = (1.0 if advice.target.metric.falls else -1.0), "+.4g", ""
-    text = f"{scale * loss.value:{spec}}{unit}"
+        scale, unit = (1.0 if metric.falls else -1.0), " points" * metric.is_share
+        write = partial(metric.writer([loss.value]), sign="+")
+    text = f"{write(scale * loss.value)}{unit}"
     if loss.low is None or loss.high is None:
         return text
     low, high = sorted((scale * loss.low, scale * loss.high))
-    return f"{text} [{low:{spec}}, {high:{spec}}]"
+    return f"{text} [{write(low)}, {write(high)}]"
 
 
 def _recommended(advice: Advice) -> Iterator[str]:

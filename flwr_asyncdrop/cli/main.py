@@ -1,5 +1,6 @@
 """The command ``asyncdrop``. A command's module is imported when it is chosen."""
 
+import os
 import platform
 import signal
 import sys
@@ -91,7 +92,8 @@ def _run(name: str, *words: str) -> int:
     # An algorithm, a data set or a model can lie there.
     if (here := _current_folder()) not in sys.path:
         sys.path.append(here)
-    command = _command(name)
+    with _ended_at_once():
+        command = _command(name)
     parser = Parser(prog=f"asyncdrop {name}", allow_abbrev=False)
     command.add_arguments(parser, words)
     parsed, rest = parser.parse_known_args(words)
@@ -169,6 +171,31 @@ def _orderly_termination() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """Let a signal end the process with its line and status, when nothing is begun.
+
+    What a handler raises while packages are imported becomes an ImportError in some.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDINGS:
+            if signal.getsignal(number) in (_terminate, signal.default_int_handler):
+                before[number] = signal.signal(number, _exit)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(signum: int, _: FrameType | None) -> None:
+    if signum == signal.SIGINT:
+        say("interrupted")
+        sys.stderr.flush()
+    os._exit(128 + signum)
 
 
 def _terminate(signum: int, _: FrameType | None) -> None:

@@ -1,10 +1,10 @@
 """The metric that runs are compared by."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from flwr_asyncdrop.readable import lower_is_better, printable_ends
+from flwr_asyncdrop.readable import Notation, lower_is_better, printable_ends
 
 _LONGEST_NAME = 60  # characters of a metric's
 _ROUNDING = 1e-5  # of a mean over clients, whose weights may have a sum above 1
@@ -53,4 +53,19 @@ class Metric:
 
     def text(self, value: float, decimals: int = 2) -> str:
         """Return a value for people, with decimals of a per cent where it is one."""
-        return f"{value:.{decimals}%}" if self.is_share else f"{value:.4g}"
+        if self.is_share:
+            return f"{value:.{decimals}%}"
+        return Notation.of([value]).text(value)
+
+    def writer(self, values: Iterable[float]) -> Callable[..., str]:
+        """Return what writes values that stand together, a share in per cent.
+
+        Its keyword `sign` is that of `Notation.text`.
+        """
+        if self.is_share:
+            return _in_per_cent
+        return Notation.of(values).text
+
+
+def _in_per_cent(value: float, sign: str = "") -> str:
+    return f"{100 * value:{sign}.2f}"

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.readable import byte_unit, readable_bytes
+from flwr_asyncdrop.readable import byte_unit, three_digits
 from flwr_asyncdrop.report.labels import spread_out
 from flwr_asyncdrop.report.runlog import LEVELS, RunLog, column
 from flwr_asyncdrop.report.style import BLUE, INK, SKY, colour_bar, say_none
@@ -51,11 +51,15 @@ def draw_bytes(axes: Axes, log: RunLog) -> None:
     axes.margins(x=0.01)
     axes.set_ylim(bottom=0)
     ends = {
-        f"full: {readable_bytes(full[-1])}": full[-1],
-        f"up: {readable_bytes(up[-1])}": down[-1] + up[-1] / 2,
-        f"down: {readable_bytes(down[-1])}": down[-1] / 2,
+        ("full", full[-1]): full[-1],
+        ("up", up[-1]): down[-1] + up[-1] / 2,
+        ("down", down[-1]): down[-1] / 2,
     }
-    _label_ends(axes, {label: end / size for label, end in ends.items()})
+    labels = {
+        f"{name}: {three_digits(each / size)} {unit}": end / size
+        for (name, each), end in ends.items()
+    }
+    _label_ends(axes, labels)
 
 
 def _label_ends(axes: Axes, ends: Mapping[str, float]) -> None:

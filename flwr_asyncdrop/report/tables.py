@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from flwr_asyncdrop.readable import some, three_digits
@@ -72,27 +73,35 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
         nobody = tuple(False for _ in comparison.rows)
         return Column(key, title, texts, values, best or nobody)
 
-    def score(spread: Spread | None) -> _Cell:
-        if spread is None:
-            return _NONE, None
-        scale, spec = (100, ".2f") if metric.is_share else (1, ".4g")
-        std = f" ± {scale * spread.std:{spec}}" if spread.count > 1 else ""
-        return f"{scale * spread.mean:{spec}}{std}", spread.mean
+    def score(of: Callable[[Row], Spread | None]) -> Callable[[Row], _Cell]:
+        spreads = filter(None, map(of, comparison.rows))
+        write = metric.writer(spread.mean for spread in spreads)
 
-    def beside(row: Row, found: Interval | None, spec: str, scale: int = 1) -> _Cell:
+        def cell(row: Row) -> _Cell:
+            if (spread := of(row)) is None:
+                return _NONE, None
+            std = f" ± {write(spread.std)}" if spread.count > 1 else ""
+            return f"{write(spread.mean)}{std}", spread.mean
+
+        return cell
+
+    def beside(
+        row: Row, found: Interval | None, write: Callable[[float], str]
+    ) -> _Cell:
         if row.label == comparison.reference:
             return "reference", 0.0
         if found is None:
             return _NONE, None
-        return _interval_text(found, spec, scale), found.value
+        return _interval_text(found, write), found.value
+
+    differences = filter(None, (row.final_difference for row in comparison.rows))
+    signed = partial(metric.writer(each.value for each in differences), sign="+")
 
     def difference(row: Row) -> _Cell:
-        share = metric.is_share
-        spec, scale = ("+.2f", 100) if share else ("+.4g", 1)
-        return beside(row, row.final_difference, spec, scale)
+        return beside(row, row.final_difference, signed)
 
     def overhead(row: Row, found: Interval | None) -> _Cell:
-        return beside(row, found, "+.1%")
+        return beside(row, found, "{:+.1%}".format)
 
     def cheapest(cost: Callable[[Point], float]) -> tuple[bool, ...]:
         def costs(row: Row) -> dict[int, float]:
@@ -106,13 +115,13 @@ def columns(comparison: Comparison) -> tuple[Column, ...]:
         column(
             "best",
             f"{metric.extreme}. {metric.title}",
-            lambda row: score(row.best),
+            score(lambda row: row.best),
             best_scores(comparison, _bests),
         ),
         column(
             "final",
             f"final {metric.title}",
-            lambda row: score(row.final),
+            score(lambda row: row.final),
             best_scores(comparison, lambda row: row.finals),
         ),
         column("difference", "beside the reference", difference),
@@ -249,11 +258,11 @@ def _about_bold(comparison: Comparison) -> str:
     return f"{said}."
 
 
-def _interval_text(found: Interval, spec: str, scale: int) -> str:
-    text = f"{scale * found.value:{spec}}"
+def _interval_text(found: Interval, write: Callable[[float], str]) -> str:
+    text = write(found.value)
     if found.low is None or found.high is None:
         return text
-    bounds = f"[{scale * found.low:{spec}}, {scale * found.high:{spec}}]"
+    bounds = f"[{write(found.low)}, {write(found.high)}]"
     return f"{text} {bounds}{'*' if found.is_clear else ''}"
 
 

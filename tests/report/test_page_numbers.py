@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flwr_asyncdrop import report
-from flwr_asyncdrop.readable import three_digits
+from flwr_asyncdrop.readable import Notation, three_digits
 from flwr_asyncdrop.report.intervals import FEWEST, MOST_ALL, Interval, interval
 
 NODE = shutil.which("node")
@@ -59,6 +59,15 @@ def test_three_digits():
     edges = [0.0, 9.994, 9.996, 99.94, 99.95, 99.96, 1e-4, 9.996e-5, 1e-12, 1e6]
     values = [*drawn, *ties, *edges]
     assert computed("threeDigits(value)", values) == list(map(three_digits, values))
+
+
+def test_four_digits():
+    drawn = np.random.default_rng(2).lognormal(0, 6, 500)
+    edges = [0.0, 12_345.6, 9_999.4, 9_999.6, 9_999_999.6, 1e7, 1e-4, 9.99996e-5, 0.5]
+    values = [*drawn.tolist(), *(-drawn).tolist(), *edges, 2.5, 0.12345, 1e33, 120.0]
+    assert computed("fourDigits(value)", values) == [
+        Notation.of([value]).text(value) for value in values
+    ]
 
 
 def test_intervals_and_which_are_clear():

@@ -129,6 +129,24 @@ def test_json_has_every_seed():
     assert fedbuff["seeds"]["1"]["arrival"] is None
 
 
+def test_a_column_has_one_notation():
+    """12350 stood on a page whose table had 1.235e+04."""
+    runs = [
+        series(name, {0: [value], 1: [value]}, metric="perplexity")
+        for name, value in (("fedavg", 12_350.4), ("fedbuff", 23.0), ("own", 0.5))
+    ]
+    table = columns(compare(runs, target=12_350.4))
+    assert table[3].texts == ("12,350 ± 0", "23 ± 0", "0.5 ± 0")
+    assert table[5].title == "s to 12,350"
+    large = [*runs, series("worst", {0: [1.3e25]}, metric="perplexity")]
+    assert columns(compare(large, 1.0))[3].texts == (
+        "1.235e+04 ± 0.000e+00",
+        "2.300e+01 ± 0.000e+00",
+        "5.000e-01 ± 0.000e+00",
+        "1.300e+25",
+    )
+
+
 def test_columns_sort_by_numbers():
     seconds = columns(TABLE)[5]
     assert seconds.texts == ("N/A", "20.0 (1/2)", "10.0")

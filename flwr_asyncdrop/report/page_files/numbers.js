@@ -25,12 +25,29 @@ function oneDecimal(value) {
   return grouped(fixed(value, 1));
 }
 
+// What is less is the rounding of something else.
+const MOST_DECIMALS = 12;
+
+// The power of ten of a number with so many digits.
+function powerOf(value, digits) {
+  return Number(value.toExponential(digits - 1).split("e")[1]);
+}
+
 // Three digits, or all of them before the point.
 function threeDigits(value) {
   if (value >= 99.95) return grouped(fixed(value, 0));
-  const text = value.toExponential(2);
-  const power = Number(text.split("e")[1]);
-  return power < -4 ? text.replace(/-(\d)$/, "-0$1") : fixed(value, 2 - power);
+  return fixed(value, Math.min(2 - powerOf(value, 3), MOST_DECIMALS));
+}
+
+// Four digits, or all of them before the point; a power of ten far away from 1.
+function fourDigits(value) {
+  const size = Math.abs(value);
+  if (size >= 1e7 || (size > 0 && size < 1e-4)) {
+    return value.toExponential(3).replace(/([+-])(\d)$/, "$10$2");
+  }
+  const decimals = Math.min(Math.max(3 - powerOf(value, 4), 0), MOST_DECIMALS);
+  const text = grouped(fixed(value, decimals));
+  return decimals ? text.replace(/\.?0+$/, "") : text;
 }
 
 // What each addition rounds away is added at the end (A. Neumaier, 1974).
@@ -53,7 +70,7 @@ function mean(numbers) {
 function metricText(value, digits = 2) {
   return data.metric.share
     ? `${fixed(100 * value, digits)}%`
-    : String(Number(value.toPrecision(4)));
+    : fourDigits(value);
 }
 
 function goodness(value) {

@@ -31,10 +31,10 @@ function axisOf(largest) {
   if (state.axis === "time") return { label: data.timeLabel, unit: 1 };
   if (state.axis === "updates") return { label: "updates merged", unit: 1 };
   const [words, ...units] = state.axis === "energy"
-    ? ["energy", ["MJ", 1e6], ["kJ", 1e3], ["J", 1]]
-    : ["sent and received", ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]];
+    ? ["energy", ["GJ", 1e9], ["MJ", 1e6], ["kJ", 1e3], ["J", 1]]
+    : ["sent and received", ["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]];
   const [name, unit] = units.find(([, size]) => largest >= size) ?? units.at(-1);
-  return { label: `${words} (${name})`, unit };
+  return { label: `${words} (${name})`, unit, name };
 }
 
 function ticks(low, high, wanted) {
@@ -193,6 +193,12 @@ function costWords(cost) {
   }
 }
 
+// A place of the axis, in its unit.
+function placeWords(at) {
+  if (state.axis === "time" || state.axis === "updates") return costWords(at);
+  return `${threeDigits(at / view.axis.unit)} ${view.axis.name}`;
+}
+
 // What is to be seen, in words.
 function described() {
   const against = state.axis === "bytes" ? "bytes sent and received" : state.axis;
@@ -246,7 +252,7 @@ function point(at, speak = false) {
     return [row, `${metricText(middle)}${range}`];
   });
   readout.replaceChildren(document.createElement("b"));
-  readout.firstChild.textContent = costWords(at);
+  readout.firstChild.textContent = placeWords(at);
   for (const [row, text] of texts) {
     const line = document.createElement("div");
     const dot = colours(document.createElement("i"), row);
@@ -258,7 +264,7 @@ function point(at, speak = false) {
   readout.style.right = left ? `${view.width - across + 12}px` : "";
   if (speak) {
     const words = texts.map(([row, text]) => `${row.label}: ${text}`).join("; ");
-    spoken.textContent = `${costWords(at)}: ${words}`;
+    spoken.textContent = `${placeWords(at)}: ${words}`;
   }
 }
 
