@@ -276,7 +276,7 @@ def compare(
                     display.show(run, event)
                     failed += isinstance(event, Failed)
                     skipped += isinstance(event, Skipped)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # of Ctrl-C, and of SIGTERM
             display.say("interrupted: the same command resumes with what is missing")
             raise
     if failed:

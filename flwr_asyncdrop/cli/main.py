@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status.
 
     It is 0; 2 if what was asked for is wrong, 1 if a run failed, each with one line;
-    130 after Ctrl-C. SIGTERM raises SystemExit(143), and SIGHUP SystemExit(129).
+    130 after Ctrl-C. SIGTERM raises SystemExit(143), and SIGHUP SystemExit(129), after
+    a line, too.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     open_what_is_closed()
@@ -84,8 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(one_line(error))
         return _FAILED
     except KeyboardInterrupt:
-        say("interrupted")
+        _say_ended(signal.SIGINT)
         return _INTERRUPTED
+    except _TerminatedError as end:
+        _say_ended(end.signum)
+        raise
 
 
 def _run(name: str, *words: str) -> int:
@@ -192,11 +196,26 @@ def _ended_at_once() -> Iterator[None]:
 
 
 def _exit(signum: int, _: FrameType | None) -> None:
-    if signum == signal.SIGINT:
-        say("interrupted")
-        sys.stderr.flush()
+    _say_ended(signum)
     os._exit(128 + signum)
 
 
+def _say_ended(signum: int) -> None:
+    text = "interrupted"
+    if signum != signal.SIGINT:
+        text = f"ended by {signal.Signals(signum).name}"
+    with suppress(OSError):  # the terminal may be gone
+        say(text)
+        sys.stderr.flush()
+
+
 def _terminate(signum: int, _: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
+    raise _TerminatedError(signum)
+
+
+class _TerminatedError(SystemExit):
+    """A signal asked this process to end."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(128 + signum)
+        self.signum = signum

@@ -315,10 +315,10 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("label", "seed", "config", "flags", "says"),
     [
-        ("fedbuff", 7, {"dataset": "cifar10"}, [], "data sets, cifar10, digits"),
-        ("fedavg", 7, {"clock": "wall"}, [], "clocks, time (s), virtual time (s)"),
+        ("fedbuff", 7, {"dataset": "cifar10"}, [], "data sets, cifar10 (fedbuff seed"),
+        ("fedavg", 7, {"clock": "wall"}, [], "virtual time (s) (fedavg seed 0)"),
         ("more/fedavg", 0, {}, [], "a second run of fedavg with seed 0"),
-        ("fedavg", 7, {}, ["--vary=dataset=digits,made:up"], "digits, made:up"),
+        ("fedavg", 7, {}, ["--vary=dataset=digits,made:up"], "made:up (fedavg,"),
     ],
 )
 def test_runs_without_a_table_are_refused_before_the_first(
