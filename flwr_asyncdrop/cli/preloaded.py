@@ -9,6 +9,7 @@ from importlib import import_module
 
 import torch
 
+from flwr_asyncdrop.report.drawing import require_matplotlib
 from flwr_asyncdrop.submodel import merge_
 
 _MODULES = (
@@ -18,6 +19,8 @@ _MODULES = (
 )
 
 # Of an extra, or broken: then a run says so that needs it
+with suppress(Exception):
+    require_matplotlib()
 for _name in _MODULES:
     with suppress(Exception):
         import_module(_name)

@@ -100,9 +100,11 @@ def check_optional() -> Iterator[Finding]:
         except Exception as error:
             reason = one_line(error)
             fix = f"install the {name} that fits torch and numpy, or uninstall it"
-            # Matplotlib reads it when it is imported.
+            # Matplotlib reads these when it is imported.
             if isinstance(error, ValueError) and "MPLBACKEND" in os.environ:
                 fix = "unset MPLBACKEND"
+            elif isinstance(error, OSError) and "MPLCONFIGDIR" in str(error):
+                fix = "set MPLCONFIGDIR to a folder that can be written"
             yield warning(name, f"{found} cannot be imported: {reason}", fix)
         else:
             working.append(f"{name} {found}")

@@ -10,13 +10,12 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.paths import AnyPath, as_path, tidied
-from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.drawing import require_matplotlib
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.storage.lock import FolderLock
@@ -52,7 +51,7 @@ def draw_run(history: AnyPath, png: AnyPath) -> Path:
     MissingExtraError
         If Matplotlib is not installed, or does not know what MPLBACKEND names.
     """
-    _require_matplotlib()
+    require_matplotlib()
     from flwr_asyncdrop.report.pictures import draw_log
 
     log = RunLog.from_records(read_history(history), f"the history {history}")
@@ -123,7 +122,7 @@ def write_report(
         was, or has no page any more. Or if somebody else is writing one there.
     """
     A_SWITCH.check("paper", paper)
-    _require_matplotlib()
+    require_matplotlib()
     for module in ("jinja2", "rich"):
         require(module, "report")
     from flwr_asyncdrop.report.markdown import markdown
@@ -178,20 +177,6 @@ def write_report(
             if as_one(name) not in new:  # of runs that are no longer in the table
                 (out / name).unlink(missing_ok=True)
     return out / _PAGE
-
-
-def _require_matplotlib() -> None:
-    try:
-        require("matplotlib", "report")
-    except MissingExtraError as error:
-        # It reads the variable when it is imported.
-        cause = error.__cause__
-        if isinstance(cause, ValueError) and "backend" in str(cause):
-            raise MissingExtraError(
-                f"matplotlib cannot be imported ({one_line(cause)}): unset MPLBACKEND",
-                name="matplotlib",
-            ) from cause
-        raise
 
 
 def _pictures_there(out: Path) -> set[str]:

@@ -1,0 +1,55 @@
+"""Matplotlib, imported: what it says or lacks is a line that says what to do."""
+
+import logging
+
+from flwr_asyncdrop.exceptions import MissingExtraError
+from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.readable import one_line
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+_SET_FOLDER = "set MPLCONFIGDIR to a folder that can be written"
+
+
+def require_matplotlib() -> None:
+    """Import Matplotlib; a MissingExtraError says why that cannot be done.
+
+    It warns if Matplotlib has to make its cache anew each time, as for a user without a
+    home folder.
+    """
+    said: list[str] = []
+
+    def take(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage())
+        return False
+
+    own = logging.getLogger("matplotlib")
+    own.addFilter(take)
+    try:
+        require("matplotlib", "report")
+        require("matplotlib.font_manager", "report")  # which has the cache
+    except MissingExtraError as error:
+        cause = error.__cause__
+        if cause is None or not (fix := _fix(cause)):
+            raise
+        raise MissingExtraError(
+            f"matplotlib cannot be imported ({one_line(cause)}): {fix}",
+            name="matplotlib",
+        ) from cause
+    finally:
+        own.removeFilter(take)
+    if said:
+        logger.warning(
+            "Matplotlib cannot keep its cache, and is slower to begin (%s): %s",
+            said[0],
+            _SET_FOLDER,
+        )
+
+
+def _fix(cause: BaseException) -> str:
+    """Return what to do about a variable that Matplotlib reads when it is imported."""
+    if isinstance(cause, ValueError) and "backend" in str(cause):
+        return "unset MPLBACKEND"
+    if isinstance(cause, OSError) and "MPLCONFIGDIR" in str(cause):
+        return _SET_FOLDER
+    return ""
