@@ -7,8 +7,9 @@ each kept weight once, with the same bits. Merging a 25 % submodel of ResNet34 t
 
 import math
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -67,14 +68,34 @@ def _offsets(kept: Tensor) -> _Offsets:
 
 @cache
 def compiled() -> tuple[Callable[..., _Offsets], Callable[..., None]] | None:
-    """Return the kernels, compiled at their first use; None without numba."""
+    """Return the kernels, compiled at their first use; None without numba.
+
+    What is compiled is kept on the disk for other processes, if the disk takes it.
+    """
     try:
         import numba
     except ImportError:
         return None
+    return _kernel(numba, _find_runs), _kernel(numba, _mix)
+
+
+def _kernel(numba: ModuleType, function: Callable[..., Any]) -> Callable[..., Any]:
     # Contraction to fused multiply-add is what `torch.lerp` does, too.
-    compile_ = numba.njit(cache=True, nogil=True, fastmath={"contract"})
-    return compile_(_find_runs), compile_(_mix)
+    compile_ = partial(numba.njit, nogil=True, fastmath={"contract"})
+    try:
+        kernel = compile_(cache=True)(function)
+    except RuntimeError:  # no folder can be written, as for users without a home
+        return cast("Callable[..., Any]", compile_()(function))
+
+    def run(*arguments: Any) -> Any:
+        nonlocal kernel
+        try:
+            return kernel(*arguments)
+        except OSError:  # a full disk: it comes before the first element is touched
+            kernel = compile_()(function)
+            return kernel(*arguments)
+
+    return run
 
 
 def _find_runs(kept: _Offsets) -> _Offsets:  # pragma: no cover  # runs compiled

@@ -1,5 +1,6 @@
 """The compiled merge: it gives the bits that NumPy and torch give without it."""
 
+import errno
 import sys
 
 import pytest
@@ -79,3 +80,31 @@ def test_without_numba_there_is_no_kernel(without_numba):
 )
 def test_what_the_kernel_cannot_do_is_left_to_others(full, dims, weight):
     assert not fused.fused_mix_(full, full, dims, weight, {})
+
+
+def _no_locator(patch, caching):
+    """No folder for the cache can be written."""
+    patch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+
+
+def _no_room(patch, caching):
+    def save(self, key, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    patch.setattr(caching.IndexDataCacheFile, "save", save)
+    patch.setattr(caching.IndexDataCacheFile, "load", lambda self, key: None)
+
+
+@pytest.mark.parametrize("lack", [_no_locator, _no_room])
+def test_a_disk_that_keeps_nothing_of_what_is_compiled_changes_nothing(lack):
+    """Each merge ended the run in a RuntimeError or OSError."""
+    caching = pytest.importorskip("numba.core.caching")
+    full, kept = torch.zeros(4), torch.tensor([1, 3])
+    with pytest.MonkeyPatch.context() as patch:
+        lack(patch, caching)
+        fused.compiled.cache_clear()
+        try:
+            assert fused.fused_mix_(full, torch.ones(2), {0: kept}, 0.5, {})
+        finally:
+            fused.compiled.cache_clear()
+    assert full.tolist() == [0, 0.5, 0, 0.5]
