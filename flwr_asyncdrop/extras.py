@@ -1,5 +1,8 @@
 """Packages that only some uses need: each comes with an extra of this package."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -29,6 +32,23 @@ def require(module: str, extra: str) -> ModuleType:
                 "it needs (see `asyncdrop doctor`)"
             )
         raise MissingExtraError(f"{package} {reason}", name=package) from error
+
+
+@contextmanager
+def logs_of(name: str) -> Iterator[list[str]]:
+    """Yield what a package's own logger says in the block, in place of showing it."""
+    said: list[str] = []
+
+    def take(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage())
+        return False
+
+    logger = logging.getLogger(name)
+    logger.addFilter(take)
+    try:
+        yield said
+    finally:
+        logger.removeFilter(take)
 
 
 def is_installed(module: str) -> bool:

@@ -3,7 +3,7 @@
 import logging
 
 from flwr_asyncdrop.exceptions import MissingExtraError
-from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.extras import logs_of, require
 from flwr_asyncdrop.readable import one_line
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -17,17 +17,10 @@ def require_matplotlib() -> None:
     It warns if Matplotlib has to make its cache anew each time, as for a user without a
     home folder.
     """
-    said: list[str] = []
-
-    def take(record: logging.LogRecord) -> bool:
-        said.append(record.getMessage())
-        return False
-
-    own = logging.getLogger("matplotlib")
-    own.addFilter(take)
     try:
-        require("matplotlib", "report")
-        require("matplotlib.font_manager", "report")  # which has the cache
+        with logs_of("matplotlib") as said:
+            require("matplotlib", "report")
+            require("matplotlib.font_manager", "report")  # which has the cache
     except MissingExtraError as error:
         cause = error.__cause__
         if cause is None or not (fix := _fix(cause)):
@@ -36,8 +29,6 @@ def require_matplotlib() -> None:
             f"matplotlib cannot be imported ({one_line(cause)}): {fix}",
             name="matplotlib",
         ) from cause
-    finally:
-        own.removeFilter(take)
     if said:
         logger.warning(
             "Matplotlib cannot keep its cache, and is slower to begin (%s): %s",

@@ -413,6 +413,18 @@ def test_a_backend_that_matplotlib_does_not_know_is_the_variables_fault(tmp_path
     assert line == "warning matplotlib unset MPLBACKEND"
 
 
+def test_a_folder_that_matplotlib_cannot_use_is_a_warning_of_its_own(tmp_path):
+    code = BARE.format(blocked=[], out=str(tmp_path)).replace("found)", "fix)")
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "MPLCONFIGDIR": str(tmp_path / "file" / "x")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    (line,) = (line for line in done.stdout.splitlines() if " matplotlib " in line)
+    mend = "set MPLCONFIGDIR to a folder that can be written"
+    assert (line, done.stderr) == (f"warning matplotlib {mend}", "")
+
+
 class TestInstallation:
     def test_here(self):
         folder, finding = str(Path(flwr.__file__).parent), check_installation()
