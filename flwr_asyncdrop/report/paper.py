@@ -40,7 +40,7 @@ def write_paper(series: Sequence[Series], comparison: Comparison, out: Path) -> 
     target = comparison.target
     for cost, draw in comparison_figures(series, target, _COLUMN).items():
         for suffix in ("pdf", "svg"):
-            path = out / file_name(f"{target.metric.name}-{cost}.{suffix}")
+            path = out / f"{file_name(target.metric.name)}-{cost}.{suffix}"
             save(draw, path, dpi=_DPI, font_size=_FONT)
     write_whole(out / "table.tex", latex(comparison).encode())
 

@@ -31,7 +31,7 @@ _PAGE: Final = (7.0, 2.5)
 _COMPARISON: Final = 6.8
 _RUN_DPI, _DPI = 150, 220
 _MARGIN: Final = 0.015  # of the width
-_LONGEST_NAME: Final = 200  # bytes of a label in a file's name, of 255
+_LONGEST_NAME: Final = 200  # bytes of the 255 of a file's name
 _LARGE: Final = {
     "font_size": 15,
     "axes_titlesize": 17,
@@ -118,7 +118,8 @@ def draw_comparison(
     for cost, draw in comparison_figures(series, target, _COMPARISON).items():
         title = target.metric.title.capitalize()
         caption = f"{title} against {against[cost]}: {over_seeds(series)}."
-        path = save(draw, out / file_name(f"{target.metric.name}-{cost}.png"), dpi=_DPI)
+        name = f"{file_name(target.metric.name)}-{cost}.png"
+        path = save(draw, out / name, dpi=_DPI)
         pictures.append(Picture(path, caption, described(comparison, cost)))
     return pictures
 
@@ -140,8 +141,11 @@ def comparison_figures(
 
 
 def file_name(text: str) -> str:
-    """Return a name without a slash, as a metric has that is called eval/accuracy."""
-    return text.replace("/", "-")
+    """Return what a file can be called after a label, or after a metric: a part of it.
+
+    It has no slash, as a metric has that is called eval/accuracy, and is not too long.
+    """
+    return text.replace("/", "-").encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 def file_names(labels: Iterable[str]) -> dict[str, str]:
@@ -153,7 +157,7 @@ def file_names(labels: Iterable[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     taken: set[str] = set()
     for label in labels:
-        short = file_name(label).encode()[:_LONGEST_NAME].decode(errors="ignore")
+        short = file_name(label)
         name, number = short, 1
         while (one := as_one(name)) in taken:
             number += 1
@@ -189,7 +193,7 @@ def draw_fleet(log: RunLog, named: str, out: Path) -> list[Picture]:
         (bool(log.level_evaluations), "levels", draw_levels, levels),
     )
     return [
-        Picture(_draw(out / file_name(f"{name}-{named}.png"), draw, log), caption)
+        Picture(_draw(out / f"{name}-{named}.png", draw, log), caption)
         for there, name, draw, caption in shown
         if there
     ]

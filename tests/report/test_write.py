@@ -206,7 +206,7 @@ def test_labels_end_no_script_and_become_no_markup(tmp_path):
 def test_nothing_of_a_stranger_commands_a_terminal(tmp_path):
     """Folders, metrics and all that a history says; 300 letters are no file name."""
     evil = "\x1b]0;title\x07\u202e\udcff\n"
-    metric = f"score{evil}{'x' * 300}"
+    metric = f"score{evil}{'🎉' * 300}"
     labels = [f"=cmd(){evil}{'y' * 200}".encode(errors="surrogateescape"), b"fedavg"]
     for label in labels:
         facts = {"algo": evil, "model": evil, f"key{evil}": 1}
