@@ -22,7 +22,7 @@ from flwr_asyncdrop.cli.events import (
     Started,
 )
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
-from flwr_asyncdrop.simulation.fork_server import start_process
+from flwr_asyncdrop.simulation.fork_server import LAST_PRELOADED, start_process
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch
 
 Work = Callable[[RunSpec, Backend, "Connection[Said, None]"], None]
@@ -66,7 +66,7 @@ class RunPool:
         self._limits = limits
         # A process is a fork of one that has the imports done, which cost seconds.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([_PRELOADED])
+        self._context.set_forkserver_preload([_PRELOADED, LAST_PRELOADED])
         self._threads = ThreadPoolExecutor(max(len(backends), 1))
         self._events: SimpleQueue[tuple[RunSpec, Event]] = SimpleQueue()
         self._processes: list[BaseProcess] = []

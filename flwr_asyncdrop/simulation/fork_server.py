@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 
 from flwr_asyncdrop.exceptions import RunError
@@ -18,6 +18,9 @@ from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.safe_path import safe_path
 
 _log = logging.getLogger(__name__)
+
+LAST_PRELOADED = "flwr_asyncdrop.simulation.past_interrupts"
+"""What a fork server has to import last, or no process that it starts hears Ctrl-C."""
 
 _MOST_STARTS = 3
 _SECONDS_TO_DIE = 5.0
@@ -72,6 +75,9 @@ def no_start(error: OSError) -> RunError:
 
 def _start(process: BaseProcess, errors: list[BaseException]) -> None:
     try:
+        resource_tracker.ensure_running()  # which lets this thread have SIGINT again
+        # Of this thread, and of a fork server that it starts, until that has imported
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with safe_path():
             process.start()
     except BaseException as error:

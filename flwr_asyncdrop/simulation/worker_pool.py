@@ -19,6 +19,7 @@ from types import ModuleType
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, pickled
 from flwr_asyncdrop.simulation.fork_server import (
+    LAST_PRELOADED,
     end_process,
     no_start,
     start_process,
@@ -128,7 +129,9 @@ class WorkerPool(Runner):
         self._owner = os.getpid()
         self._context = multiprocessing.get_context("forkserver")
         # What every worker imports is imported once, where no thread has run yet.
-        self._context.set_forkserver_preload([serve.__module__, *_IMPORTED_LATE])
+        self._context.set_forkserver_preload(
+            [serve.__module__, *_IMPORTED_LATE, LAST_PRELOADED]
+        )
         self._selector = selectors.DefaultSelector()
         self._slots: list[Slot] = []
         self._workers: list[_Worker] = []
