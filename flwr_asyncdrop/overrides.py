@@ -4,7 +4,6 @@
 algorithm with the rate of `AsyncDrop`: Python says nothing.
 """
 
-import dis
 from collections.abc import Iterator
 from dataclasses import Field, fields, is_dataclass
 from functools import lru_cache
@@ -151,20 +150,17 @@ def _find_replaced(kind: type) -> Iterator[tuple[type, str, type]]:
     for place, owner in enumerate(kind.__mro__):
         if owner.__module__.partition(".")[0] == _PACKAGE:
             return
-        own |= _stored(owner)
+        own |= _named(owner)
         for name in vars(owner).keys() - seen - own:
             for parent in kind.__mro__[place + 1 :]:
                 ours = parent.__module__.partition(".")[0] == _PACKAGE
-                if ours and name in _stored(parent):
+                if ours and name in _named(parent):
                     yield owner, name, parent
                     break
         seen |= vars(owner).keys()
 
 
-def _stored(kind: type) -> set[str]:
-    """Return the attributes that the ``__init__`` of a class itself sets."""
+def _named(kind: type) -> set[str]:
+    """Return the attributes, among others, that the ``__init__`` of a class names."""
     code = getattr(vars(kind).get("__init__"), "__code__", None)
-    if code is None:
-        return set()
-    steps = dis.get_instructions(code)
-    return {str(step.argval) for step in steps if step.opname == "STORE_ATTR"}
+    return set() if code is None else set(code.co_names)
