@@ -94,21 +94,27 @@ def of_classes(value: object) -> Iterator[tuple[type, str, Any]]:
 
 
 def same_array(one: Any, other: Any) -> bool:
-    """Return whether two arrays, or two tensors, have the same numbers."""
-    if isinstance(one, Tensor) != isinstance(other, Tensor) or one.dtype != other.dtype:
+    """Return whether two arrays, or two tensors, have the same bytes."""
+    if isinstance(one, Tensor) != isinstance(other, Tensor):
         return False
-    return one.shape == other.shape and digest_of(one) == digest_of(other)
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(_bytes_of(one), _bytes_of(other))
 
 
 def digest_of(array: Any) -> str:
     """Return the SHA-256 of the bytes of an array or a tensor."""
+    content: Any = _bytes_of(array).numpy()
+    return hashlib.sha256(content).hexdigest()
+
+
+def _bytes_of(array: Any) -> Tensor:
     if isinstance(array, np.ndarray):
         # Of objects the bytes are addresses.
         array = np.array(repr(array.tolist())) if array.dtype.hasobject else array
-        return hashlib.sha256(array.tobytes()).hexdigest()
-    whole = array.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    numbers = whole.reshape(-1).view(torch.uint8).numpy()
-    return hashlib.sha256(memoryview(numbers)).hexdigest()
+        return torch.frombuffer(bytearray(array.tobytes() + b"."), dtype=torch.uint8)
+    whole: Tensor = array.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return whole.reshape(-1).view(torch.uint8)
 
 
 def _is_foreign(kind: Any) -> bool:
