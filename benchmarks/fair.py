@@ -172,6 +172,14 @@ GROUNDS = {
         ),
         "transformer-small",
     ),
+    # Four times the hidden neurons and the samples of a task, all 10,787 for testing
+    "tabular-full": Ground(
+        "tabular-small",
+        4000,
+        "",
+        ("--width", "4", "--batch-size", "128", "--test-samples", "0"),
+        "tabular-small",
+    ),
 }
 
 NAMES = tuple(f"{ground}{end}" for end in ENDS for ground in GROUNDS)
