@@ -22,9 +22,9 @@ from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
-from flwr_asyncdrop.strategy.construction import Arguments
 from flwr_asyncdrop.strategy.fits import check_memory
 from flwr_asyncdrop.strategy.legacy import check_no_legacy
+from flwr_asyncdrop.strategy.runs import Runs
 from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
 
@@ -33,7 +33,7 @@ logger = logging.getLogger("flwr.asyncdrop")
 _TIMEOUTS = Range(lambda v: v >= 0, "at least 0")  # infinity is one
 
 
-class AsyncStrategy(Arguments):
+class AsyncStrategy(Runs):
     """A Flower strategy that merges each result on arrival.
 
     It takes the place of ``FedAvg`` in a ServerApp, whose arguments mean what they mean
