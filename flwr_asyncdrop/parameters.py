@@ -78,7 +78,8 @@ def plain(value: object) -> Any:
     # Neither is imported: the commands say in one line that one is missing.
     if isinstance(value, type) or getattr(value, "ndim", None) != 0:
         return value
-    return value.item()  # type: ignore[attr-defined]
+    # A dtype has no dims either, and is no number.
+    return value.item() if hasattr(value, "item") else value
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -9,6 +9,8 @@ from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.parameters import plain
 from flwr_asyncdrop.state_dict import StateDict
@@ -53,6 +55,8 @@ def _simple(value: object) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
+        if any(map(_has_no_name, value)):
+            return [[_part(key), _part(item)] for key, item in value.items()]
         return {str(key): _part(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_part(item) for item in value]
@@ -62,6 +66,11 @@ def _simple(value: object) -> Any:
         return {"function": _part(value.func), **named}
     name = getattr(value, "__qualname__", None)
     return NotImplemented if name is None else str(name)
+
+
+def _has_no_name(key: object) -> bool:
+    """Return whether the text of a key is an address, or is that of numbers."""
+    return isinstance(key, Tensor) or " at 0x" in str(key)
 
 
 def _part(value: object) -> Any:

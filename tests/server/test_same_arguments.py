@@ -99,3 +99,15 @@ def test_an_object_that_holds_itself_is_known_by_its_class():
     itself = Mixing(0.5)
     itself.weighting = [itself]
     assert described(itself) == "Mixing"
+
+
+def test_keys_that_are_objects_are_known_by_their_class():
+    def keyed():
+        return {object(): 1, torch.rand(2): 2, max: 3}
+
+    assert differences(keyed(), keyed()) == ""
+    assert differences(keyed(), {**keyed(), object(): 4}) != ""
+
+
+def test_a_dtype_is_no_number():
+    assert differences(Nearest(np.dtype("f4")), Nearest(np.dtype("f4"))) == ""
