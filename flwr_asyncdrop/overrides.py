@@ -6,7 +6,7 @@ algorithm with the rate of `AsyncDrop`: Python says nothing.
 
 from collections.abc import Iterator
 from dataclasses import Field, fields, is_dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from inspect import get_annotations
 from typing import Any, ClassVar, get_origin
 
@@ -60,16 +60,19 @@ def check_fields(kind: type) -> None:
         seen |= vars(owner).keys() | declared.keys()
 
 
-def check_no_fields(instance: object, fields_of: type | None) -> None:
+def check_no_fields(instance: object, made: Any) -> None:
     """Raise ConfigError for what a class sets, and takes as an argument instead.
 
-    `fields_of` is a dataclass whose fields are its arguments; None for none.
+    `made` is the dataclass that was made of such arguments; None for none. A class may
+    pass what it sets.
     """
-    names = {} if fields_of is None else {entry.name for entry in _fields(fields_of)}
+    names = {entry.name for entry in fields(made)} if is_dataclass(made) else set()
     for owner in type(instance).__mro__:
         for name in sorted(vars(owner).keys() & names):
             value = vars(owner)[name]
-            if not hasattr(type(value), "__get__"):
+            now = getattr(made, name)
+            differs = now is not value and now != value
+            if differs and not hasattr(type(value), "__get__"):
                 raise ConfigError(
                     f"{name} = {value!r} of {owner.__name__} has no effect, as it is "
                     f"an argument: pass it, {type(instance).__name__}({name}="
@@ -77,8 +80,11 @@ def check_no_fields(instance: object, fields_of: type | None) -> None:
                 )
 
 
-def _fields(kind: Any) -> "tuple[Field[Any], ...]":
-    return fields(kind)
+@cache
+def named_by_package(kind: type) -> frozenset[str]:
+    """Return what the ``__init__`` of this package's classes above a class name."""
+    ours = (owner for owner in kind.__mro__ if _is_ours(owner))
+    return frozenset(name for owner in ours for name in _named(owner))
 
 
 def _with_fields(owner: type) -> tuple[type, ...]:
@@ -148,16 +154,19 @@ def _find_replaced(kind: type) -> Iterator[tuple[type, str, type]]:
     seen: set[str] = set()
     own: set[str] = set()
     for place, owner in enumerate(kind.__mro__):
-        if owner.__module__.partition(".")[0] == _PACKAGE:
+        if _is_ours(owner):
             return
         own |= _named(owner)
         for name in vars(owner).keys() - seen - own:
             for parent in kind.__mro__[place + 1 :]:
-                ours = parent.__module__.partition(".")[0] == _PACKAGE
-                if ours and name in _named(parent):
+                if _is_ours(parent) and name in _named(parent):
                     yield owner, name, parent
                     break
         seen |= vars(owner).keys()
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == _PACKAGE
 
 
 def _named(kind: type) -> set[str]:

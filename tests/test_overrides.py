@@ -236,6 +236,11 @@ class Seeded(AsyncStrategy):
     seed = 7
 
 
+class Passing(Wider):
+    def __init__(self, model, inputs):
+        super().__init__(model, inputs, drop_rate=self.drop_rate)
+
+
 class Reading(flwr_asyncdrop.HeteroAsyncDrop):
     seed = 0
 
@@ -251,6 +256,7 @@ def test_so_is_what_a_strategy_takes_as_an_argument():
     with pytest.raises(ConfigError, match="seed = 7 of Seeded has no effect"):
         Seeded(aggregator=Mixing())
     assert Reading(net, inputs, drop_rate=0.5).drop_rate == 0.5
+    assert Passing(net, inputs).algorithm.drop_rate == 0.5
 
 
 class Phone(DeviceProfile):

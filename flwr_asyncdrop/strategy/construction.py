@@ -123,7 +123,7 @@ class Arguments(SynchronousRounds):
             hyperparameters,
             signature(Arguments).parameters,
         )
-        check_no_fields(self, self.algorithm_type)
+        check_no_fields(self, self.algorithm if self.algorithm_type else None)
         self.aggregator = aggregator
         self.build_aggregator(in_flight or _MANY)
         self.objective = objective
