@@ -5,10 +5,10 @@ import io
 import logging
 import re
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Enum
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import PurePath
 from random import Random
 from threading import Thread
@@ -18,7 +18,11 @@ from uuid import uuid4
 
 import numpy as np
 import torch
+from flwr.serverapp.strategy import Strategy
 from torch import Tensor
+from torch.optim import Optimizer
+
+from flwr_asyncdrop.overrides import named_by_package
 
 LEAVES = (
     *(bool, int, float, complex, str, bytes, type(None), Enum, CodeType, PurePath),
@@ -28,6 +32,9 @@ LEAVES = (
 
 ARRAYS = (Tensor, np.ndarray)
 LISTS = (list, tuple, deque)
+
+_NUMBERS = frozenset({bool, int, float, str, type(None)})
+_BARE = frozenset({list, tuple, dict, set, frozenset})
 
 # What they hold is of the process, and of no run.
 _CLOSED = (ModuleType, type, logging.Logger, Thread, io.IOBase)
@@ -61,7 +68,7 @@ def attributes(value: object) -> Mapping[str, Any]:
     Of a function it is what it has of its surroundings. What cannot be looked into has
     nothing.
     """
-    if isinstance(value, (*LEAVES, *ARRAYS, *_CLOSED)):
+    if type(value) in _BARE or isinstance(value, (*LEAVES, *ARRAYS, *_CLOSED)):
         return _NOTHING
     if isinstance(value, FunctionType):
         return _of_function(value)
@@ -74,10 +81,31 @@ def attributes(value: object) -> Mapping[str, Any]:
         return {} if frame is None else {**frame.f_locals, "place": frame.f_lasti}
     if (drawn := _of_random(value)) is not None:
         return {"state": drawn}
+    if isinstance(value, Optimizer) and not is_own(value):
+        # The rest are its hooks, and what it has warned of.
+        return {"param_groups": value.param_groups, "state": value.state}
+    if isinstance(value, deque):
+        return {"maxlen": value.maxlen, **getattr(value, "__dict__", {})}
     found = {**_of_slots(value), **getattr(value, "__dict__", {})}
+    if isinstance(value, defaultdict):
+        found["default_factory"] = value.default_factory
+    if isinstance(value, Strategy):
+        # What it was given is looked at by itself, and its runs are none of its state.
+        ours = named_by_package(type(value))
+        found = {name: part for name, part in found.items() if name not in ours}
     if found or isinstance(value, (*LISTS, Mapping, Set)):
         return found
     return _of_reduction(value)
+
+
+def is_same_number(one: object, other: object) -> bool:
+    """Return whether both are the same number or text: there may be very many."""
+    return type(one) is type(other) and type(one) in _NUMBERS and one == other
+
+
+def makes_missing(value: object) -> bool:
+    """Return whether a mapping makes what it lacks, which another kind does not."""
+    return hasattr(type(value), "__missing__")
 
 
 def is_cached(value: object, name: str) -> bool:
@@ -87,7 +115,8 @@ def is_cached(value: object, name: str) -> bool:
 
 def of_classes(value: object) -> Iterator[tuple[type, str, Any]]:
     """Yield what the own classes of an object hold: class, name and value."""
-    for kind in filter(_is_foreign, type(value).__mro__):
+    of: Any = type(value)
+    for kind in _own_classes(of):
         for name, held in vars(kind).items():
             if not (name.startswith(("__", "_abc_")) or hasattr(type(held), "__get__")):
                 yield kind, name, held
@@ -112,9 +141,17 @@ def _bytes_of(array: Any) -> Tensor:
     if isinstance(array, np.ndarray):
         # Of objects the bytes are addresses.
         array = np.array(repr(array.tolist())) if array.dtype.hasobject else array
-        return torch.frombuffer(bytearray(array.tobytes() + b"."), dtype=torch.uint8)
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+    if array.is_quantized:  # PyTorch would end the process
+        raise TypeError("quantized tensors cannot be compared")
     whole: Tensor = array.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return whole.reshape(-1).view(torch.uint8)
+
+
+@cache
+def _own_classes(kind: type) -> tuple[type, ...]:
+    return tuple(filter(_is_foreign, kind.__mro__))
 
 
 def _is_foreign(kind: Any) -> bool:
@@ -154,13 +191,20 @@ def _of_random(value: object) -> Any:
 
 
 def _of_slots(value: object) -> dict[str, Any]:
-    found = {}
-    for kind in type(value).__mro__:
-        slots = vars(kind).get("__slots__", ())
+    kind: Any = type(value)
+    return {n: getattr(value, n) for n in _slots(kind) if hasattr(value, n)}
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """Return the attributes that the classes of an object declare, as they are kept."""
+    found = []
+    for owner in kind.__mro__:
+        slots = vars(owner).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+            private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{owner.__name__.lstrip('_')}{name}" if private else name)
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
 
 
 def _of_reduction(value: object) -> Mapping[str, Any]:
@@ -168,12 +212,17 @@ def _of_reduction(value: object) -> Mapping[str, Any]:
 
     An iterator that does not is like no other: nobody knows how far it is.
     """
-    if type(value).__reduce__ is not object.__reduce__:
+    if _has_reduction(type(value)):
         try:
-            reduced = value.__reduce__()
+            reduced = value.__reduce_ex__(4)
         except Exception:  # whatever its own code raises
             return _NOTHING
         if isinstance(reduced, tuple):
             items = [tuple(each) for each in reduced[3:5] if each is not None]
             return {"content": (*reduced[1:3], *items)}
     return {"place": uuid4().hex} if isinstance(value, Iterator) else _NOTHING
+
+
+def _has_reduction(kind: Any) -> bool:
+    own = kind.__reduce__ is not object.__reduce__
+    return own or kind.__reduce_ex__ is not object.__reduce_ex__

@@ -5,12 +5,13 @@ by attribute. What both hold in common, such as a list of their class, must be w
 was when the run began.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.seeding import kept_global_generators
@@ -23,6 +24,8 @@ from flwr_asyncdrop.server.contents import (
     has_own,
     is_cached,
     is_own,
+    is_same_number,
+    makes_missing,
     of_classes,
     same_array,
 )
@@ -49,14 +52,15 @@ class Unsaved:
         self._parts = parts
         self._build = build
         self._start = _Comparison()
-        self._needed = any(has_own(part) for part in parts.values())
+        self._needed = True
         self._unable = ""
-        if self._needed:
-            try:
+        try:
+            self._needed = any(has_own(part) for part in parts.values())
+            if self._needed:
                 with kept_global_generators():
                     self._start.run(parts, build())
-            except Exception as error:  # whatever the user's own code raises
-                self._unable = _cannot("build and compare the run's parts", error)
+        except Exception as error:  # whatever the user's own code raises
+            self._unable = _cannot("build and compare the run's parts", error)
 
     def find(self, read: Callable[[], StateDict]) -> str:
         """Return what a run would lack that resumes from a checkpoint; "" if nothing.
@@ -87,8 +91,7 @@ class Unsaved:
         return f"no checkpoint has {found.lost[0]}" if found.lost else ""
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a value is.
 
     `owner` is the innermost object of a user's own around it, and `name` an attribute
@@ -98,15 +101,19 @@ class _Place:
     path: str
     owner: object = None
     name: str = ""
+    ordered: bool = True  # so that the order of a mapping's keys matters
 
     def item(self, key: object) -> "_Place":
-        return replace(self, path=f"{self.path}[{key!r}]")
+        path = f"{self.path}[{key!r}]"
+        return _Place(path, self.owner, self.name, self.ordered)
 
     def attribute(self, owner: object, name: str) -> "_Place":
         path = f"{self.path}.{name}"
+        # PyTorch's optimizers load the keys of their groups in an order of their own.
+        ordered = self.ordered and not isinstance(owner, Optimizer)
         if self.owner is None or is_own(owner):
-            return _Place(path, owner, name)
-        return replace(self, path=path)
+            return _Place(path, owner, name, ordered)
+        return _Place(path, self.owner, self.name, ordered)
 
     def described(self, *, shared: bool = False) -> str:
         """Return the attribute and its owner, and why no checkpoint has it."""
@@ -154,7 +161,7 @@ class _Comparison:
         if now is again:
             if not isinstance(now, LEAVES):
                 self._share(now, place)
-        elif isinstance(now, LEAVES) or isinstance(again, LEAVES):
+        elif isinstance(now, (*LEAVES, type)) or isinstance(again, (*LEAVES, type)):
             # NaN is equal to itself, and 1 to 1.0.
             if now != again and repr(now) != repr(again):
                 self._lose(place)
@@ -167,19 +174,31 @@ class _Comparison:
 
     def _compare_items(self, now: Any, again: Any, place: _Place) -> None:
         if isinstance(now, Mapping) and isinstance(again, Mapping):
-            if list(now) != list(again):
+            other_kind = makes_missing(now) and type(now) is not type(again)
+            if len(now) != len(again) or other_kind:
                 self._lose(place)
                 return
-            for key in now:
-                self._compare(now[key], again[key], place.item(key))
+            # Keys may be objects that are equal to themselves alone, as parameters are.
+            known = not place.ordered and now.keys() == again.keys()
+            others = list(now if known else again)
+            for one, other in zip(list(now), others, strict=True):
+                self._compare_item(one, other, place, ("key", one))
+                self._compare_item(now[one], again[other], place, one)
         elif isinstance(now, LISTS) and isinstance(again, LISTS):
-            if len(now) != len(again):
+            ends = isinstance(now, deque), isinstance(again, deque)
+            if len(now) != len(again) or ends[0] != ends[1]:
                 self._lose(place)
                 return
             for key, (one, other) in enumerate(zip(now, again, strict=True)):
-                self._compare(one, other, place.item(key))
-        elif type(now) is not type(again) or (isinstance(now, Set) and now != again):
+                self._compare_item(one, other, place, key)
+        elif repr(type(now)) != repr(type(again)) or (  # it may be made with its object
+            isinstance(now, Set) and now != again and _texts(now) != _texts(again)
+        ):
             self._lose(place)
+
+    def _compare_item(self, now: Any, again: Any, place: _Place, key: object) -> None:
+        if not is_same_number(now, again):
+            self._compare(now, again, place.item(key))
 
     def _compare_attributes(self, now: Any, again: Any, place: _Place) -> None:
         for kind, name, held in of_classes(now):
@@ -205,7 +224,7 @@ class _Comparison:
 
     def _share(self, value: Any, place: _Place) -> None:
         """Compare what each new object holds, too, with what it was at the start."""
-        for here, content in _contents(value, place, set()):
+        for here, content in _contents(value, place):
             self._common[here.path] = content
             was = content if self._start is None else self._start._common.get(here.path)
             if was not in (content, None):
@@ -217,9 +236,10 @@ class _Comparison:
 
 
 def _contents(
-    value: Any, place: _Place, seen: set[int]
+    value: Any, place: _Place, seen: set[int] | None = None
 ) -> Iterator[tuple[_Place, str]]:
     """Yield what there is in a value, each with its place, as comparable text."""
+    seen = set() if seen is None else seen
     if isinstance(value, LEAVES):
         yield place, repr(value)
         return
@@ -239,12 +259,20 @@ def _contents(
     elif isinstance(value, Set):
         yield place, repr(sorted(map(repr, value)))
     own = {n: p for n, p in attributes(value).items() if not is_cached(value, n)}
-    yield replace(place, path=f"{place.path}."), repr(sorted(own))
+    yield place._replace(path=f"{place.path}."), repr(sorted(own))
     for kind, name, held in of_classes(value):
         there = _Place(f"{kind.__qualname__}.{name}", value, name)
         yield from _contents(held, there, seen)
     for name, part in own.items():
         yield from _contents(part, place.attribute(value, name), seen)
+
+
+def _texts(values: Iterable[object]) -> list[str]:
+    """Return what there is in each of some objects, in an order of its own."""
+    return sorted(
+        repr([(there.path, content) for there, content in _contents(value, _Place(""))])
+        for value in values
+    )
 
 
 def _cannot(doing: str, error: Exception) -> str:
@@ -254,6 +282,6 @@ def _cannot(doing: str, error: Exception) -> str:
 def _tensors(state: Any) -> Iterator[Tensor]:
     if isinstance(state, Tensor):
         yield state
-    elif isinstance(state, Mapping | list):
-        for item in state.values() if isinstance(state, Mapping) else state:
+    elif isinstance(state, dict | list):
+        for item in state.values() if isinstance(state, dict) else state:
             yield from _tensors(item)

@@ -300,6 +300,43 @@ def test_a_cached_property_is_derived_if_it_is_the_same_in_a_new_object(
     assert "no checkpoint has rates of Filled" in caplog.text
 
 
+class Weighing(AsyncFedAvg):
+    """Weighs updates by a method, so that its aggregator holds the strategy."""
+
+    power = 0.5
+
+    def __init__(self, *arguments, **settings):
+        self.seen = 0
+        weight = Mixing(0.5, lambda update: self.weigh(update))
+        super().__init__(*arguments, aggregator=weight, **settings)
+
+    def weigh(self, update):
+        return (1 + update.staleness) ** -self.power
+
+
+class Counting(Weighing):
+    def weigh(self, update):
+        self.seen += 1
+        return 1 / self.seen
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(Weighing, ""), (Counting, "seen of Counting, which is not")]
+)
+def test_of_a_strategy_that_takes_part_its_own_attributes_are_state(
+    kind, says, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setitem(STRATEGIES, "async-fedavg", kind)
+    whole = own(tmp_path / "whole")
+    assert [says in m for m in caplog.messages if "no checkpoint has" in m] == (
+        [True] if says else []
+    )
+    if not says:
+        folder = copy_of(tmp_path / "whole", "again")
+        resume = all_checkpoints(folder / "checkpoints")[0]
+        assert own(folder, resume=resume) == whole
+
+
 def test_an_interrupted_one_says_so_and_not_how_it_resumes(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt):
         own(tmp_path, aggregator=Slowing(), handler=stopping_at(9), every=99)
