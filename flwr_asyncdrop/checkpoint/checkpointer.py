@@ -280,7 +280,10 @@ class Checkpointer(Callback):
     def _give_up(self, reason: str) -> None:
         """Have no checkpoints any more: none is all that the run depends on."""
         self._unresumable = reason
-        logger.warning("%s: from here on it has no checkpoints", reason)
+        logger.warning(
+            "%s: from here on it has no checkpoints (see docs/checkpoints.md)",
+            reason,
+        )
         self._refuse()
 
     def _refuse(self) -> None:

@@ -193,7 +193,10 @@ def test_a_run_that_would_resume_to_another_history_has_no_checkpoints(
     own(tmp_path, **changes)
     (warning,) = [m for m in caplog.messages if "no checkpoint has" in m]
     assert warning.startswith("no checkpoint has ")
-    assert "so the run cannot be resumed: from here on it has no checkpoints" in warning
+    assert warning.endswith(
+        ", so the run cannot be resumed: from here on it has no checkpoints "
+        "(see docs/checkpoints.md)"
+    )
     assert "\n" not in warning
     assert not all_checkpoints(tmp_path / "checkpoints")
     with pytest.raises(CheckpointError, match=rf"no checkpoint has {says}") as caught:
