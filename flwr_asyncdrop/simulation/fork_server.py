@@ -75,10 +75,10 @@ def no_start(error: OSError) -> RunError:
 
 def _start(process: BaseProcess, errors: list[BaseException]) -> None:
     try:
-        resource_tracker.ensure_running()  # which lets this thread have SIGINT again
-        # Of this thread, and of a fork server that it starts, until that has imported
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with safe_path():
+            resource_tracker.ensure_running()  # it unblocks SIGINT
+            # Of this thread, and of a fork server that it starts, until it has imported
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             process.start()
     except BaseException as error:
         errors.append(error)
