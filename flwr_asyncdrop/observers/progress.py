@@ -23,6 +23,7 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 _DETAILED_FAILURES = 5
 _MOST_GROUPS = 4
+_LEAST_OF_A_SPEED = 2
 
 
 class ProgressLog(Callback):
@@ -141,9 +142,13 @@ class ProgressLog(Callback):
             yield f"{readable_seconds(left)} left"
 
     def _left(self, state: RunState) -> float:
-        """Return how many seconds the run goes on at its speed so far; 0 if unknown."""
+        """Return how many seconds the run goes on at its speed so far; 0 if unknown.
+
+        The first update is no measure of it: most of its time an engine may have taken
+        to start.
+        """
         elapsed = self._timer() - self._start
-        if not self._merged or elapsed <= 0:
+        if self._merged < _LEAST_OF_A_SPEED or elapsed <= 0:
             return 0.0
         left = (self.num_updates - state.updates) * elapsed / self._merged
         passed = state.time - self._start_time

@@ -136,10 +136,23 @@ def test_a_slow_fleet_has_a_rate_too(updates, seconds, says, left, lines):
     assert second.startswith(f"    {says} updates/s | ")
 
 
+def test_the_first_update_does_not_say_what_is_left(firsts):
+    """An engine that had to start first makes of 13 seconds 20 minutes."""
+    run = Run(num_updates=96)
+    run.now += 13.0
+    run.update()
+    assert firsts() == ["update  1/96 | t 0 s | 0 in flight"]
+    run.now += 2.0
+    run.update()
+    assert firsts()[-1].endswith(" left")
+
+
 def test_what_is_left_is_what_ends_the_run_first(firsts):
     run = Run(num_updates=10_000, max_seconds=100.0)
-    run.now += 5.0
+    run.now += 3.0
+    run.update()
     run.state.time = 20.0
+    run.now += 2.0
     run.update()
     # 20 of 100 seconds on its clock took 5 real ones.
     assert firsts()[-1].endswith(" | 20 s left")

@@ -1,0 +1,92 @@
+"""What examples tell people to install exists, suffices, and is not too much."""
+
+import ast
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+OWN = "flwr-asyncdrop"
+SCRIPT = ROOT / "scripts" / "flwr_run.py"
+BY_SCRIPT = sorted(
+    path.parent.name
+    for path in EXAMPLES.glob("*/README.md")
+    if SCRIPT.name in path.read_text(encoding="utf-8")
+)
+NOTEBOOKS = sorted(path.name for path in EXAMPLES.glob("notebooks/*.ipynb"))
+INSTALL = re.compile(r"pip install ([^`#\n]+)")
+CLONE = re.compile(r'"?\.\./\.\.(?:\[([\w,-]+)\])?"?')
+
+
+def project_of(folder: Path) -> dict:
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def names_of(requirements: list[str], extras: set[str]) -> set[str]:
+    """Return what is installed by name, with the package's own extras looked up."""
+    project = project_of(ROOT)
+    unknown = extras - set(project["optional-dependencies"])
+    assert not unknown
+    found: set[str] = set()
+    left = [*requirements, *(f"{OWN}[{extra}]" for extra in extras)]
+    while left:
+        requirement = Requirement(left.pop())
+        found.add(canonicalize_name(requirement.name))
+        if requirement.name == OWN:
+            for extra in requirement.extras:
+                left += project["optional-dependencies"][extra]
+    return found | {
+        canonicalize_name(Requirement(each).name) for each in project["dependencies"]
+    }
+
+
+def script_needs() -> set[str]:
+    """Return what the script of the READMEs imports from outside."""
+    tree = ast.parse(SCRIPT.read_text(encoding="utf-8"))
+    modules = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    } | {
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+    }
+    tops = {module.partition(".")[0] for module in modules}
+    return tops - sys.stdlib_module_names - {"flwr_asyncdrop"}
+
+
+def text_of(notebook: str) -> str:
+    text = (EXAMPLES / "notebooks" / notebook).read_text(encoding="utf-8")
+    cells = json.loads(text)["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells)
+
+
+@pytest.mark.parametrize("name", BY_SCRIPT)
+def test_a_readme_installs_what_its_command_needs(name: str) -> None:
+    folder = EXAMPLES / name
+    [install] = INSTALL.findall((folder / "README.md").read_text(encoding="utf-8"))
+    [extras] = CLONE.findall(install)
+    assert install.split()[-2:] == ["-e", "."]
+    installed = names_of(project_of(folder)["dependencies"], set(extras.split(",")))
+    assert script_needs() == {"psutil"}
+    assert "psutil" in installed
+    # PyPI's torchvision beside a PyTorch for the CPU stops the import of transformers.
+    assert "torchvision" not in installed
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS)
+def test_a_notebook_installs_the_clone(notebook: str) -> None:
+    # The package is not on PyPI: by name it is found only where it is installed.
+    [install] = INSTALL.findall(text_of(notebook))
+    assert OWN not in install
+    [extras] = CLONE.findall(install)
+    names_of([], set(filter(None, extras.split(","))))
