@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -25,8 +26,10 @@ INSTALL = re.compile(r"pip install ([^`#\n]+)")
 CLONE = re.compile(r'"?\.\./\.\.(?:\[([\w,-]+)\])?"?')
 
 
-def project_of(folder: Path) -> dict:
-    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def project_of(folder: Path) -> dict[str, Any]:
+    text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+    project: dict[str, Any] = tomllib.loads(text)["project"]
+    return project
 
 
 def names_of(requirements: list[str], extras: set[str]) -> set[str]:
