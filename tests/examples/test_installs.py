@@ -15,6 +15,9 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 OWN = "flwr-asyncdrop"
+PROJECTS = sorted(path.parent.name for path in EXAMPLES.glob("*/pyproject.toml"))
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+"""What is called otherwise than the module that it brings."""
 SCRIPT = ROOT / "scripts" / "flwr_run.py"
 BY_SCRIPT = sorted(
     path.parent.name
@@ -50,27 +53,31 @@ def names_of(requirements: list[str], extras: set[str]) -> set[str]:
     }
 
 
-def script_needs() -> set[str]:
-    """Return what the script of the READMEs imports from outside."""
-    tree = ast.parse(SCRIPT.read_text(encoding="utf-8"))
-    modules = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    } | {
-        node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module
-    }
-    tops = {module.partition(".")[0] for module in modules}
-    return tops - sys.stdlib_module_names - {"flwr_asyncdrop"}
+def imported_by(path: Path) -> set[str]:
+    """Return the distributions of what a file imports, without Python's own."""
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.add(node.module)
+    tops = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    return {canonicalize_name(DISTRIBUTIONS.get(top, top)) for top in tops}
 
 
 def text_of(notebook: str) -> str:
     text = (EXAMPLES / "notebooks" / notebook).read_text(encoding="utf-8")
     cells = json.loads(text)["cells"]
     return "\n".join("".join(cell["source"]) for cell in cells)
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_an_example_depends_on_what_it_imports(name: str) -> None:
+    folder = EXAMPLES / name
+    [package] = (path.parent for path in folder.glob("*/__init__.py"))
+    imported = set().union(*map(imported_by, package.glob("*.py")))
+    needed = imported - {canonicalize_name(package.name)}
+    assert needed <= names_of(project_of(folder)["dependencies"], set())
 
 
 @pytest.mark.parametrize("name", BY_SCRIPT)
@@ -80,8 +87,7 @@ def test_a_readme_installs_what_its_command_needs(name: str) -> None:
     [extras] = CLONE.findall(install)
     assert install.split()[-2:] == ["-e", "."]
     installed = names_of(project_of(folder)["dependencies"], set(extras.split(",")))
-    assert script_needs() == {"psutil"}
-    assert "psutil" in installed
+    assert imported_by(SCRIPT) <= installed
     # PyPI's torchvision beside a PyTorch for the CPU stops the import of transformers.
     assert "torchvision" not in installed
 
