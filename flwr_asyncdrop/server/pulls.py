@@ -9,6 +9,7 @@ from threading import Thread
 from flwr.app import Message
 
 from flwr_asyncdrop.flower_internals.grids import GRID_ERRORS, PullMessages
+from flwr_asyncdrop.flower_internals.identity import ErrorCode
 
 _PATIENCE = 1.0
 
@@ -82,7 +83,8 @@ class ThreadedPulls:
     for all of its parts: minutes on a slow link, more than an hour if the device is
     gone. Another pull can get the replies that such a pull has not taken. For those
     that it has taken, Flower gives the other pull an error, which is kept until no
-    better answer can come. `pull` may be called by several threads.
+    better answer can come: nobody asks again, and the pulls that have asked already
+    come back. `pull` may be called by several threads.
     """
 
     def __init__(self, pull: PullMessages, patience: float = _PATIENCE) -> None:
@@ -100,8 +102,9 @@ class ThreadedPulls:
         # reply, and more are not needed while the SuperLink is gone. A message that
         # was given up meanwhile is one that they may have taken.
         asked = {name for each in self._unanswered for name in each.message_ids}
-        if len(self._unanswered) < len(asked.union(message_ids)):
-            pull = Pull(list(message_ids))
+        wanted = [name for name in message_ids if name not in self._errors]
+        if wanted and len(self._unanswered) < len(asked.union(wanted)):
+            pull = Pull(wanted)
             self._under_way.append(pull)
             self._unanswered.append(pull)
             # Nobody waits for it at the end of the process.
@@ -125,16 +128,12 @@ class ThreadedPulls:
         replies: list[Message] = []
         for reply in pull.replies:
             message_id = reply.metadata.reply_to_message_id
-            if not reply.has_error():
+            if not _is_unavailable(reply):
                 self._errors.pop(message_id, None)
                 self._answered.add(message_id)
                 replies.append(reply)
-            elif message_id in self._answered:
-                continue
-            elif self._is_awaited(message_id):
+            elif message_id not in self._answered:
                 self._errors[message_id] = reply
-            else:
-                replies.append(reply)
         self._answered = {name for name in self._answered if self._is_awaited(name)}
         return Pull(pull.message_ids, replies, pull.error)
 
@@ -152,3 +151,8 @@ class ThreadedPulls:
         except BaseException as error:  # the thread that waits sees to it
             pull.error = error
         self._done.put(pull)
+
+
+def _is_unavailable(reply: Message) -> bool:
+    """Tell whether Flower has no such message (any more), but maybe another pull."""
+    return reply.has_error() and reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE

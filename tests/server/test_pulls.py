@@ -5,7 +5,8 @@ from threading import Event
 from types import FunctionType
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.pulls import OneByOne, ThreadedPulls, direct_pulls
@@ -145,6 +146,43 @@ def test_an_error_that_no_pull_has_a_better_answer_for_shows():
 
 def test_an_error_shows_at_once_if_no_other_pull_is_under_way():
     assert pulled(ThreadedPulls(lambda ids: [failing(message("a"))])(["a"])) == ["A"]
+
+
+def test_an_error_shows_though_each_pull_takes_until_the_next_has_begun():
+    """As on a busy machine, where there was always one more that might know better."""
+    begun = 0
+
+    def pull(message_ids):
+        nonlocal begun
+        begun += 1
+        mine, started = begun, time.monotonic()
+        while begun == mine and time.monotonic() - started < 0.3:
+            time.sleep(0.001)
+        return [failing(message(name)) for name in message_ids]
+
+    pulls = ThreadedPulls(pull, patience=0.05)
+    calls = (pulled(pulls(["a", "b"])) for _ in range(40))
+    assert sorted(next(filter(None, calls), ())) == ["A", "B"]
+
+
+def test_what_a_device_has_raised_is_its_answer_whatever_other_pulls_may_have():
+    parts = Event()
+
+    def pull(message_ids):
+        if "slow" in message_ids:
+            parts.wait(60)
+            return [echo(message("slow")), failing(message("broken"))]
+        raised = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "no data")
+        return [Message(raised, reply_to=message("broken"))]
+
+    pulls = ThreadedPulls(pull, patience=0.05)
+    assert pulled(pulls(["slow", "broken"])) == []
+    assert pulled_at_last(pulls, ["broken"]) == ["BROKEN"]
+    parts.set()
+    seen = pulled_at_last(pulls, [])
+    while pulls._under_way:
+        seen += pulled(pulls([]))
+    assert seen == ["slow"]
 
 
 def test_replies_that_never_come_whole_do_not_use_up_the_pulls():
