@@ -51,11 +51,13 @@ def probe(context: Context) -> float:
     model = deepcopy(initial_model(config))
     work = DeviceWork.of(config, wire.TaskConfig(round=0, seed=0), context, model)
     settings = config.algorithm.checked_objective().config()
+    aggregator = config.algorithm.clipped_aggregator(config.in_flight)
+    extra = deepcopy(aggregator.extra(model.state_dict()))  # as a task brings it
     seconds = 0.0
     with isolated_randomness(work.seed):
         for steps in (1, _PROBE_STEPS):
             started = time.perf_counter()
-            work.train(work.local_task(steps, settings))
+            work.train(work.local_task(steps, settings, extra))
             seconds = time.perf_counter() - started
     return seconds / _PROBE_STEPS * config.local_steps
 

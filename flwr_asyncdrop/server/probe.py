@@ -12,7 +12,7 @@ from flwr_asyncdrop.exceptions import GridError, Interrupted
 from flwr_asyncdrop.fleet.capacity import Capacity, Trip
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, TaskCost
-from flwr_asyncdrop.readable import readable_bytes
+from flwr_asyncdrop.readable import printable_ends, readable_bytes
 from flwr_asyncdrop.server.mailbox import Mailbox
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -93,11 +93,16 @@ class CapabilityProbe:
     def _learn(self, device: int, reply: Message, trip: Trip) -> None:
         report = wire.read_report(reply)
         if report is None:
-            logger.info("device %d does not say what it can do", device)
+            why = f": {_reason(reply)}" if reply.has_error() else ""
+            logger.info("device %d does not say what it can do%s", device, why)
             return
         self._fleet.update_from_report(device, report, trip)
         known = self._fleet.capacities[device]
         logger.info("device %d: %s", device, _described(known))
+
+
+def _reason(reply: Message) -> str:
+    return printable_ends(reply.error.reason or "") or "no reason given"
 
 
 def _described(known: Capacity) -> str:

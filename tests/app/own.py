@@ -172,6 +172,37 @@ class Kept(Algorithm):
         return _CountingObjective()
 
 
+class _SendsAlong(Mixing):
+    """Sends the model with every task once more."""
+
+    def extra(self, state):
+        return {"sent": dict(state)}
+
+
+@dataclass(frozen=True)
+class SentAlong(Kept):
+    """One whose local steps need the record that comes with a task."""
+
+    def aggregator(self, in_flight):
+        return _SendsAlong(0.5)
+
+    def objective(self):
+        return _AddingObjective()
+
+
+class _Adding(LocalSteps):
+    """Reads what the server sent, from the first step on."""
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.sent = task.extra["sent"]
+
+
+class _AddingObjective(LocalObjective):
+    def begin(self, task):
+        return _Adding(task)
+
+
 @dataclass(frozen=True)
 class SilentlyKept(Kept):
     """One that does not say so."""

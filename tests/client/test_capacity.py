@@ -120,6 +120,11 @@ class TestReadyApp:
             steps[count] = wire.read_report(reply).train_seconds / count
         assert all(1e-5 < seconds < 0.5 for seconds in steps.values())
 
+    def test_it_measures_an_algorithm_that_sends_records_beside_the_model(self):
+        run_config = {"model": "mlp", "algo": "tests.app.own:SentAlong"}
+        reply = ready_app(GREETING, context(run_config, **self.NODE))
+        assert wire.read_report(reply).train_seconds > 0
+
     def test_the_probe_leaves_the_initial_model_as_it_was(self):
         run_config = {"model": "mlp", "seed": 77}
         model = initial_model(RunConfig.parse(run_config))

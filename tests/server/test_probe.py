@@ -46,12 +46,15 @@ def test_the_first_tasks_go_by_what_the_devices_answer():
     assert run.state.failures == {}
 
 
-def test_a_device_that_does_not_know_probes_trains_all_the_same():
+def test_a_device_that_does_not_know_probes_trains_all_the_same(caplog):
+    caplog.set_level("INFO")
     reports = {1: None, 2: wire.DeviceReport(3.0)}
     grid = HandlerGrid(device(reports), node_ids=reports)
     run = Run(grid, in_flight=2, probes=True).go()
     assert {order.node_id for order in run.recorder.orders} == {1, 2}
     assert run.state.failures == {}
+    (line,) = [m for m in caplog.messages if "does not say" in m]
+    assert line == "device 0 does not say what it can do: it raised"
 
 
 def test_a_device_that_never_answers_is_waited_for_a_minute():
