@@ -79,6 +79,6 @@ class Failures:
     def give_up(self, word: str, reason: str) -> None:
         """End the run early, or with an error if the model has never changed."""
         if self._state.version == 0:
-            raise RunError(reason)
+            raise RunError(reason) from None  # it has all that the reply said
         self._state.ended = word
         logger.error("the run ends early, with what it has so far: %s", reason)

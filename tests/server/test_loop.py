@@ -1,5 +1,6 @@
 from collections import Counter
 from functools import partial
+from traceback import format_exception
 
 import numpy as np
 import pytest
@@ -611,6 +612,7 @@ class TestFailures:
         assert run.recorder.failures[-1][2] in str(caught.value)
         assert len(run.recorder.failures) == 6
         assert "\n" not in str(caught.value)
+        assert "During handling" not in "".join(format_exception(caught.value))
         assert run.recorder.ended == 1
 
     def test_a_success_in_between_starts_the_count_anew(self):
