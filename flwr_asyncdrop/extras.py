@@ -34,6 +34,22 @@ def require(module: str, extra: str) -> ModuleType:
         raise MissingExtraError(f"{package} {reason}", name=package) from error
 
 
+MATPLOTLIB_FOLDER = "set MPLCONFIGDIR to a folder that can be written"
+"""What to do where Matplotlib cannot keep its cache."""
+
+
+def matplotlib_fix(error: BaseException) -> str:
+    """Return what to do about a variable that Matplotlib reads when it is imported.
+
+    "" if the error is of something else.
+    """
+    if isinstance(error, ValueError) and "backend" in str(error):
+        return "unset MPLBACKEND"
+    if isinstance(error, OSError) and "MPLCONFIGDIR" in str(error):
+        return MATPLOTLIB_FOLDER
+    return ""
+
+
 @contextmanager
 def logs_of(name: str) -> Iterator[list[str]]:
     """Yield what a package's own logger says in the block, in place of showing it."""

@@ -1,4 +1,4 @@
-"""What a subclass sets on its class, and an inherited ``__init__`` sets again.
+"""Class attributes of a subclass that have no effect on its instances.
 
 ``class Half(AsyncDrop): drop_rate = 0.5`` without the decorator of dataclasses is an
 algorithm with the rate of `AsyncDrop`: Python says nothing.
@@ -6,7 +6,7 @@ algorithm with the rate of `AsyncDrop`: Python says nothing.
 
 from collections.abc import Iterator
 from dataclasses import Field, fields, is_dataclass
-from functools import cache, lru_cache
+from functools import cache
 from inspect import get_annotations
 from typing import Any, ClassVar, get_origin
 
@@ -17,10 +17,10 @@ _OWN_FIELDS = "__dataclass_fields__"
 
 
 def check_overrides(instance: object) -> None:
-    """Raise ConfigError for what the class of an object sets, and the object has not.
+    """Raise ConfigError for a class attribute that has no effect on an instance.
 
-    In a dataclass it is a value for a field that no decorator has seen. In others it is
-    one that the ``__init__`` of a class of this package has replaced.
+    In a dataclass it is a value for a field that no decorator has seen. In other
+    classes it is one that the ``__init__`` of this package's base class has replaced.
     """
     kind: Any = type(instance)
     if is_dataclass(kind):
@@ -140,12 +140,12 @@ def _is_class_variable(annotation: object) -> bool:
     return ClassVar in (annotation, get_origin(annotation))
 
 
-@lru_cache
+@cache
 def _replaced(kind: type) -> tuple[tuple[type, str, type], ...]:
-    """Return what a package's ``__init__`` sets that a subclass of it has a value of.
+    """Return the class attributes of subclasses that an ``__init__`` of ours sets, too.
 
-    Each with the subclass, and the class of that ``__init__``. A subclass whose own
-    ``__init__`` sets it, too, has the last word.
+    Each is the subclass, the attribute, and the class of that ``__init__``. A subclass
+    whose own ``__init__`` names the attribute has the last word.
     """
     return tuple(_find_replaced(kind))
 

@@ -65,8 +65,9 @@ def test_a_metric_can_be_read_however_small_or_large(name, value, text):
 def test_numbers_of_a_column_are_written_alike(values, texts):
     notation = Notation.of(values)
     assert [notation.text(value) for value in values] == texts
-    signed = [notation.text(value, sign="+") for value in values if value > 0]
-    assert signed == [f"+{text}" for text, v in zip(texts, values) if v > 0]  # noqa: B905
+    for value, text in zip(values, texts, strict=True):
+        if value > 0:
+            assert notation.text(value, sign="+") == f"+{text}"
 
 
 def test_losses_fall_and_accuracies_rise():

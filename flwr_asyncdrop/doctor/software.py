@@ -1,6 +1,5 @@
 """The versions of Python and of the packages."""
 
-import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
-from flwr_asyncdrop.extras import logs_of
+from flwr_asyncdrop.extras import MATPLOTLIB_FOLDER, logs_of, matplotlib_fix
 from flwr_asyncdrop.readable import one_line
 
 _PACKAGE = "flwr-asyncdrop"
@@ -27,7 +26,6 @@ _OPTIONAL = {
     "psutil": ("psutil", "doctor", "memory and who has a port are not seen"),
 }
 _SHOWN = ("flwr", "torch")
-_SET_FOLDER = "set MPLCONFIGDIR to a folder that can be written"
 
 
 def check_python(found: str | None = None, range_: str | None = None) -> Finding:
@@ -103,16 +101,12 @@ def check_optional() -> Iterator[Finding]:
         except Exception as error:
             reason = one_line(error)
             fix = f"install the {name} that fits torch and numpy, or uninstall it"
-            # Matplotlib reads these when it is imported.
-            if isinstance(error, ValueError) and "MPLBACKEND" in os.environ:
-                fix = "unset MPLBACKEND"
-            elif isinstance(error, OSError) and "MPLCONFIGDIR" in str(error):
-                fix = _SET_FOLDER
+            fix = matplotlib_fix(error) or fix
             yield warning(name, f"{found} cannot be imported: {reason}", fix)
         else:
             working.append(f"{name} {found}")
             if name == "matplotlib" and said:
                 reason = f"cannot keep its cache, and is slower to begin: {said[0]}"
-                yield warning(name, reason, _SET_FOLDER)
+                yield warning(name, reason, MATPLOTLIB_FOLDER)
     if working:
         yield ok("extras", ", ".join(working))

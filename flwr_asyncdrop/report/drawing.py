@@ -3,12 +3,15 @@
 import logging
 
 from flwr_asyncdrop.exceptions import MissingExtraError
-from flwr_asyncdrop.extras import logs_of, require
+from flwr_asyncdrop.extras import (
+    MATPLOTLIB_FOLDER,
+    logs_of,
+    matplotlib_fix,
+    require,
+)
 from flwr_asyncdrop.readable import one_line
 
 logger = logging.getLogger("flwr.asyncdrop")
-
-_SET_FOLDER = "set MPLCONFIGDIR to a folder that can be written"
 
 
 def require_matplotlib() -> None:
@@ -23,7 +26,7 @@ def require_matplotlib() -> None:
             require("matplotlib.font_manager", "report")  # which has the cache
     except MissingExtraError as error:
         cause = error.__cause__
-        if cause is None or not (fix := _fix(cause)):
+        if cause is None or not (fix := matplotlib_fix(cause)):
             raise
         raise MissingExtraError(
             f"matplotlib cannot be imported ({one_line(cause)}): {fix}",
@@ -33,14 +36,5 @@ def require_matplotlib() -> None:
         logger.warning(
             "Matplotlib cannot keep its cache, and is slower to begin (%s): %s",
             said[0],
-            _SET_FOLDER,
+            MATPLOTLIB_FOLDER,
         )
-
-
-def _fix(cause: BaseException) -> str:
-    """Return what to do about a variable that Matplotlib reads when it is imported."""
-    if isinstance(cause, ValueError) and "backend" in str(cause):
-        return "unset MPLBACKEND"
-    if isinstance(cause, OSError) and "MPLCONFIGDIR" in str(cause):
-        return _SET_FOLDER
-    return ""

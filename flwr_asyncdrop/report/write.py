@@ -134,7 +134,7 @@ def write_report(
         draw_fleet,
         file_names,
     )
-    from flwr_asyncdrop.report.tables import csv_text, json_values
+    from flwr_asyncdrop.report.table_files import csv_text, json_values
 
     folders, out = _as_paths(folders), as_path("out", out)
     series = read_series(folders)

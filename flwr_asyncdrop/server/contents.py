@@ -104,7 +104,7 @@ def is_same_number(one: object, other: object) -> bool:
 
 
 def makes_missing(value: object) -> bool:
-    """Return whether a mapping makes what it lacks, which another kind does not."""
+    """Return whether a mapping has a value for any key, as a `defaultdict` has."""
     return hasattr(type(value), "__missing__")
 
 

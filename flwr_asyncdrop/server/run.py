@@ -142,9 +142,10 @@ class Run:
         self.state.num_devices = len(self.fleet)
 
     def not_in(self, read: Callable[[], StateDict]) -> str:
-        """Return what a user's own objects have, and a saved state has not; or "".
+        """Return what a run that resumes would lack; "" for nothing.
 
-        Or what clients keep. `read` returns the state as it is read again.
+        It is what clients keep, or what a user's own objects do not save. `read`
+        returns the state as it is read again.
         """
         if key := self.client_state():
             return (

@@ -36,7 +36,7 @@ def serve(
     leave_to_the_parent()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    with suppress(ConnectionError):  # it has ended, maybe with answers that lie unread
+    with suppress(ConnectionError):  # the grid's process has ended
         try:
             # Not before: a module may ask for GPUs as it is imported.
             source: ClientAppSource = pickle.loads(client_app)  # noqa: S301  # the grid's

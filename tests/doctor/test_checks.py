@@ -421,8 +421,8 @@ def test_a_folder_that_matplotlib_cannot_use_is_a_warning_of_its_own(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
     )
     (line,) = (line for line in done.stdout.splitlines() if " matplotlib " in line)
-    mend = "set MPLCONFIGDIR to a folder that can be written"
-    assert (line, done.stderr) == (f"warning matplotlib {mend}", "")
+    fix = "set MPLCONFIGDIR to a folder that can be written"
+    assert (line, done.stderr) == (f"warning matplotlib {fix}", "")
 
 
 class TestInstallation:

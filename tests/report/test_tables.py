@@ -3,12 +3,8 @@ from dataclasses import replace
 
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.markdown import markdown
-from flwr_asyncdrop.report.tables import (
-    columns,
-    csv_text,
-    json_values,
-    notes,
-)
+from flwr_asyncdrop.report.table_files import csv_text, json_values
+from flwr_asyncdrop.report.tables import columns, notes
 from tests.report.histories import series
 
 TABLE = compare(
