@@ -217,7 +217,9 @@ class Run:
             evaluations=Evaluations(self.evaluators, callbacks, stopping),
             callbacks=callbacks,
             nodes=self.nodes,
-            probe=CapabilityProbe(self.mailbox, run.fleet, enabled=self.probes),
+            probe=CapabilityProbe(
+                self.mailbox, run.fleet, enabled=self.probes, timer=self.grid.timer
+            ),
         ).run()
         return self
 

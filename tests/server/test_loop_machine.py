@@ -170,7 +170,11 @@ class LoopMachine(RuleBasedStateMachine):
             callbacks=[self.books],
             nodes=self.run.nodes,
             probe=CapabilityProbe(
-                self.run.mailbox, session.fleet, enabled=probes, patience=9.0
+                self.run.mailbox,
+                session.fleet,
+                enabled=probes,
+                patience=9.0,
+                timer=self.grid.timer,
             ),
         )
         self.loop.begin()

@@ -1,5 +1,7 @@
 """Real devices are asked what they can do before their first task."""
 
+import time
+
 import pytest
 import torch
 from flwr.app import Message, RecordDict
@@ -7,8 +9,11 @@ from flwr.app import Message, RecordDict
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import CapacityError, RunError
+from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.server.mailbox import Mailbox
+from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import plan_submodels
 from tests.grids import HandlerGrid
@@ -69,6 +74,53 @@ def test_a_device_that_never_answers_is_waited_for_a_minute():
     run = Run(grid, in_flight=2, probes=True, rounds=4).go()
     first = next(order for order in run.recorder.orders if order.node_id == 1)
     assert 60 <= first.timing.dispatched_at < 66
+
+
+def test_a_machine_that_is_slow_for_a_moment_hears_the_answers_all_the_same(
+    monkeypatch,
+):
+    """The runs here have no clock but their grid's: real seconds change nothing."""
+    poll = Mailbox.poll
+
+    def slowly(mailbox, ids):
+        time.sleep(0.02)
+        return poll(mailbox, ids)
+
+    monkeypatch.setattr(Mailbox, "poll", slowly)
+    reports = {node: wire.DeviceReport(node) for node in (1, 2)}
+    grid = HandlerGrid(device(reports), node_ids=reports, delay=lambda m: 1.0)
+    run = Run(grid, in_flight=2, rounds=1, probes=True).go()
+    assert [order.timing.dispatched_at for order in run.recorder.orders[:2]] == [1, 1]
+
+
+def test_devices_that_never_answer_take_a_twentieth_of_the_time():
+    fleet = Fleet(num_ranks=1)
+    fleet.refresh([7])
+    clock = iter([100.0, 101.0, 119.9, 120.0, 121.0])  # each look takes a second
+    mailbox = Silent()
+    probe = CapabilityProbe(mailbox, fleet, timer=lambda: next(clock))
+    probe.ask(now=0.0)
+    looks = []
+    for _ in range(3):
+        probe.take_answers(now=1.0)
+        looks.append(mailbox.looks)
+    assert looks == [1, 1, 2]
+
+
+class Silent:
+    """A mailbox of devices that never answer."""
+
+    push_due_in = 0.0
+
+    def __init__(self):
+        self.looks = 0
+
+    def push(self, message):
+        return "a probe"
+
+    def poll(self, ids):
+        self.looks += 1
+        return []
 
 
 def test_one_that_joins_is_probed_too():
