@@ -172,6 +172,15 @@ GROUNDS = {
         ),
         "transformer-small",
     ),
+    # 32 words of a review instead of 16, 4,000 different ones instead of 1,000, twice
+    # the features and heads
+    "lm-full": Ground(
+        "lm-small",
+        2500,
+        "",
+        ("--text-length", "32", "--vocabulary-size", "4000", "--width", "2"),
+        "lm-small",
+    ),
     # Four times the hidden neurons and the samples of a task, all 10,787 for testing
     "tabular-full": Ground(
         "tabular-small",
