@@ -14,6 +14,7 @@ from pathlib import Path
 from string import Template
 
 from flwr_asyncdrop.cli.message import tell
+from flwr_asyncdrop.doctor.superlink import check_installation, check_ray
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.paths import problem_of_path
 from flwr_asyncdrop.shell import as_operand, quoted
@@ -72,6 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
         "pytest\n"
         f"{_RUN}"
     )
+    for finding in (check_installation(), check_ray(os.environ)):
+        if finding.level != "ok":
+            tell(f"{finding.level} {finding.name}: {finding.found} -> {finding.fix}")
     return 0
 
 

@@ -41,8 +41,8 @@ def check_installation(origin: str | None = None) -> Finding:
         "SuperLink",
         f"`flwr run` fails from {folder} ('no such table: fab'): Alembic does not read "
         "a path with a space, comma or %",
-        "put the virtual environment into a folder without any, or use `make run`, "
-        "which copies Flower's code",
+        "put the virtual environment into a folder without any, or in a clone of "
+        "flwr-asyncdrop use `make run`, which copies Flower's code",
     )
 
 

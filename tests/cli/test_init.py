@@ -6,6 +6,7 @@ import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -14,6 +15,7 @@ from packaging.utils import is_normalized_name
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.cli import init
 from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.doctor import superlink
 from tests.nightly import by_night
 from tests.processes import run_engine
 from tests.runs import KEYS
@@ -72,6 +74,18 @@ def test_the_longest_name_fits_into_the_lines(tmp_path):
         tmp_path, "-m", "ruff", "format", "--isolated", "--no-cache", "--check", "."
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_it_says_that_flwr_run_does_not_start_here(tmp_path, capsys, monkeypatch):
+    """The command that it shows ends with Flower's "Internal server error" there."""
+    spec = SimpleNamespace(origin="/home/me/my project/.venv/flwr/__init__.py")
+    monkeypatch.setattr(superlink, "find_spec", lambda name: spec)
+    monkeypatch.setattr(superlink, "needs_quotes", lambda python: False)
+    assert main(["init", str(tmp_path / "boilers")]) == 0
+    *commands, line = capsys.readouterr().out.splitlines()
+    assert commands[-1].endswith(init._RUN)
+    assert line.startswith("warning SuperLink: `flwr run` fails from /home/me/my proj")
+    assert " -> put the virtual environment into a folder without any" in line
 
 
 def test_flower_reads_its_pyproject(project):
