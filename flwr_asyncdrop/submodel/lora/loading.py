@@ -1,6 +1,7 @@
 """Narrow the adapters of a model in place, to the ranks that arrived."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from flwr_asyncdrop.submodel.in_place import resize_
 from flwr_asyncdrop.submodel.lora.memory import LoraMemory, memory_of, remember
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
 from flwr_asyncdrop.submodel.lora.tensors import (
+    adapter_name,
     check_unmerged,
+    is_peft,
     lora_layers,
     travelling,
 )
@@ -28,9 +31,9 @@ def load_lora(
 
     Parameters are the same objects, on the same devices: an optimizer that was built
     before trains them. The scaling ``alpha / r`` stays that of the full rank, so that
-    a model without some components is the full model with these zeroed. An adapter
-    without components is not run, and its empty parameters are not trained. The model
-    can be loaded again, with other ranks.
+    a model without some components is the full model with these zeroed. PEFT's layers
+    do not run an adapter without components; the empty parameters of others do not
+    train. The model can be loaded again, with other ranks.
 
     Parameters
     ----------
@@ -48,31 +51,40 @@ def load_lora(
     UnsupportedModelError
         If adapters are merged into the base.
     """
-    tensors = travelling(model)
-    memory = memory_of(model)
-    if memory is None:
-        trained = frozenset(n for n, t in tensors.items() if t.requires_grad)
-        memory = LoraMemory(shapes_of(tensors), trained)
+    tensors, name = travelling(model), adapter_name(model)
+    memory = memory_of(model, name) or LoraMemory(shapes_of(tensors))
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
     adapters = find_adapters(memory.shapes, pairs)
     shapes = shapes_of(sent)
     _check_shapes(type(model).__name__, memory.shapes, shapes, adapters)
     check_unmerged(model, adapters)
-    remember(model, memory)
+    if not is_peft(model):  # whose layers are run without what is empty
+        memory = _pause_empty(tensors, shapes, memory)
+    remember(model, memory, name)
     resize_(tensors, shapes)
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(sent[name])
-            if name in memory.trained:
-                tensor.requires_grad_(is_whole(shapes[name], memory.shapes[name]))
+        for each, tensor in tensors.items():
+            tensor.copy_(sent[each])
     _refresh_sizes(model, tensors.values())
     _skip_empty(model)
     return model
 
 
-def is_whole(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    """Whether a tensor has elements left, if it ever had any."""
-    return 0 not in shape or 0 in full
+def _pause_empty(tensors: State, shapes: Shapes, memory: LoraMemory) -> LoraMemory:
+    """Let what becomes empty not train, so that nothing runs backward to it.
+
+    What was empty trains again. Return the memory, with what is paused now.
+    """
+    paused = set(memory.paused)
+    for name, tensor in tensors.items():
+        if 0 in shapes[name] and 0 not in memory.shapes[name]:
+            if tensor.requires_grad:
+                tensor.requires_grad_(False)
+                paused.add(name)
+        elif name in paused:
+            tensor.requires_grad_(True)
+            paused.discard(name)
+    return replace(memory, paused=frozenset(paused))
 
 
 def _check_shapes(

@@ -1,6 +1,7 @@
-"""What a model with adapters was like before it was narrowed."""
+"""What the adapters of a model were like before they were narrowed."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -11,18 +12,24 @@ _MEMORY = "_asyncdrop_lora"
 
 @dataclass(frozen=True)
 class LoraMemory:
-    """The full shapes of the tensors that travel, and which of them are trained."""
+    """The full shapes of the tensors that travel, and which of them are paused.
+
+    Those are empty: they train again once they have elements.
+    """
 
     shapes: Shapes
-    trained: frozenset[str]
+    paused: frozenset[str] = frozenset()
 
 
-def memory_of(model: nn.Module) -> LoraMemory | None:
-    """Return what a model remembers; None if it was never narrowed."""
-    found: LoraMemory | None = vars(model).get(_MEMORY)
-    return found
+def memory_of(model: nn.Module, adapter: str = "") -> LoraMemory | None:
+    """Return what a model remembers; None if it was never narrowed.
+
+    `adapter` is the name of PEFT's adapter: each has ranks of its own.
+    """
+    known: dict[str, Any] = vars(model).get(_MEMORY, {})
+    return known.get(adapter)
 
 
-def remember(model: nn.Module, memory: LoraMemory) -> None:
+def remember(model: nn.Module, memory: LoraMemory, adapter: str = "") -> None:
     """Keep it in the model, so that copies of the model have it as well."""
-    model.__dict__[_MEMORY] = memory
+    model.__dict__[_MEMORY] = {**vars(model).get(_MEMORY, {}), adapter: memory}

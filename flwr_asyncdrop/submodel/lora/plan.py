@@ -12,7 +12,12 @@ from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.in_place import overlapping
 from flwr_asyncdrop.submodel.lora.memory import memory_of
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
-from flwr_asyncdrop.submodel.lora.tensors import check_unmerged, is_peft, travelling
+from flwr_asyncdrop.submodel.lora.tensors import (
+    adapter_name,
+    check_unmerged,
+    is_peft,
+    travelling,
+)
 from flwr_asyncdrop.submodel.lora.trial import find_wrong
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
@@ -207,7 +212,7 @@ def _whole(shapes: Shapes, groups: Sequence[_Group]) -> dict[str, str]:
 
 def _check_full(model: nn.Module, shapes: Shapes) -> None:
     """Raise ConfigError if `load_lora` has narrowed the model."""
-    memory = memory_of(model)
+    memory = memory_of(model, adapter_name(model))
     if memory is not None and memory.shapes != shapes:
         raise ConfigError(
             f"load_lora has narrowed this {type(model).__name__}: load all components, "

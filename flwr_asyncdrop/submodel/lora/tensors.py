@@ -72,7 +72,12 @@ def peft_tensors(model: nn.Module) -> State:
 
 
 def adapter_name(model: Any) -> str:
-    """Return the name of the PEFT model's only adapter, or of the active one."""
+    """Return the name of the PEFT model's only adapter, or of the active one.
+
+    "" if the model has adapters of its own.
+    """
+    if not is_peft(model):
+        return ""
     names = list(model.peft_config)
     if len(names) > 1:
         active = getattr(model, "active_adapters", [])

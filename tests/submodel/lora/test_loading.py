@@ -245,16 +245,49 @@ class TestSkipping:
         assert counts["ranks"] == full
         assert counts["layers"] < full / 2
 
-    def test_empty_parameters_are_not_trained_and_are_later_again(self):
+    def test_empty_parameters_have_no_gradients(self):
+        """What requires them is as it was: an optimizer built now has all of them."""
         model = layers()
         state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
         trained = {n for n, p in model.named_parameters() if p.requires_grad}
         plan = lora_plan(model, units="layers")
         load_lora(model, extract(state, plan.indices((torch.tensor([0]),))))
-        now = {n for n, p in model.named_parameters() if p.requires_grad}
-        assert {name.split(".")[3] for name in now} == {"2"}
-        load_lora(model, state)
+        found = gradients(model, vectors())
+        assert {name.split(".")[3] for name in found} == {"2"}
         assert trained == {n for n, p in model.named_parameters() if p.requires_grad}
+        load_lora(model, state)
+        assert gradients(model, vectors()).keys() == trained
+
+    def test_those_of_ones_own_do_not_train_and_do_later_again(self):
+        model = nn.Sequential(Own(), nn.Linear(5, 6).requires_grad_(False), Own())
+        pairs = [(f"{own}.down", f"{own}.up") for own in (0, 2)]
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        plan = lora_plan(model, vectors(6), units="adapters", pairs=pairs)
+        load_lora(model, state, pairs=pairs)
+        model[2].up.requires_grad_(False)
+        part = extract(state, plan.indices((torch.tensor([0]),)))
+        for sent, below in ((part, []), (state, ["0.down", "0.up"])):
+            load_lora(model, sent, pairs=pairs)
+            trained = [n for n, p in model.named_parameters() if p.requires_grad]
+            assert trained == [*below, "2.down"]
+
+    @pytest.mark.parametrize("units", ["ranks", "layers"])
+    def test_what_the_client_has_frozen_since_stays_frozen(self, units):
+        """The factors train in turns, as in RoLoRA, or only the ``B`` of FFA-LoRA."""
+        model = layers()
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        plan = lora_plan(model, units=units)
+        keep = tuple(torch.tensor([0]) for _ in plan.groups)
+        some = extract(state, plan.indices(keep))
+        load_lora(model, state)
+        for name, parameter in model.named_parameters():
+            if "lora_A" in name:
+                parameter.requires_grad_(False)
+        chosen = {n for n, p in model.named_parameters() if p.requires_grad}
+        for sent in (state, some, state):
+            load_lora(model, sent)
+            trained = {n for n, p in model.named_parameters() if p.requires_grad}
+            assert trained == chosen
 
     def test_inside_another_module(self):
         model = nn.Sequential(text(modules_to_save=None))
@@ -276,6 +309,29 @@ class TestSkipping:
         assert layer.active_adapters == []
         model.base_model.set_adapter("other")
         assert layer.active_adapters == ["other"]
+
+    @pytest.mark.parametrize("modules", [["up"], ["up", "down"]])
+    @pytest.mark.parametrize("first", ["default", "other"])
+    def test_adapters_in_turns(self, modules, first):
+        """Each has ranks of its own, and maybe other layers."""
+        model = layers()
+        model.add_adapter("other", peft.LoraConfig(r=2, target_modules=modules))
+        with_noise(model)
+        full, plans = {}, {}
+        for name in ("default", "other"):
+            model.set_adapter(name)
+            full[name] = {n: t.clone() for n, t in lora_state(model).items()}
+            plans[name] = lora_plan(model)
+        for name in sorted(full, reverse=first == "other") * 2:
+            plan = plans[name]
+            keep = tuple(torch.tensor([group.size - 1]) for group in plan.groups)
+            model.set_adapter(name)
+            load_lora(model, extract(full[name], plan.indices(keep)))
+            expected = copy.deepcopy(model)
+            load_lora(expected, silenced(full[name], plan.indices(keep)))
+            torch.testing.assert_close(model(vectors()), expected(vectors()))
+            load_lora(model, full[name])
+            assert lora_plan(model).num_units == plan.num_units
 
 
 class TestRefusals:
