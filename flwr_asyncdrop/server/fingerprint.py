@@ -7,10 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from flwr_asyncdrop.submodel import State
-from flwr_asyncdrop.submodel.types import STATISTICS
-
-# They change whenever a model in training mode sees data, even if nothing trains it.
-_STATISTICS = frozenset({*STATISTICS, "num_batches_tracked"})
+from flwr_asyncdrop.submodel.types import NORM_BUFFERS
 
 _ODD = 0x9E3779B97F4A7C15
 
@@ -31,7 +28,7 @@ def is_unchanged(state: State, sent: Fingerprint) -> bool:
 
 
 def _is_trained(name: str) -> bool:
-    return name.rpartition(".")[2] not in _STATISTICS
+    return name.rpartition(".")[2] not in NORM_BUFFERS
 
 
 def _of(tensor: Tensor) -> int:

@@ -8,14 +8,11 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.submodel.types import tensors_of
+from flwr_asyncdrop.submodel.types import NORM_BUFFERS, tensors_of
 
 Trainable: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
 """Names of modules or parameters, a function of a tensor's name, or what the module
 says."""
-
-# PyTorch's names for buffers that training changes: all that is known without a module.
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def check_trainable(trainable: Trainable) -> None:
@@ -78,7 +75,8 @@ def frozen_names(
 def _is_parameter(name: str, own: dict[str, Tensor]) -> bool:
     if name in own:
         return isinstance(own[name], nn.Parameter)
-    return name.rpartition(".")[2] not in _STATISTICS
+    # All that is known without a module.
+    return name.rpartition(".")[2] not in NORM_BUFFERS
 
 
 def _is_fixed(parameter: Tensor) -> bool:

@@ -32,6 +32,9 @@ Keep: TypeAlias = tuple[Tensor, ...]
 STATISTICS = ("running_mean", "running_var")
 """PyTorch's names of batch normalisation's statistics, which are no weights."""
 
+NORM_BUFFERS = (*STATISTICS, "num_batches_tracked")
+"""What changes whenever it sees data in training mode, even if nothing trains it."""
+
 Indices: TypeAlias = dict[str, dict[int, Tensor]]
 """Tensor name -> dim -> kept positions (int64, ascending); narrowed dims only."""
 

@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Frozen, extract, silenced
+from flwr_asyncdrop.submodel.types import NORM_BUFFERS
 from flwr_asyncdrop.wire.kept import FROZEN_SHA256 as _HASH
 from flwr_asyncdrop.wire.kept import read_kept
 from flwr_asyncdrop.wire.npy import from_record, refuse_coded, to_record
@@ -197,10 +198,18 @@ def _check_same(name: str, found: Array, sent: Array) -> None:
         ((mine == before) | ((mine != mine) & (before != before))).all()
     ):
         return
+    fix = (
+        "set requires_grad_(False) on it in the client, or name it in the strategy's "
+        "trainable=[...]"
+    )
+    if name.rpartition(".")[2] in NORM_BUFFERS:
+        fix = (
+            "train with its layer in eval mode, or let the strategy's trainable=... be "
+            "true for its name"
+        )
     raise ConfigError(
         f"the client has changed {name!r}, which does not train and is not sent back: "
-        "set requires_grad_(False) on it in the client, or name it in the strategy's "
-        "trainable=[...]; a mod that adds noise, as Flower's LocalDpMod, goes into "
+        f"{fix}; a mod that adds noise, as Flower's LocalDpMod, goes into "
         "FrozenMod(train_mods=[...])"
     )
 

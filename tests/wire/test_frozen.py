@@ -164,6 +164,19 @@ class TestReplies:
         ):
             self.left(**changed)
 
+    @pytest.mark.parametrize(
+        ("name", "fix"),
+        [
+            ("bn.weight", "set requires_grad_"),
+            ("bn.running_mean", "train with its layer in eval mode"),
+            ("bn.num_batches_tracked", "train with its layer in eval mode"),
+        ],
+    )
+    def test_statistics_move_without_gradients(self, name, fix):
+        before, after = (wire.to_record({name: torch.ones(1) * n}) for n in (1, 2))
+        with pytest.raises(ConfigError, match=f"changed '{name}', .*: {fix}"):
+            wire.without_frozen(RecordDict({"arrays": after}), before)
+
     def test_of_several_the_first_is_named(self):
         names = [f"layer{number}" for number in range(9)]
         before, after = (
