@@ -12,6 +12,7 @@ from flwr_asyncdrop.client.region import Index, Region
 from flwr_asyncdrop.client.state import device_of
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.submodel import State, cpu_by_default
+from flwr_asyncdrop.submodel.lora.tensors import peft_names
 from flwr_asyncdrop.submodel.types import tensors_of
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -49,13 +50,13 @@ def load_personal(
     Raises
     ------
     ConfigError
-        If the model has nothing of that name.
+        If the model has nothing of that name, or if it is not sent.
     ShapeError
         If the model is not the one that the message is about.
     """
     values, known = _stored(context, message)
     kept = wire.read_kept(message)
-    for name, tensor in _chosen(model, kept, names).items():
+    for name, tensor in _chosen(model, message, names).items():
         if name not in values:
             continue
         region = Region.of(name, tuple(tensor.shape), kept)
@@ -87,7 +88,7 @@ def save_personal(
     values, known = _stored(context, message)
     kept = wire.read_kept(message)
     replies: dict[int, tuple[Tensor, Index, Tensor]] = {}  # tied ones have two names
-    for name, tensor in _chosen(model, kept, names).items():
+    for name, tensor in _chosen(model, message, names).items():
         region = Region.of(name, tuple(tensor.shape), kept)
         mine = tensor.detach().cpu()
         if not mine.isfinite().all() and _sent(message, name).isfinite().all():
@@ -122,25 +123,42 @@ def _sent(message: Message, name: str) -> Tensor:
 
 
 def _chosen(
-    model: nn.Module, kept: wire.Kept, names: tuple[str, ...]
+    model: nn.Module, message: Message, names: tuple[str, ...]
 ) -> dict[str, Tensor]:
-    """Return the model's own tensors with these names, or in modules with them."""
+    """Return the model's own tensors with these names, or in modules with them.
+
+    They have the names under which they travel: PEFT's leave out the adapter's, and of
+    its layers the base stays where it is.
+    """
+    records = wire.records_of(message.content, ArrayRecord).values()
+    sent = {name for record in records for name in record}
     tensors = tensors_of(model)
+    aliases = {} if tensors.keys() <= sent else peft_names(model)
     chosen: dict[str, Tensor] = {}
     for wanted in names:
-        found = [n for n in tensors if n == wanted or n.startswith(f"{wanted}.")]
+        found = {
+            name: name if name in sent else aliases.get(name, name)
+            for name in tensors
+            if _is_in(name, wanted) or _is_in(aliases.get(name, name), wanted)
+        }
         if not found:
             raise ConfigError(
                 f"{type(model).__name__} has no layer or tensor {wanted!r}: take a "
                 "name from model.named_modules()"
             )
-        chosen.update((name, tensors[name]) for name in found)
-    if kept.names is not None and (foreign := sorted(chosen.keys() - kept.names)):
-        raise ConfigError(
-            f"{foreign[0]!r} is not among the arrays of the message: load the model "
-            "that was built for it"
-        )
+        here = {known: tensors[name] for name, known in found.items() if known in sent}
+        foreign = sorted(set(found.values()) - sent)
+        if foreign and not (aliases and here):
+            raise ConfigError(
+                f"{foreign[0]!r} is not among the arrays of the message: load the "
+                "model that was built for it, and keep layers that are sent"
+            )
+        chosen |= here
     return chosen
+
+
+def _is_in(name: str, wanted: str) -> bool:
+    return name == wanted or name.startswith(f"{wanted}.")
 
 
 def _check_stored(name: str, stored: Tensor, full: tuple[int, ...]) -> None:

@@ -34,13 +34,11 @@ class Kept:
     """Which positions of the full model's tensors a message is about.
 
     `indices` are the kept positions of the narrowed dims, and `sizes` how long those
-    dims are in the full model; a tensor that has no entry is whole. `names` are those
-    of all tensors of the message, None if the message does not say.
+    dims are in the full model; a tensor that has no entry is whole.
     """
 
     indices: Indices = field(default_factory=dict)
     sizes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    names: frozenset[str] | None = None
 
 
 def kept_entries(
@@ -99,7 +97,7 @@ def read_kept(message: Message, absent: Collection[str] = ()) -> Kept:
             name, (size, positions) = names[tensor], sets[number]
             indices.setdefault(name, {})[dim] = positions
             full.setdefault(name, {})[dim] = size
-        return Kept(indices, full, frozenset(names))
+        return Kept(indices, full)
     return Kept()
 
 

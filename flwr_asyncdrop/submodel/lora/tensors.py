@@ -58,13 +58,27 @@ def is_peft(model: nn.Module) -> bool:
 
 def peft_tensors(model: nn.Module) -> State:
     """Return the tensors of a PEFT model's adapter, and its ``modules_to_save``."""
-    name = adapter_name(model)
+    check_layers(model, adapter_name(model))
+    return _by_peft(model)
+
+
+def peft_names(model: nn.Module) -> dict[str, str]:
+    """Return the names under which a PEFT model's tensors travel, by their own.
+
+    Empty for any other module.
+    """
+    if not is_peft(model):
+        return {}
+    travel = {id(tensor): name for name, tensor in _by_peft(model).items()}
+    return {n: travel[id(t)] for n, t in tensors_of(model).items() if id(t) in travel}
+
+
+def _by_peft(model: nn.Module) -> State:
     peft = require("peft", "lora")
-    check_layers(model, name)
     found: State = peft.get_peft_model_state_dict(
         model,
         model.state_dict(keep_vars=True),
-        adapter_name=name,
+        adapter_name=adapter_name(model),
         # Those of the frozen base stay where they are.
         save_embedding_layers=False,
     )
