@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import Frozen, extract, silenced
@@ -192,10 +194,9 @@ def _check_same(name: str, found: Array, sent: Array) -> None:
         return
     arrays = from_record(_record_of({"found": found, "sent": sent}))
     mine, before = arrays["found"], arrays["sent"]
-    # A client may compute in half precision, and NaN is no change of NaN.
-    before = before.to(mine.dtype)
-    if mine.shape == before.shape and bool(
-        ((mine == before) | ((mine != mine) & (before != before))).all()
+    # A client may compute in less precision, and send that in more.
+    if any(
+        _is_equal(mine, before.to(kind).to(mine.dtype)) for kind in _kinds_of(before)
     ):
         return
     fix = (
@@ -212,6 +213,19 @@ def _check_same(name: str, found: Array, sent: Array) -> None:
         f"{fix}; a mod that adds noise, as Flower's LocalDpMod, goes into "
         "FrozenMod(train_mods=[...])"
     )
+
+
+def _kinds_of(sent: Tensor) -> tuple[torch.dtype, ...]:
+    if sent.is_floating_point():
+        return sent.dtype, torch.float32, torch.bfloat16, torch.float16
+    return (sent.dtype,)
+
+
+def _is_equal(mine: Tensor, before: Tensor) -> bool:
+    """Whether tensors are the same; NaN is no change of NaN."""
+    if mine.shape != before.shape:
+        return False
+    return bool(((mine == before) | ((mine != mine) & (before != before))).all())
 
 
 def _record_of(arrays: Mapping[str, Array]) -> ArrayRecord:

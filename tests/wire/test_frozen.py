@@ -147,6 +147,19 @@ class TestReplies:
         assert self.left(f=self.FROZEN["f"].half()) == ["w"]
         assert self.left(f=torch.tensor([1.0, 0.0, math.nan])) == ["w"]
 
+    @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+    def test_nor_is_half_precision_that_is_sent_in_single(self, half):
+        """Flower's records have no bfloat16: such a client replies in float32."""
+        whole = torch.tensor([0.1, -1e-3, 70000.0, math.nan])
+        used = wire.to_record({"f": whole})
+        for found, is_same in ((whole.to(half).float(), True), (whole / 3, False)):
+            reply = RecordDict({"arrays": wire.to_record({"f": found.clone()})})
+            if is_same:
+                assert not wire.without_frozen(reply, used)["arrays"]
+            else:
+                with pytest.raises(ConfigError, match="changed 'f'"):
+                    wire.without_frozen(reply, used)
+
     @pytest.mark.parametrize(
         "changed",
         [
