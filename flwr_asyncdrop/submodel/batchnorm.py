@@ -19,7 +19,9 @@ def batch_norms(model: nn.Module) -> list[_BatchNorm]:
     ]
 
 
-def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
+def recalibrate_bn(
+    model: nn.Module, batches: Iterable[Tensor], *, keep: Iterable[nn.Module] = ()
+) -> None:
     """Learn the running statistics of batch normalisation anew, in place.
 
     Means and variances of submodels are biased for the full model, since they sum over
@@ -27,8 +29,13 @@ def recalibrate_bn(model: nn.Module, batches: Iterable[Tensor]) -> None:
     inputs, on its device; without batches the old ones stay, and so do those of layers
     that no batch reaches, or all if the model fails on one. So do the modes (train or
     eval), parameters and momenta.
+
+    The layers in the modules to `keep` have theirs, and normalise with them: those of a
+    frozen backbone that devices keep in eval mode, whose other layers were trained with
+    these very statistics.
     """
-    layers = batch_norms(model)
+    kept = {layer for module in keep for layer in module.modules()}
+    layers = [layer for layer in batch_norms(model) if layer not in kept]
     if not layers:
         return
     momenta = {layer: layer.momentum for layer in layers}

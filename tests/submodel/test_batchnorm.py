@@ -47,6 +47,23 @@ def test_nothing_else_changes():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_frozen_backbone_keeps_its_statistics_and_normalises_with_them():
+    backbone, head = nn.BatchNorm1d(2).requires_grad_(False), nn.BatchNorm1d(2)
+    backbone.running_mean.fill_(1)
+    backbone.running_var.fill_(4 - backbone.eps)
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    model = nn.Sequential(nn.Sequential(backbone, nn.ReLU()), head)
+
+    recalibrate_bn(model, BATCHES, keep=[model[0]])
+
+    assert all(
+        torch.equal(backbone.state_dict()[name], before[name]) for name in before
+    )
+    # (x - 1) / 2 without what is negative: 0, 1 and 0.5, 0.5; then 2, 4 and 0, 1.5.
+    torch.testing.assert_close(head.running_mean, torch.tensor([1.75, 0.625]))
+    torch.testing.assert_close(head.running_var, torch.tensor([1.25, 0.5625]))
+
+
 def test_without_batches_the_statistics_stay():
     model = Net()
     model[0].running_mean.fill_(3)
