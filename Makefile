@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker wire \
     fuzz test_app_imports.py app/test_client_app.py flower_internals fleet strategy)
 # What they are about is the same on any Flower: in the gate on the newest one.
-ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.py fleet \
+ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.py \
+    client/test_personal_adapters.py fleet \
     e2e/test_layerwise.py flower_internals/test_exits.py fuzz \
     server/test_assignment.py server/test_averaging.py server/test_dead_workers.py \
     docker/test_certificates.py docker/test_certificates_folder.py \
