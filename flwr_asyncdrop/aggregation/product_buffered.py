@@ -1,6 +1,6 @@
 """ProductBuffered: the server steps by the mean change of the adapters' products."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -97,6 +97,11 @@ class ProductBuffered(Aggregator):
         self._server_step = ServerStep(server_lr)
         self._pairs = pairs
         self._changes: list[_ProductChange] = []
+
+    def extra(self, state: State) -> Mapping[str, State]:
+        """Return nothing: a model without adapters is refused before devices train."""
+        adapters_of(state, self._pairs)
+        return {}
 
     @torch.no_grad()
     def merge(self, state: State, update: Update) -> bool:

@@ -1,5 +1,7 @@
 """ProductMixing: adapters move a share of the way to each update, as products."""
 
+from collections.abc import Mapping
+
 import torch
 
 from flwr_asyncdrop.aggregation.adapters import (
@@ -51,6 +53,11 @@ class ProductMixing(Aggregator):
         self._alpha = alpha
         self._weighting = weighting
         self._pairs = pairs
+
+    def extra(self, state: State) -> Mapping[str, State]:
+        """Return nothing: a model without adapters is refused before devices train."""
+        adapters_of(state, self._pairs)
+        return {}
 
     @torch.no_grad()
     def merge(self, state: State, update: Update) -> bool:

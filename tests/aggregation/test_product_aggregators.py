@@ -223,9 +223,18 @@ class TestRefusals:
         assert all(torch.equal(state[name], before[name]) for name in state)
 
     @pytest.mark.parametrize("aggregator", [ProductMixing(), ProductBuffered(1)])
-    def test_models_without_adapters(self, aggregator):
-        state = {"fc.weight": torch.zeros(2, 2)}
-        with pytest.raises(ConfigError, match="no adapters"):
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("fc.weight", "no adapters"),
+            ("fc.lora_B.weight", "lora_A and lora_B, which both train"),
+        ],
+    )
+    def test_models_without_adapters(self, aggregator, name, why):
+        state = {name: torch.zeros(2, 2)}
+        with pytest.raises(ConfigError, match=why):
+            aggregator.extra(state)  # before the first task is sent
+        with pytest.raises(ConfigError, match=why):
             aggregator.merge(state, update(state, state))
 
     def test_options(self):

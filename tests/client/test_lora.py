@@ -1,6 +1,7 @@
 """Whole runs with adapters: every unit, every aggregation, both ways to the client."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from flwr_asyncdrop import (
     AsyncDrop,
     AsyncFjord,
     FedBuff,
+    FrozenMod,
     HeteroAsyncDrop,
     LocalGrid,
     load_lora,
@@ -48,12 +50,15 @@ def loss_of(model):
     return (model(vectors()) - targets()).square().mean()
 
 
-def client_app():
-    app = ClientApp()
+def client_app(mods=(), *, frozen="nothing"):
+    app = ClientApp(mods=[*mods])
 
     @app.train()
     def train(msg: Message, context: Context) -> Message:
         model = adapted()
+        for name, parameter in model.named_parameters():
+            if frozen in name:
+                parameter.requires_grad_(False)
         # Built before the model is narrowed: it trains what is left.
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         load_lora(model, msg.content["arrays"])
@@ -165,6 +170,34 @@ def test_the_same_seed_gives_the_same_bits():
     (_, one), (_, other) = runs
     first, second = (r.arrays.to_torch_state_dict() for r in (one, other))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("units", ["ranks", "layers"])
+def test_one_factor_alone_travels(units):
+    """FFA-LoRA: with the other one frozen it is as if both did."""
+    found, travelled = [], set()
+
+    def watch(message, context, call_next):
+        travelled.update(message.content["arrays"])
+        return call_next(message, context)
+
+    for trainable in (lambda name: "lora_B" in name, lambda name: True):
+        mods = [watch, FrozenMod()] if not found else []
+        strategy = AsyncDrop(
+            adapted(),
+            vectors(),
+            plan=lora_plan(adapted(), vectors(), units=units),
+            trainable=trainable,
+            fleet=speed_levels,
+            fraction_evaluate=0.0,
+            drop_rate=0.4,
+        )
+        app = partial(client_app, mods, frozen="lora_A")
+        found.append(start(strategy, app)[1].arrays.to_torch_state_dict())
+    assert all("lora_B" in name for name in travelled)
+    one, both = found
+    assert list(one) == list(both) == list(lora_state(adapted()))
+    assert all(torch.equal(one[name], both[name]) for name in both)
 
 
 def test_arrays_of_another_model():

@@ -109,7 +109,7 @@ def _named(shapes: Shapes) -> list[Adapter]:
         if not {"a", "b"} <= names.keys() or "abias" in names:
             raise ConfigError(
                 f"{', '.join(names.values())} is not a factor with the other one: an "
-                "adapter has lora_A and lora_B, and no bias of lora_A"
+                "adapter has lora_A and lora_B, which both train, and no bias of lora_A"
             )
         a, b = names["a"], names["b"]
         if not suffix:
