@@ -57,6 +57,11 @@ class Clock(ABC):
     def now(self) -> float:
         """Seconds since the start of the run, on this clock."""
 
+    @property
+    def has_event_now(self) -> bool:
+        """Whether another event is known to be at this very time."""
+        return False
+
     @abstractmethod
     def next(self, until: float = math.inf) -> Event | None:
         """Wait for the next event, and advance to its time.
@@ -113,6 +118,11 @@ class VirtualClock(Clock):
 
     def _set_time(self, now: float) -> None:
         self.now = now
+
+    @property
+    def has_event_now(self) -> bool:
+        """Whether another event is at this very time."""
+        return bool(self._moments) and self._moments[0][0] <= self.now
 
     def next(self, until: float = math.inf) -> Event | None:
         """Advance to the next event; wait for the reply of a task that arrives."""

@@ -141,9 +141,10 @@ class AsyncLoop:
 
     @property
     def continues(self) -> bool:
-        """Whether the run is not over yet."""
+        """Whether the run is not over yet: all that happens at its end counts."""
         state, stopping = self.state, self._stopping
-        in_time = state.time < stopping.max_seconds
+        left = stopping.max_seconds - state.time
+        in_time = left > 0 or (left == 0 and self._clock.has_event_now)
         return in_time and state.updates < stopping.num_updates and not state.ended
 
     def step(self) -> None:
@@ -174,6 +175,8 @@ class AsyncLoop:
         clock; infinity if none is free or no device will come.
         """
         state, stopping = self.state, self._stopping
+        if state.time >= stopping.max_seconds:
+            return math.inf
         left = stopping.num_updates - state.updates
         most = self._dispatcher.most_in_flight(stopping.slots)
         if len(state.waiting) >= most:

@@ -115,7 +115,8 @@ class AsyncStrategy(Runs):
     seed : int
         Random seed.
     max_seconds : float
-        Seconds on the run's clock after which it ends, if it has not ended before.
+        Seconds on the run's clock after which it ends, if it has not ended before. What
+        arrives at that very moment still counts, and nothing is sent any more.
     fraction_train : float, optional
         Share of the nodes at the start that train at any moment, 1 by default.
     min_train_nodes : int, optional

@@ -2,7 +2,10 @@
 
 import pytest
 
+from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet.faults import FaultPolicy
+from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.strategy.named import AsyncFedAvg
 from tests.grids import HandlerGrid
@@ -50,6 +53,43 @@ def test_it_ends_when_its_time_is_up_and_evaluates_what_it_has(limit, times, ask
     assert run.state.time == limit
     assert run.state.ended == ""
     assert evaluator.asked == asked
+
+
+def test_all_that_happens_at_the_very_moment_counts():
+    evaluator = Noting()
+    run = Run(
+        HandlerGrid(plus_one, node_ids=[7, 8, 9]),
+        seconds=(1.0, 2.0, 2.0),
+        in_flight=3,
+        max_seconds=2.0,
+        evaluators=(evaluator,),
+    ).go()
+    assert run.recorder.times == [1.0, 2.0, 2.0, 2.0]
+    assert len(run.recorder.orders) == 4, "nothing is sent when the time is up"
+    assert (run.state.time, run.state.in_flight) == (2.0, {})
+    assert evaluator.asked == [(1, 3), (2, 4)]
+
+
+def test_the_last_synchronous_round_is_done_if_the_time_is_that_of_whole_rounds():
+    run = Run(
+        HandlerGrid(plus_one, node_ids=[7, 8, 9]),
+        seconds=(2.0, 2.0, 2.0),
+        in_flight=3,
+        max_seconds=4.0,
+        build_aggregator=lambda cohort: Buffered(cohort, waits=True),
+    ).go()
+    assert (run.state.updates, run.state.version) == (6, 2)
+
+
+def test_a_task_that_is_lost_at_the_very_moment_counts_too():
+    run = Run(
+        HandlerGrid(plus_one, node_ids=[7, 9]),
+        profiles=(DeviceProfile(3.0), DeviceProfile(1.0, dropout=0.999)),
+        faults=FaultPolicy(deadline=3.0, quarantine_after=1),
+        max_seconds=3.0,
+    ).go()
+    assert run.recorder.times == [3.0]
+    assert run.state.failures == {"dropout": 1}
 
 
 def test_a_round_that_is_not_due_is_evaluated_if_it_is_the_last():
