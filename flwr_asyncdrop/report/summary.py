@@ -68,6 +68,7 @@ class Summary:
         self.max_staleness = totals.most_staleness if updates else None
         self.mean_queued = totals.queued / max(updates, 1)
         self.updates_by_rank = dict(sorted(totals.ranks.items()))
+        self._num_ranks = _num_ranks(log)
         self.late = totals.late
         self.failures: Mapping[str, int] = end.get("failures", totals.failures)
         self.duplicates: int = end.get("duplicates", 0)
@@ -114,8 +115,7 @@ class Summary:
             text += f"; {queued:.1f} of it in queues" if queued else ""
             yield "staleness", text
         if self.updates_by_rank:
-            counts = " ".join(f"{n:,}" for n in self.updates_by_rank.values())
-            yield "by rank", f"{counts} updates, fastest first"
+            yield "by rank", f"{self._counts_by_rank()} updates, fastest first"
         if self.late:
             yield "late", f"{self.late:,} updates came after their deadlines"
         lost = ", ".join(f"{n:,} {kind}" for kind, n in self.failures.items())
@@ -125,6 +125,15 @@ class Summary:
         if self.cut_off:
             yield "cut off", self.cut_off
 
+    def _counts_by_rank(self) -> str:
+        """Return a number for each rank, or one beside its rank if some are missing."""
+        counts = self.updates_by_rank
+        if max(counts) < self._num_ranks:
+            counts = {rank: counts.get(rank, 0) for rank in range(self._num_ranks)}
+        if list(counts) == list(range(len(counts))):
+            return " ".join(f"{n:,}" for n in counts.values())
+        return ", ".join(f"{rank}: {n:,}" for rank, n in counts.items())
+
 
 def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     """Summarise a run from the lines of its history, e.g. of `read_history`.
@@ -132,6 +141,16 @@ def summarise(records: Iterable[dict[str, Any]]) -> Summary:
     All but the first line may be missing; without that it is a DataError.
     """
     return Summary(RunLog.from_records(records))
+
+
+def _num_ranks(log: RunLog) -> int:
+    """Return how many ranks have devices; 0 if it is not known.
+
+    A real fleet that is smaller than what may be in flight has ranks without devices.
+    """
+    slots = log.fact("in_flight") or 0
+    simulated = log.fact("clock") == "virtual"
+    return min(slots, log.devices) if simulated or slots <= log.devices else 0
 
 
 def _described(metric: str, point: Point) -> str:

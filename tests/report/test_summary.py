@@ -96,7 +96,7 @@ best accuracy   0.1250 at update 0, 0.0 s
 bytes           1.20 MB down, 600 kB up
 full models     2.00 MB for the same updates: 40.0% saved
 staleness       mean 3.0, max 3 versions
-by rank         1 updates, fastest first
+by rank         1 0 0 0 0 0 0 0 updates, fastest first
 tasks lost      1 no-reply, 2 shape"""
 
 
@@ -140,6 +140,29 @@ def test_figures_by_hand():
     assert (summary.mean_staleness, summary.max_staleness) == (2.0, 5)
     assert summary.updates_by_rank == {0: 2, 3: 1}
     assert summary.complete
+
+
+def by_rank(run, *ranks):
+    """Return the line of a run whose updates came from these ranks."""
+    updates = (update(n, rank=rank) for n, rank in enumerate(ranks, start=1))
+    text = summarise([run, *updates]).text()
+    return re.search(r"^by rank +(.*)$", text, re.MULTILINE)[1]
+
+
+def test_a_rank_without_an_update_has_its_place_in_the_line():
+    assert by_rank(RUN, 0, 0, 3) == "2 0 0 1 0 0 0 0 updates, fastest first"
+    few = {**RUN, "devices": 3, "clock": "virtual"}
+    assert by_rank(few, 1, 0) == "1 1 0 updates, fastest first"
+
+
+def test_ranks_have_their_numbers_where_nobody_knows_how_many_there_are():
+    """A real fleet may have more ranks than devices; other projects say nothing."""
+    few = {**RUN, "devices": 3, "clock": "wall"}
+    silent = {key: value for key, value in RUN.items() if key != "in_flight"}
+    assert by_rank(few, 0, 5, 2, 5) == "0: 1, 2: 1, 5: 2 updates, fastest first"
+    assert by_rank(few, 2, 0) == "0: 1, 2: 1 updates, fastest first"
+    assert by_rank(silent, 3, 0) == "0: 1, 3: 1 updates, fastest first"
+    assert by_rank(silent, 1, 0) == "1 1 updates, fastest first"
 
 
 def test_best_loss_is_the_least():
