@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, RunError
 
 _LEAST_SHARE = 1e-9  # a shorter stretch is lost in the rounding of times
 _PERIODS = 1e6  # that many at least go by before a stretch may be lost
@@ -68,7 +68,8 @@ class Availability:
     def earliest(self, time: float) -> float:
         """Return the first moment from `time` on at which the device is there.
 
-        It is `time` itself, exactly, if the device is there then.
+        It is `time` itself, exactly, if the device is there then. RunError if the time
+        is so large that rounding leaves nothing of a period.
         """
         cycle = math.floor(time / self.period)
         # Neighbours on both sides: the quotient may be a rounding off.
@@ -77,4 +78,11 @@ class Availability:
             for number in range(cycle - 1, cycle + 3)
             for start, end in self.intervals
         )
-        return min(max(start, time) for start, end in windows if time < end)
+        moments = [max(start, time) for start, end in windows if time < end]
+        if not moments:
+            raise RunError(
+                f"after {time:g} s a device with a period of {self.period:g} s is "
+                "never there again, as its intervals are lost in the rounding of "
+                "times: make tasks shorter, or its period longer"
+            )
+        return min(moments)

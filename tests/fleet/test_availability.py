@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.fleet.availability import Availability
 
 NIGHTS = Availability(24.0, ((0.0, 6.0), (22.0, 24.0)))
@@ -76,6 +76,12 @@ def test_the_shortest_share_is_never_lost_in_the_rounding(phase, period, cycle):
     pattern = Availability.from_share(1e-9, period, phase)
     found = pattern.earliest(cycle * period + 0.5 * period)
     assert pattern.earliest(found) == found < math.inf
+
+
+def test_a_time_that_has_no_place_for_a_period_is_refused():
+    with pytest.raises(RunError, match=r"after 1e\+17 s .* period of 1 s") as caught:
+        Availability(1.0, ((0.0, 0.5),)).earliest(1e17)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
