@@ -162,8 +162,8 @@ class Settings:
     )
     lr_milestones: str = parameter(
         "0.5,0.75",
-        "when lr decays, as shares of the fastest device's updates, or in seconds of "
-        "the run's clock, e.g. '1200s,1800s'",
+        "when lr decays, as shares of the fastest devices' expected updates, or in "
+        "seconds of the run's clock, e.g. '1200s,1800s'",
         MILESTONES,
     )
     lr_gamma: float = parameter(0.1, "factor of each decay", in_interval("(0, 1]"))
