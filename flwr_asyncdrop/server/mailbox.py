@@ -53,7 +53,9 @@ class Mailbox:
         self._packs = packs and not self._grid.answers_at_once
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
-        self.dead_workers = DeadWorkers(self._grid.has_ray_workers, self._grid.patience)
+        self.dead_workers = DeadWorkers(
+            self._grid.has_ray_workers, self._grid.patience, timer
+        )
 
     def push(self, message: Message) -> str | None:
         """Send a message; return its id, or None if the grid did not take it.
