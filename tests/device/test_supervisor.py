@@ -54,7 +54,7 @@ def test_it_does_not_wait_for_a_pause_to_end(caplog):
     with Supervisor(AT_ONCE, first_pause=60):
         wait_until(lambda: caplog.records)
         started = time.monotonic()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_one_that_does_not_heed_its_input_is_killed(monkeypatch):

@@ -1,11 +1,11 @@
 """What waits for the parts of a message waits less."""
 
 import importlib
-import time
 
 import pytest
 
 from flwr_asyncdrop.flower_internals.pulls import waiting_less
+from tests.flower_internals.clocks import SHORTER_WAITS
 
 
 @pytest.fixture
@@ -14,19 +14,18 @@ def flowers():
     return importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
 
 
-def test_parts_that_come_later_are_looked_for_sooner(flowers):
+def test_parts_that_come_later_are_looked_for_sooner(flowers, waits):
     plain = flowers.pull_objects
     looks = []
 
     def pull(object_id):
-        looks.append(time.monotonic())
+        looks.append(object_id)
         if len(looks) < 3:
             raise flowers.ObjectUnavailableError("not yet")
         return b"part"
 
     assert waiting_less(vars(flowers))(["a"], pull) == {"a": b"part"}
-    # Flower's own first two waits are 1 and 2 s; ours 0.03 and 0.06, each +- 20 %.
-    assert 0.07 < looks[2] - looks[0] < 2
+    assert waits == SHORTER_WAITS
     assert flowers.pull_objects is plain
 
 

@@ -151,7 +151,7 @@ def test_a_process_that_ends_by_itself_does_not_keep_others_from_being_ended(
         first.wait()
         try:
             flwr_run.end_processes(mark)
-            second.wait(10)
+            second.wait(30)
         finally:
             second.kill()
 
@@ -183,7 +183,7 @@ def test_what_a_process_starts_while_it_is_ended_is_ended_too():
     with suppress(psutil.NoSuchProcess):
         child = psutil.Process(started)
         try:
-            child.wait(10)
+            child.wait(30)
         finally:
             child.kill()
 
@@ -214,7 +214,7 @@ def test_who_ends_it_ends_what_it_has_started(number):
         try:
             process.send_signal(number)
             assert process.wait(30) == 128 + number
-            child.wait(10)
+            child.wait(30)
         finally:
             process.kill()
             with suppress(psutil.NoSuchProcess):

@@ -75,7 +75,8 @@ def pulled_at_last(pulls, message_ids):
 
 
 def test_what_is_there_comes_with_the_call_that_asks():
-    assert pulled(ThreadedPulls(SlowLink().pull)(["a", "b"])) == ["a", "b"]
+    pulls = ThreadedPulls(SlowLink().pull, patience=60)
+    assert pulled(pulls(["a", "b"])) == ["a", "b"]
 
 
 def test_a_pull_that_takes_long_is_left_alone_and_comes_later():
@@ -145,7 +146,8 @@ def test_an_error_that_no_pull_has_a_better_answer_for_shows():
 
 
 def test_an_error_shows_at_once_if_no_other_pull_is_under_way():
-    assert pulled(ThreadedPulls(lambda ids: [failing(message("a"))])(["a"])) == ["A"]
+    pulls = ThreadedPulls(lambda ids: [failing(message("a"))], patience=60)
+    assert pulled(pulls(["a"])) == ["A"]
 
 
 def test_an_error_shows_though_each_pull_takes_until_the_next_has_begun():
@@ -218,6 +220,7 @@ def test_no_more_pulls_are_sent_than_replies_are_wanted_while_none_comes_back():
     pulls = ThreadedPulls(never, patience=0.05)
     for _ in range(10):
         assert pulled(pulls(["a", "b", "c"])) == []
+    wait_until(lambda: len(sent) >= 3)  # each in a thread of its own
     assert sent == [["a", "b", "c"]] * 3
     gone.set()
 
@@ -226,7 +229,7 @@ def test_what_a_pull_raises_comes_to_who_waits():
     def broken(message_ids):
         raise ConnectionError("the SuperLink is gone")
 
-    (pull,) = ThreadedPulls(broken)(["a"])
+    (pull,) = ThreadedPulls(broken, patience=60)(["a"])
     assert isinstance(pull.error, ConnectionError)
     assert pull.message_ids == ["a"]
 

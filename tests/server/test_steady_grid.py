@@ -185,7 +185,7 @@ class Hanging:
         class RemoteGrid(HandlerGrid):
             def answer(self, name, *arguments):
                 if name in link.hanging:
-                    link.back.wait(20)
+                    link.back.wait(60)
                 return getattr(super(), name)(*arguments)
 
             def push_messages(self, messages):
@@ -216,13 +216,13 @@ def test_a_push_that_never_returns_is_lost_at_the_patience(hanging):
     began = time.monotonic()
     with pytest.raises(GridLostError, match="TimeoutError: it has not returned for"):
         grid.push(message())
-    assert 0.3 <= time.monotonic() - began < 5
+    assert 0.3 <= time.monotonic() - began < 30
 
 
 def test_a_push_that_waits_for_its_superlink_is_not_pushed_again(hanging):
     link = hanging("push_messages")
     inner = link.grid()
-    grid = SteadyGrid(inner, patience=20)
+    grid = SteadyGrid(inner, patience=60)
     threading.Timer(0.3, link.back.set).start()
     assert grid.push(message()) == "m0"
     assert len(inner.pushed) == 1
@@ -270,7 +270,7 @@ class Stuck:
 
     def __call__(self, name, number):
         if name == self.name:
-            self.back.wait(20)
+            self.back.wait(60)
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_a_wrapped_grid_that_hangs_in_a_push_is_lost_at_the_patience(stuck):
     began = time.monotonic()
     with pytest.raises(GridLostError, match="TimeoutError: it has not returned for"):
         grid.push(message())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_a_wrapped_grid_that_hangs_in_a_pull_delays_nobody(stuck):
@@ -300,9 +300,9 @@ def test_a_wrapped_grid_that_hangs_in_a_pull_delays_nobody(stuck):
     message_id = grid.push(message())
     began = time.monotonic()
     assert grid.pulls([message_id]) == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     hangs.back.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not (pulls := grid.pulls([message_id])):
         assert time.monotonic() < deadline
     (reply,) = pulls[0].replies

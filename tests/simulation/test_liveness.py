@@ -3,11 +3,13 @@
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -20,6 +22,7 @@ from tests.nightly import nightly
 
 APP = "grid_apps:app"
 QUICK = LivenessLimits(stopped=0.3, idle=1.0, interval=0.05, exit=1.0)
+PATIENT = LivenessLimits(stopped=60.0, interval=0.05)
 SOON = 60.0
 
 
@@ -28,8 +31,8 @@ def task(node, action, number=0.0):
     return Message(content, node, f"train.{action}")
 
 
-def grid_of(workers, num_nodes=4):
-    return LocalGrid(num_nodes=num_nodes, runner=WorkerPool(APP, workers, 1, QUICK))
+def grid_of(workers, limits=QUICK):
+    return LocalGrid(num_nodes=4, runner=WorkerPool(APP, workers, 1, limits))
 
 
 def ask(grid, node, action="describe", number=0.0):
@@ -88,22 +91,13 @@ def test_a_worker_that_computes_nothing_is_replaced_and_its_task_fails_in_the_en
     with grid_of(1) as grid:
         reply = ask(grid, 1000, "sleep", 3600)
         assert reply.error.code == ErrorCode.CLIENT_APP_CRASHED
-        assert "has computed nothing for 1 s" in reply.error.reason
+        assert re.search(r"has computed nothing for \d+ s", reply.error.reason)
         assert ask(grid, 1000).has_content()
     assert caplog.text.count("it is replaced") == 2, "it is run again once"
 
 
-def test_a_long_task_that_computes_is_left_alone(caplog):
-    with grid_of(1) as grid:
-        pid = pid_of(grid)
-        assert ask(grid, 1000, "compute", 1.6).has_content()
-        assert ask(grid, 1000, "compute_elsewhere", 1.6).has_content()
-        assert pid_of(grid) == pid
-    assert caplog.text == ""
-
-
 def test_a_worker_that_was_stopped_for_a_moment_goes_on(caplog):
-    with grid_of(1) as grid:
+    with grid_of(1, PATIENT) as grid:
         pid = pid_of(grid)
         os.kill(pid, signal.SIGSTOP)
         ids = grid.push_messages([task(1000, "describe")])
@@ -146,12 +140,24 @@ def test_close_does_not_wait_for_what_is_stopped():
     os.kill(server_pid(), signal.SIGSTOP)
     start = time.monotonic()
     grid.close()
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30
     assert multiprocessing.active_children() == []
 
 
+COMPUTES = "while True: pass"
+LETS_COMPUTE = f"""\
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {COMPUTES!r}])
+"""
+
+
+def seconds_of(process):
+    """The seconds for which a process has computed."""
+    return sum(process.cpu_times()[:2])
+
+
 class TestWatch:
-    """One look after the other, at a process that does nothing."""
+    """One look after the other, at a process that does nothing, or computes."""
 
     @pytest.fixture
     def sleeper(self):
@@ -174,6 +180,26 @@ class TestWatch:
         said = [watch.verdict(sleeper.pid, has_work=True) for _ in range(4)]
         assert said[:3] == ["", "", ""]
         assert said[3] == "has had a task and has computed nothing for 3 s"
+
+    @pytest.mark.parametrize("code", [COMPUTES, LETS_COMPUTE], ids=["here", "below"])
+    def test_a_long_task_that_computes_is_left_alone(self, code):
+        clock = iter(range(0, 10_000, 1000))
+        watch = Watch(QUICK, lambda: next(clock))
+        said = []
+        with subprocess.Popen([sys.executable, "-c", code]) as process:
+            family = [psutil.Process(process.pid)]
+            while code == LETS_COMPUTE and len(family) == 1:
+                family += family[0].children()
+            try:
+                for _ in range(6):
+                    said.append(watch.verdict(process.pid, has_work=True))
+                    before = seconds_of(family[-1])
+                    while seconds_of(family[-1]) < before + 0.02:
+                        time.sleep(0.01)
+            finally:
+                for each in family:
+                    each.kill()
+        assert said == [""] * 6
 
     def test_one_that_has_ended_is_gone(self, sleeper):
         clock = iter([0, 1])

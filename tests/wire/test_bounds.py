@@ -97,11 +97,13 @@ ABSURD = {
 
 @pytest.mark.parametrize(("message", "kind"), ABSURD.values(), ids=list(ABSURD))
 def test_what_is_absurd_is_refused_at_once(message, kind):
-    message = message()
-    started = time.process_time()
-    with pytest.raises(ReplyError) as caught:
-        wire.read_reply(message, EXPECTED)
-    assert time.process_time() - started < 0.1
+    message, seconds = message(), []
+    for _ in range(3):  # in one of them garbage may be collected
+        started = time.process_time()
+        with pytest.raises(ReplyError) as caught:
+            wire.read_reply(message, EXPECTED)
+        seconds.append(time.process_time() - started)
+    assert min(seconds) < 0.1
     assert caught.value.kind == kind
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1200

@@ -3,7 +3,6 @@
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -155,24 +154,6 @@ def draw(message: Message, context: Context) -> Message:
     drawn = [torch.rand(()).item(), np.random.rand(), random.random()]  # noqa: NPY002, S311
     content = RecordDict({"drawn": MetricRecord({"numbers": drawn})})
     return Message(content, reply_to=message)
-
-
-@app.train("compute")
-def compute(message: Message, context: Context) -> Message:
-    """Compute in C with Python's lock held, mostly."""
-    end = time.monotonic() + message.content["task"]["number"]
-    while time.monotonic() < end:
-        sum(range(3_000_000))
-    return Message(RecordDict(), reply_to=message)
-
-
-@app.train("compute_elsewhere")
-def compute_elsewhere(message: Message, context: Context) -> Message:
-    """Let a program compute, and wait for it."""
-    seconds = message.content["task"]["number"]
-    code = f"import time; end = time.time() + {seconds}\nwhile time.time() < end: 0"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    return Message(RecordDict(), reply_to=message)
 
 
 @app.train("visible")
