@@ -13,6 +13,7 @@ import torch
 
 from benchmarks import vision
 from flwr_asyncdrop.flower_internals.identity import assume_identity
+from tests.imports import forgotten
 from tests.nightly import examples
 from tests.reviews import write_json_lines
 
@@ -47,6 +48,13 @@ def seeded() -> None:
     By chance, a small random layer has units that no input wakes, and does nothing.
     """
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what a test imports from its folder, and the path, from the next test."""
+    with forgotten(tmp_path_factory.getbasetemp()):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
