@@ -113,3 +113,9 @@ def reviews_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look twice for nodes without the pause in between."""
     monkeypatch.setattr("flwr_asyncdrop.server.nodes._POLL", 0.0)
+
+
+@pytest.fixture
+def fresh_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for nodes at every chance, however long the last look took."""
+    monkeypatch.setattr("flwr_asyncdrop.server.nodes._PAUSE", 0)

@@ -444,6 +444,7 @@ class TestWallClock:
         updates = [line for line in outcome["history"] if line["event"] == "update"]
         assert [line["round"] for line in updates] == [n // 4 + 1 for n in range(16)]
 
+    @pytest.mark.usefixtures("fresh_nodes")
     @pytest.mark.parametrize("algorithm", ["fedavg", "fedbuff", "asyncdrop"])
     def test_a_share_of_the_nodes_is_one_of_those_at_the_start(
         self, algorithm, tmp_path

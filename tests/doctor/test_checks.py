@@ -427,7 +427,8 @@ def test_a_folder_that_matplotlib_cannot_use_is_a_warning_of_its_own(tmp_path):
 
 class TestInstallation:
     def test_here(self):
-        folder, finding = str(Path(flwr.__file__).parent), check_installation()
+        folder = str(Path(flwr.__file__).resolve().parent)
+        finding = check_installation()
         assert folder in finding.found
         assert finding.level == ("warning" if set(" ,%") & set(folder) else "ok")
 

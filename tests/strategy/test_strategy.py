@@ -465,6 +465,7 @@ class TestEvaluationByClients:
 
 
 class TestTrouble:
+    @pytest.mark.usefixtures("fresh_nodes")
     def test_when_all_devices_have_gone_the_run_ends_with_what_it_has(
         self, log, tmp_path
     ):
