@@ -30,7 +30,7 @@ def run_engine(arguments, cwd, python=sys.executable):
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=600,
         )
         output = done.stdout + done.stderr
         if not any(message in output for message in RAY_DID_NOT_START):

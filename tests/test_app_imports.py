@@ -75,6 +75,6 @@ def test_the_apps_load_in_two_threads_at_once(order, stop_before):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.stdout.split() == ["ClientApp", "ServerApp"], done.stderr

@@ -187,7 +187,7 @@ with LocalGrid(make_client_app, num_nodes=8, workers=0) as grid:
 
 
 def test_local_grid_runs_without_ray():
-    subprocess.run([sys.executable, "-c", WITHOUT_RAY], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", WITHOUT_RAY], check=True, timeout=600)
 
 
 WITHOUT_EXTRAS = """
@@ -212,7 +212,7 @@ def test_a_run_without_any_extra_ends_well_and_says_what_the_picture_needs(tmp_p
         check=True,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert {"history.jsonl", "model.safetensors"} <= {
         p.name for p in tmp_path.iterdir()

@@ -45,7 +45,7 @@ def test_a_benchmark_that_is_ended_leaves_neither_processes_nor_folders(tmp_path
             break
     assert len(of(tmp_path)) > 1
     running.terminate()
-    assert running.wait(60) == 128 + 15
+    assert running.wait(300) == 128 + 15
     running.stderr.close()
     assert of(tmp_path) == []
     assert not list(tmp_path.glob("edge-*"))

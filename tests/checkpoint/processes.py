@@ -84,7 +84,7 @@ class Simulation:
         """Let files have any size again."""
         self.limit(resource.RLIM_INFINITY)
 
-    def wait_for_lines(self, folder: Path, count: int, seconds: float = 60) -> None:
+    def wait_for_lines(self, folder: Path, count: int, seconds: float = 300) -> None:
         """Wait until the history of a run has so many lines, or it is over."""
         deadline = time.monotonic() + seconds
         while self.wait(0.002) is None and num_lines(folder) < count:
@@ -109,7 +109,7 @@ def num_lines(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def wait_for(log: Path, text: str, run: Simulation, seconds: float = 60) -> None:
+def wait_for(log: Path, text: str, run: Simulation, seconds: float = 300) -> None:
     """Wait until a run has printed something."""
     deadline = time.monotonic() + seconds
     while text not in log.read_text():

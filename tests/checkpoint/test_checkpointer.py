@@ -169,7 +169,7 @@ def test_the_loop_waits_for_the_disk_only_before_the_next_checkpoint(
     write, later = checkpointer.write, threading.Event()
 
     def patient(*arguments):
-        assert later.wait(30)
+        assert later.wait(300)
         later.clear()
         return write(*arguments)
 
@@ -357,7 +357,7 @@ def test_what_is_saved_of_a_run_is_what_was_there_when_it_was_saved(
                 later.set()
 
     def patient(*arguments):
-        assert later.wait(30)
+        assert later.wait(300)
         later.clear()
         return write(*arguments)
 

@@ -84,7 +84,7 @@ def test_an_evaluate_fn_that_draws_nothing_runs_beside_the_clients(tmp_path):
             updated.set()
 
     def evaluate(server_round, arrays):
-        assert updated.wait(20)
+        assert updated.wait(300)
         return MetricRecord({"round": server_round})
 
     evaluate.draws_nothing = True

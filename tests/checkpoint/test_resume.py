@@ -527,10 +527,10 @@ def test_a_signal_does_not_wait_for_an_evaluation(rounds, tmp_path, waits):
 
     def evaluate(number, record):
         if not outcomes:
-            assert waits.wait(60)
+            assert waits.wait(300)
             time.sleep(0.2)  # it is about to wait
             os.kill(os.getpid(), signal.SIGINT)
-            outcomes.append(saved.wait(60))
+            outcomes.append(saved.wait(300))
 
     strategy = STRATEGIES["async-fedavg"](
         in_flight=2,

@@ -35,7 +35,7 @@ def in_a_process(*arguments):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
 
 
@@ -219,8 +219,8 @@ def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tm
             time.sleep(0.01)
         children = psutil.Process(process.pid).children(recursive=True)
         end(process)
-        assert process.wait(60) == code
-    assert not psutil.wait_procs(children, 30)[1]
+        assert process.wait(300) == code
+    assert not psutil.wait_procs(children, 300)[1]
     before = (run / "history.jsonl").read_text()
     assert '"end"' not in before
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
@@ -424,7 +424,7 @@ def test_a_code_without_the_signs_of_a_table(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0
     assert r"\xb1" in done.stdout

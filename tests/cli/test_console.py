@@ -21,7 +21,7 @@ def test_a_command_does_its_work_when_nobody_reads_what_it_prints(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")

@@ -75,7 +75,7 @@ def without(packages, looks, *words):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
 
 

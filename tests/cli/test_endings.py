@@ -47,7 +47,7 @@ def test_a_signal_ends_a_command_with_a_line(code, name, status, says):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert (ended.returncode, ended.stdout) == (status, "")
     assert ended.stderr == f"asyncdrop: {says}\n"

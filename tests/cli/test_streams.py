@@ -41,7 +41,7 @@ def asyncdrop(words, redirections="", *, unbuffered=False):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
 
 

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 def wait_until(condition):

@@ -32,7 +32,7 @@ def run(environment):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
         )
         assert done.returncode == FLOWERS_STATUS, done.stderr
         return json.loads(done.stdout)
@@ -154,7 +154,7 @@ def test_nothing_is_left_in_tmpdir(environment, folder, number, warm):
         if warm:
             wait_until((left / "trainer.socket").exists)
         node.send_signal(number)
-        node.wait(60)
+        node.wait(300)
         if number != signal.SIGKILL or warm:
             wait_until(lambda: not left.exists())
         else:

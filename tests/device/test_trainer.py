@@ -23,7 +23,7 @@ PLAIN = 7
 
 def outcome(process):
     """Wait for the end of a process; return its output and status."""
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=600)
     return output, process.returncode
 
 

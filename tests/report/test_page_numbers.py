@@ -30,7 +30,7 @@ def computed(expression, values):
     )
     command = [NODE, "--input-type=commonjs", "-"]
     done = subprocess.run(
-        command, input=script, capture_output=True, check=True, text=True, timeout=60
+        command, input=script, capture_output=True, check=True, text=True, timeout=600
     )
     return json.loads(done.stdout)
 

@@ -151,7 +151,7 @@ def test_a_process_that_ends_by_itself_does_not_keep_others_from_being_ended(
         first.wait()
         try:
             flwr_run.end_processes(mark)
-            second.wait(30)
+            second.wait(50)
         finally:
             second.kill()
 
@@ -183,7 +183,7 @@ def test_what_a_process_starts_while_it_is_ended_is_ended_too():
     with suppress(psutil.NoSuchProcess):
         child = psutil.Process(started)
         try:
-            child.wait(30)
+            child.wait(50)
         finally:
             child.kill()
 
@@ -213,8 +213,8 @@ def test_who_ends_it_ends_what_it_has_started(number):
         child = psutil.Process(int(started))
         try:
             process.send_signal(number)
-            assert process.wait(30) == 128 + number
-            child.wait(30)
+            assert process.wait(50) == 128 + number
+            child.wait(50)
         finally:
             process.kill()
             with suppress(psutil.NoSuchProcess):
@@ -229,4 +229,4 @@ def test_signals_that_are_ignored_stay_so():
         process.stdout.readline()
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(50) == 128 + signal.SIGTERM

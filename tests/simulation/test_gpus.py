@@ -109,7 +109,7 @@ def test_workers_take_gpus_in_turn_and_so_do_their_successors(machine_with):
         assert sorted(before.values()) == ["5", "5", "7", "7"]
         victim = psutil.Process(next(pid for pid, gpu in before.items() if gpu == "7"))
         victim.kill()
-        victim.wait(30)
+        victim.wait(300)
         after = seen(grid, 4)
         assert victim.pid not in after
         assert sorted(after.values()) == ["5", "5", "7", "7"]

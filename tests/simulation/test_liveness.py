@@ -23,7 +23,7 @@ from tests.nightly import nightly
 APP = "grid_apps:app"
 QUICK = LivenessLimits(stopped=0.3, idle=1.0, interval=0.05, exit=1.0)
 PATIENT = LivenessLimits(stopped=60.0, interval=0.05)
-SOON = 60.0
+SOON = 300.0
 
 
 def task(node, action, number=0.0):

@@ -400,7 +400,7 @@ def test_grids_of_several_threads_draw_what_they_would_alone() -> None:
     drawing.clear()
     with ThreadPoolExecutor(2) as threads:
         together = [threads.submit(drawn) for _ in range(2)]
-        assert drawing.wait(20)
+        assert drawing.wait(300)
         assert drawn() == alone
     assert [each.result() for each in together] == [alone, alone]
 

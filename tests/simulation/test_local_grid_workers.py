@@ -46,7 +46,7 @@ def pid_of(grid: LocalGrid) -> int:
     return pid
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 60.0) -> bool:
+def wait_until(is_true: Callable[[], bool], seconds: float = 300.0) -> bool:
     end = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > end:
@@ -188,7 +188,7 @@ def test_close_ends_idle_and_busy_workers() -> None:
     assert len(multiprocessing.active_children()) == 2
     start = time.monotonic()
     grid.close()
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 50
     assert multiprocessing.active_children() == []
     grid.close()
 
@@ -279,7 +279,7 @@ def test_what_a_system_has_too_little_of_is_said(
         env={**os.environ, **folder},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert f"no worker process can be started ({reason}): start" in done.stdout
@@ -369,7 +369,7 @@ def test_busy_worker_outlives_an_interrupt_and_not_its_parent(
         [sys.executable, "-W", "error::ResourceWarning", str(script)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         start_new_session=True,
     )
     assert result.stderr == ""
@@ -388,8 +388,8 @@ def test_answers_that_nobody_reads_are_no_traceback() -> None:
             target=serve, args=arguments
         )
         process.start()
-        assert select.select([channel], [], [], 60)[0]  # it is ready, and says so
-    process.join(60)
+        assert select.select([channel], [], [], 300)[0]  # it is ready, and says so
+    process.join(300)
     assert process.exitcode == 0
 
 

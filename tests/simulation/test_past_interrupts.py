@@ -40,7 +40,7 @@ def test_a_fork_server_that_imports_does_not_hear_of_it(tmp_path, monkeypatch):
         text=True,
         check=False,
         cwd=tmp_path,
-        timeout=60,
+        timeout=600,
     )
     # The processes that it starts hear of later ones.
     assert (done.returncode, done.stdout, done.stderr) == (0, "True set()\n", "")

@@ -43,7 +43,7 @@ def test_a_file_of_the_name_of_a_module_is_not_imported(module, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert "imported" not in done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "0 None"

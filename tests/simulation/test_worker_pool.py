@@ -45,7 +45,7 @@ def run_python(words, folder, program=""):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
