@@ -10,6 +10,7 @@ from torch import Tensor
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.aggregation.changes import Change, is_weight
 from flwr_asyncdrop.aggregation.combining import Combiner
+from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.latest_per_group import LatestPerGroup
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, add_, extract
@@ -88,13 +89,18 @@ class AdaptivePerGroup(LatestPerGroup):
         return max(self._measured.correlation, 0.0)
 
     def state_dict(self) -> StateDict:
-        """Return what is remembered, and what was measured."""
-        return {"latest": super().state_dict(), "measured": to_plain(self._measured)}
+        """Return what is remembered, here and by `combine_fresh`, and was measured."""
+        return {
+            "latest": super().state_dict(),
+            "measured": to_plain(self._measured),
+            **state_of(combine_fresh=self._combine_fresh),
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore both."""
+        """Restore it."""
         super().load_state_dict(state["latest"])
         self._measured = from_plain(_Measured, state["measured"])
+        load_into(state, combine_fresh=self._combine_fresh)
 
     def _remember(self, state: State, update: Update, change: Change) -> None:
         measured, group = self._measured, self.group_of(update)

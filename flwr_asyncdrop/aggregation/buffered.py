@@ -6,13 +6,12 @@ from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import Mean
 from flwr_asyncdrop.aggregation.collected import collected
 from flwr_asyncdrop.aggregation.combining import Combiner
+from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.aggregation.weighting import (
     Weighting,
     constant,
-    load_weighting,
     weight_of,
-    weighting_state,
 )
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.state_dict import StateDict
@@ -59,6 +58,7 @@ class Buffered(Aggregator):
         self.size = self.updates_per_version = size
         self.waits_for = size if waits else 1
         self._weighting = weighting
+        self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
         self._collected = collected(size, combine, waits=waits)
         self.collects = self._collected.models
@@ -80,12 +80,13 @@ class Buffered(Aggregator):
         return True
 
     def state_dict(self) -> StateDict:
-        """Return what waits for the next step, the velocity, and the weighting's."""
+        """Return what waits, the velocity, and what the functions remember."""
+        functions = state_of(weighting=self._weighting, combine=self._combine)
         collected, velocity = self._collected.state_dict(), dict(self._velocity)
-        return {**collected, "velocity": velocity, **weighting_state(self._weighting)}
+        return {**collected, "velocity": velocity, **functions}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore them."""
         self._collected.load_state_dict(state)
         self._velocity = dict(state["velocity"])
-        load_weighting(self._weighting, state)
+        load_into(state, weighting=self._weighting, combine=self._combine)

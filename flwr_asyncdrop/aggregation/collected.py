@@ -63,7 +63,7 @@ def collected(size: int, combine: Combiner, *, waits: bool) -> Collected:
     A mean is summed up as updates come, where the share of each is known by then. It is
     not if they are weighed by examples, or if a step may come sooner (`waits`).
     """
-    if isinstance(combine, Mean):
+    if type(combine) is Mean:  # and no subclass, which may combine otherwise
         at_once = {"size": not waits, "counts": True, "examples": False}
         if at_once[combine.normaliser]:
             return Summed(size, combine.normaliser)

@@ -10,7 +10,10 @@ from flwr_asyncdrop.parameters import in_interval
 from flwr_asyncdrop.submodel import State
 
 Combiner = Callable[[State, Sequence[Change]], State]
-"""From the global model and some changes to one change of the full model's shapes."""
+"""From the global model and some changes to one change of the full model's shapes.
+
+An object that remembers something is saved as a `Weighting` is.
+"""
 
 COMBINATIONS = ("mean", "trimmed-mean", "median")
 """The names that `combiner` knows."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
 from flwr_asyncdrop.aggregation.combining import Combiner
+from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -101,14 +102,16 @@ class LatestPerGroup(Aggregator):
         return True
 
     def state_dict(self) -> StateDict:
-        """Return the latest change of every group, and the velocity."""
+        """Return the latest change of every group, the velocity, and `combine`'s."""
         plain: StateDict = to_plain(self._latest)
-        return plain
+        return {**plain, **state_of(combine=self._combine)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore both."""
+        """Restore them."""
+        load_into(state, combine=self._combine)
+        known = {key: saved for key, saved in state.items() if key != "combine"}
         # Versions before this one knew the smallest rate alone.
-        self._latest = from_plain(_Latest, {"sent_at": 0, "steps": 0, **state})
+        self._latest = from_plain(_Latest, {"sent_at": 0, "steps": 0, **known})
 
     def group_of(self, update: Update) -> int:
         """Return the speed group of the device that sent it, 0 the fastest."""

@@ -1,12 +1,11 @@
 """Mixing: the global model moves a fixed share of the way to each update."""
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.weighting import (
     Weighting,
     constant,
-    load_weighting,
     weight_of,
-    weighting_state,
 )
 from flwr_asyncdrop.parameters import in_interval
 from flwr_asyncdrop.state_dict import StateDict
@@ -64,8 +63,8 @@ class Mixing(Aggregator):
 
     def state_dict(self) -> StateDict:
         """Return what the weighting remembers."""
-        return weighting_state(self._weighting)
+        return state_of(weighting=self._weighting)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore it."""
-        load_weighting(self._weighting, state)
+        load_into(state, weighting=self._weighting)

@@ -21,14 +21,13 @@ from flwr_asyncdrop.aggregation.changes import (
     mean_change,
     shares_of,
 )
+from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
 from flwr_asyncdrop.aggregation.server_step import ServerStep
 from flwr_asyncdrop.aggregation.weighting import (
     Weighting,
     constant,
-    load_weighting,
     weight_of,
-    weighting_state,
 )
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -150,12 +149,12 @@ class ProductBuffered(Aggregator):
     def state_dict(self) -> StateDict:
         """Return the changes that wait for the next step, and the weighting's."""
         changes = to_plain(self._changes)
-        return {"changes": changes, **weighting_state(self._weighting)}
+        return {"changes": changes, **state_of(weighting=self._weighting)}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore them."""
         self._changes = from_plain(list[_ProductChange], state["changes"])
-        load_weighting(self._weighting, state)
+        load_into(state, weighting=self._weighting)
 
 
 def _change(

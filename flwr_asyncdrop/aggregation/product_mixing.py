@@ -10,14 +10,13 @@ from flwr_asyncdrop.aggregation.adapters import (
     without_factors,
 )
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.mixing import RATES
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
 from flwr_asyncdrop.aggregation.weighting import (
     Weighting,
     constant,
-    load_weighting,
     weight_of,
-    weighting_state,
 )
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import Pairs, State, check_fits, merge_
@@ -82,8 +81,8 @@ class ProductMixing(Aggregator):
 
     def state_dict(self) -> StateDict:
         """Return what the weighting remembers."""
-        return weighting_state(self._weighting)
+        return state_of(weighting=self._weighting)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore it."""
-        load_weighting(self._weighting, state)
+        load_into(state, weighting=self._weighting)

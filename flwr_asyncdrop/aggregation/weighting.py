@@ -8,7 +8,6 @@ from typing import Any
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import at_least
-from flwr_asyncdrop.state_dict import StateDict, Stateful
 
 Weighting = Callable[[Update], float]
 """From an update to its weight, in [0, 1].
@@ -49,20 +48,6 @@ def weight_of(update: Update, weigh: Weighting) -> float:
     weight = weigh(update)
     at_least(0).check("weighting(update)", weight)
     return float(weight) * update.discount
-
-
-def weighting_state(weigh: object) -> StateDict:
-    """Return what a weighting adds to its aggregator's state."""
-    return {"weighting": weigh.state_dict()} if isinstance(weigh, Stateful) else {}
-
-
-def load_weighting(weigh: object, state: StateDict) -> None:
-    """Restore a weighting from its aggregator's state.
-
-    Versions before this one did not save any.
-    """
-    if isinstance(weigh, Stateful) and "weighting" in state:
-        weigh.load_state_dict(state["weighting"])
 
 
 WEIGHTINGS = MappingProxyType(

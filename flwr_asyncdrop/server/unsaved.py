@@ -119,8 +119,10 @@ class _Place(NamedTuple):
         """Return the attribute and its owner, and why no checkpoint has it."""
         owner, kind = self.owner, type(self.owner)
         if isinstance(owner, FunctionType):
-            return f"{self.name} of the function {owner.__name__}, which saves nothing"
-        what = f"{self.name} of {kind.__name__}"
+            around = self.name in owner.__code__.co_freevars
+            what = f"the variable {self.name}" if around else self.name
+            return f"{what} of the function {owner.__name__}, which saves nothing"
+        what = f"{kind.__name__}.{self.name}"
         if shared:
             return f"{what}, which is not the object's own: all runs share it"
         if getattr(kind, "state_dict", Stateless.state_dict) is Stateless.state_dict:

@@ -103,6 +103,21 @@ def test_only_what_is_known_at_once_is_summed():
     assert isinstance(collected(4, combiner("median", 4), waits=False), Changes)
 
 
+class Halved(Mean):
+    """A mean of somebody's own."""
+
+    def __call__(self, state, changes):
+        mean = super().__call__(state, changes)
+        return {name: tensor / 2 for name, tensor in mean.items()}
+
+
+def test_a_subclass_of_a_mean_combines_as_it_says():
+    state = {"w": torch.zeros(1)}
+    buffer = Buffered(1, combine=Halved())
+    buffer.merge(state, Update({"w": torch.ones(1)}, {}, 0, 1, {"w": torch.zeros(1)}))
+    assert state["w"].tolist() == [0.5]
+
+
 def test_memory_in_models():
     assert Buffered(64).collects == 1
     assert Buffered(64, combine=combiner("mean", 64, normaliser="counts")).collects == 2

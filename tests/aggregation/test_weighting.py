@@ -8,12 +8,15 @@ import torch
 
 from flwr_asyncdrop.aggregation import (
     WEIGHTINGS,
+    AdaptivePerGroup,
     Buffered,
     Clipped,
+    LatestPerGroup,
     Mixing,
     ProductBuffered,
     ProductMixing,
     Update,
+    mean_change,
     weighting,
 )
 from flwr_asyncdrop.algorithms import AsyncWeighted, FedBuff
@@ -181,6 +184,47 @@ def test_a_checkpoint_has_what_a_weighting_remembers(build):
         first.merge(state, each)
         again.merge(copy, each)
     assert all(torch.equal(copy[name], tensor) for name, tensor in state.items())
+
+
+class Calming:
+    """Combine less and less of the changes."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, state, changes):
+        self.count += 1
+        mean = mean_change(state, changes)
+        return {name: tensor / self.count for name, tensor in mean.items()}
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda combine: Buffered(1, combine=combine),
+        lambda combine: Clipped(Buffered(1, combine=combine), 1.0),
+        lambda combine: LatestPerGroup(1, combine=combine),
+        lambda combine: AdaptivePerGroup(1, combine_fresh=combine),
+        lambda combine: AdaptivePerGroup(1, combine_fresh=mean_change, combine=combine),
+    ],
+)
+def test_a_checkpoint_has_what_a_combination_remembers(build):
+    first, again = Calming(), Calming()
+    state, base = random_state(0), random_state(0)
+    aggregator = build(first)
+    for number in range(3):
+        sent = adapted(random_state(number), base, staleness=number)
+        aggregator.merge(state, sent)
+    build(again).load_state_dict(saved_and_read(aggregator.state_dict()))
+    assert again.count == first.count == 3
+    build(again).load_state_dict(saved_and_read(build(mean_change).state_dict()))
+    assert again.count == 3  # versions before this one did not save it
 
 
 def test_a_checkpoint_of_before_leaves_a_weighting_as_it_is():

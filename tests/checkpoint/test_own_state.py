@@ -12,7 +12,13 @@ from flwr.app import MetricRecord
 from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop import AsyncFedAvg, Checkpointer, LocalGrid, speed_levels
-from flwr_asyncdrop.aggregation import Aggregator, Buffered, Mixing
+from flwr_asyncdrop.aggregation import (
+    Aggregator,
+    Buffered,
+    LatestPerGroup,
+    Mixing,
+    mean_change,
+)
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard
@@ -141,6 +147,23 @@ def weighting():
     return weigh
 
 
+class Calming:
+    """A combination of changes that remembers how many steps there were."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, state, changes):
+        self.count += 1
+        mean = mean_change(state, changes)
+        return {name: tensor / self.count for name, tensor in mean.items()}
+
+
+class CalmingSaved(Calming):
+    state_dict = Saved.state_dict
+    load_state_dict = Saved.load_state_dict
+
+
 class Yielding(Mixing):
     """Goes through what it has, one at a time."""
 
@@ -167,16 +190,23 @@ class Generating(Algorithm):
 LOST = [
     (
         {"aggregator": Slowing()},
-        "count of Slowing, which has no state_dict and load_st",
+        "Slowing.count, which has no state_dict and load_st",
     ),
-    ({"aggregator": Forgetful()}, r"speeds of Forgetful, which load_state_dict\(state"),
-    ({"aggregator": Copied(3)}, "_collected of Copied, which load_state_dict"),
-    ({"masks": Drawing()}, "random of Drawing, which has no state_dict"),
-    ({"selection": Turning()}, "turn of Turning, which has no state_dict"),
-    ({"aggregator": Noting()}, "seen of Noting, which is not the object's own"),
-    ({"aggregator": Mixing(0.5, Weights())}, "before of Weights, which has no state"),
-    ({"aggregator": Mixing(0.5, weighting())}, "calls of the function weigh, which"),
-    ({"aggregator": Yielding()}, "_?[a-z]+ of Yielding, which load_state_dict"),
+    ({"aggregator": Forgetful()}, r"Forgetful.speeds, which load_state_dict\(state"),
+    ({"aggregator": Copied(3)}, "Copied._collected, which load_state_dict"),
+    ({"masks": Drawing()}, "Drawing.random, which has no state_dict"),
+    ({"selection": Turning()}, "Turning.turn, which has no state_dict"),
+    ({"aggregator": Noting()}, "Noting.seen, which is not the object's own"),
+    ({"aggregator": Mixing(0.5, Weights())}, "Weights.before, which has no state"),
+    (
+        {"aggregator": Mixing(0.5, weighting())},
+        "the variable calls of the function weigh, which",
+    ),
+    (
+        {"aggregator": Buffered(3, combine=Calming())},
+        "Calming.count, which has no state_dict",
+    ),
+    ({"aggregator": Yielding()}, r"Yielding\._?[a-z]+, which load_state_dict"),
 ]
 
 
@@ -212,11 +242,19 @@ def test_without_that_it_would_have_resumed_to_another_history(tmp_path, monkeyp
     assert own(folder, resume=resume, aggregator=Slowing()) != whole
 
 
-@pytest.mark.parametrize("changes", [{"aggregator": Saved()}, {"aggregator": Half()}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aggregator": Saved()},
+        {"aggregator": Half()},
+        {"aggregator": Buffered(3, combine=CalmingSaved())},
+        {"aggregator": LatestPerGroup(3, combine=CalmingSaved())},
+    ],
+)
 def test_one_that_saves_what_changes_resumes(changes, tmp_path):
     whole = own(tmp_path / "whole", **changes)
     folder = copy_of(tmp_path / "whole", "again")
-    resume = all_checkpoints(folder / "checkpoints")[0]
+    resume = all_checkpoints(folder / "checkpoints")[1]
     assert own(folder, resume=resume, **changes) == whole
 
 
@@ -300,7 +338,7 @@ def test_a_cached_property_is_derived_if_it_is_the_same_in_a_new_object(
     own(tmp_path / "tabled", aggregator=Tabled())
     assert "no checkpoint" not in caplog.text
     own(tmp_path / "filled", aggregator=Filled())
-    assert "no checkpoint has rates of Filled" in caplog.text
+    assert "no checkpoint has Filled.rates" in caplog.text
 
 
 class Weighing(AsyncFedAvg):
@@ -324,7 +362,7 @@ class Counting(Weighing):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [(Weighing, ""), (Counting, "seen of Counting, which is not")]
+    ("kind", "says"), [(Weighing, ""), (Counting, "Counting.seen, which is not")]
 )
 def test_of_a_strategy_that_takes_part_its_own_attributes_are_state(
     kind, says, tmp_path, caplog, monkeypatch
@@ -344,7 +382,9 @@ def test_an_interrupted_one_says_so_and_not_how_it_resumes(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt):
         own(tmp_path, aggregator=Slowing(), handler=stopping_at(9), every=99)
     assert not all_checkpoints(tmp_path / "checkpoints")
-    assert caplog.messages[-1].startswith("interrupted; no checkpoint has count of")
+    assert caplog.messages[-1].startswith(
+        "interrupted; no checkpoint has Slowing.count"
+    )
     assert "to resume" not in caplog.text
 
 

@@ -119,7 +119,9 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_kind_of_change_is_found(name):
     make, change = CHANGES[name]
-    assert re.match("no checkpoint has (held|_Slots__hidden) of ", lost(make, change))
+    assert re.match(
+        r"no checkpoint has [A-Z][a-z]+\.(held|_Slots__hidden), ", lost(make, change)
+    )
     assert lost(make, look) == ""
 
 
@@ -185,8 +187,10 @@ def test_what_a_class_holds_is_no_objects_own(change, monkeypatch):
     unsaved = Unsaved({"part": Shared()}, lambda: {"part": Shared()})
     assert unsaved.find(dict) == ""
     change()
-    assert "of Shared, which is not the object's own: all runs share it" in (
-        unsaved.find(dict)
+    assert re.match(
+        "no checkpoint has Shared.(items|number), which is not the object's own: all "
+        "runs share it",
+        unsaved.find(dict),
     )
 
 
@@ -224,7 +228,7 @@ def test_an_optimizer_that_is_saved_comes_back():
     assert unsaved.find(lambda: {"part": deepcopy(saved)}) == ""
     saved["steps"] = Adaptive().optimizer.state_dict()
     said = unsaved.find(lambda: {"part": deepcopy(saved)})
-    assert said.startswith("no checkpoint has optimizer of Adaptive")
+    assert said.startswith("no checkpoint has Adaptive.optimizer")
 
 
 def test_a_class_may_be_made_with_its_object():
@@ -269,14 +273,14 @@ class Table(Holder):
 def test_what_is_derived_is_the_same_in_a_new_object():
     assert lost(lambda: Table(2), lambda held: held.table) == ""
     said = lost(lambda: Table(2), lambda held: held.table.append(1))
-    assert said.startswith("no checkpoint has table of Table")
+    assert said.startswith("no checkpoint has Table.table")
 
 
 def test_an_attribute_that_is_taken_away_is_lost():
     said = lost(Slots, lambda held: delattr(held, "held"))
-    assert said.startswith("no checkpoint has held of Slots")
+    assert said.startswith("no checkpoint has Slots.held")
     said = lost(lambda: Holder(0), lambda held: delattr(held, "held"))
-    assert said.startswith("no checkpoint has held of Holder")
+    assert said.startswith("no checkpoint has Holder.held")
 
 
 class Random(Holder):
@@ -290,7 +294,7 @@ def test_building_again_draws_nothing_from_the_global_generators():
     first = {"part": Random()}
     of_torch, of_python = torch.get_rng_state(), random.getstate()
     unsaved = Unsaved(first, lambda: {"part": Random()})
-    assert "held of Random" in unsaved.find(dict)
+    assert "Random.held" in unsaved.find(dict)
     assert torch.equal(torch.get_rng_state(), of_torch)
     assert random.getstate() == of_python
 

@@ -1,0 +1,22 @@
+"""What the functions that an aggregator is given remember."""
+
+from flwr_asyncdrop.state_dict import StateDict, Stateful
+
+
+def state_of(**functions: object) -> StateDict:
+    """Return, by name, the states of those that are objects with one."""
+    return {
+        name: function.state_dict()
+        for name, function in functions.items()
+        if isinstance(function, Stateful)
+    }
+
+
+def load_into(state: StateDict, **functions: object) -> None:
+    """Restore them from their aggregator's state.
+
+    Versions before this one did not save all of them.
+    """
+    for name, function in functions.items():
+        if isinstance(function, Stateful) and name in state:
+            function.load_state_dict(state[name])
