@@ -6,8 +6,10 @@ algorithm with the rate of `AsyncDrop`: Python says nothing.
 
 from collections.abc import Iterator
 from dataclasses import Field, fields, is_dataclass
+from dis import get_instructions
 from functools import cache
 from inspect import get_annotations
+from types import FunctionType
 from typing import Any, ClassVar, get_origin
 
 from flwr_asyncdrop.exceptions import ConfigError
@@ -85,6 +87,24 @@ def named_by_package(kind: type) -> frozenset[str]:
     """Return what the ``__init__`` of this package's classes above a class name."""
     ours = (owner for owner in kind.__mro__ if _is_ours(owner))
     return frozenset(name for owner in ours for name in _named(owner))
+
+
+@cache
+def stored_by_package(kind: type) -> frozenset[str]:
+    """Return the attributes that methods of this package set in its classes above."""
+    methods = (
+        method
+        for owner in kind.__mro__
+        if _is_ours(owner)
+        for method in vars(owner).values()
+        if isinstance(method, FunctionType)
+    )
+    return frozenset(
+        step.argval
+        for method in methods
+        for step in get_instructions(method)
+        if step.opname == "STORE_ATTR"
+    )
 
 
 def _with_fields(owner: type) -> tuple[type, ...]:

@@ -51,6 +51,14 @@ class Restorable(Protocol):
         """
 
 
+@runtime_checkable
+class Incomplete(Protocol):
+    """An object whose state may lack something that a run can do without."""
+
+    def left_out(self) -> str:
+        """Return, once each, what its last state lacks, as a clause; or ""."""
+
+
 class Stateless:
     """A base class for what may have state: by default there is none to save."""
 

@@ -30,7 +30,7 @@ from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.state_dict import Restorable, Stateful
+from flwr_asyncdrop.state_dict import Incomplete, Restorable, Stateful
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
@@ -268,6 +268,9 @@ class Checkpointer(Callback):
                 if lacks:
                     self._give_up(f"{lacks}, so the run cannot be resumed")
                     return
+        for part in self._parts.values():
+            if isinstance(part, Incomplete) and (lacks := part.left_out()):
+                logger.warning("%s (see docs/checkpoints.md)", lacks)
         body = {
             "run": self._run,
             "settings": self._all_settings,

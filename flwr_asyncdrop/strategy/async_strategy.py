@@ -291,6 +291,11 @@ class AsyncStrategy(Runs):
         collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
         hooks = self._round_hooks(configs, collector, grid, num_rounds)
         logs = [RoundLog(collector.result, num_rounds)] if self.log_rounds else []
+        own = self._own_state(
+            run, initial_arrays, train_config, evaluate_config, evaluate_fn
+        )
+        if own is not None and evaluate_fn is not None:
+            evaluate_fn = own.watched(evaluate_fn)
         evaluators = self._evaluators(
             run, mailbox, grid, evaluate_fn, evaluate_config, timeout
         )
@@ -307,6 +312,7 @@ class AsyncStrategy(Runs):
                 ProgressLog(stopping.num_updates, stopping.max_seconds),
                 *logs,
                 *self.callbacks,
+                *([] if own is None else [own]),
             ],
             checkpointer=self.checkpointer,
             checkpoint=checkpoint,

@@ -100,6 +100,7 @@ class Arguments(SynchronousRounds):
     ) -> None:
         check_kinds(locals())
         self._started = {}
+        self._kept_first = None
         self.in_flight = in_flight
         self.fraction_train = fraction_train
         self.min_train_nodes = min_train_nodes

@@ -10,8 +10,11 @@ from flwr.app import DEFAULT_TTL, ArrayRecord
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import sha256_of
 from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.server.closed import shapes_of
 from flwr_asyncdrop.server.dispatch import DispatchRules
+from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.opening import open_run
+from flwr_asyncdrop.server.own_state import OwnState
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.same_arguments import described
 from flwr_asyncdrop.server.schedule import Schedule
@@ -22,6 +25,7 @@ from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.construction import Arguments
 from flwr_asyncdrop.strategy.copies import copied
 from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
+from flwr_asyncdrop.strategy.train_configs import Config
 from flwr_asyncdrop.strategy.units import first_costs, sha256_of_units
 
 
@@ -114,6 +118,33 @@ class Runs(Arguments):
             "codec": self.codec,
             "schedule": self.schedule,
         }
+
+    def _own_state(
+        self,
+        run: Run,
+        arrays: ArrayRecord,
+        train_config: Config,
+        evaluate_config: Config,
+        evaluate_fn: EvaluateFn | None,
+    ) -> OwnState | None:
+        """Return what saves a user's own objects around a run; None for no need."""
+        if self.checkpointer is None:
+            return None
+        own = OwnState(
+            {
+                "strategy": self,
+                "train_metrics_aggr_fn": self.train_metrics_aggr_fn,
+                "evaluate_metrics_aggr_fn": self.evaluate_metrics_aggr_fn,
+                "train_config": train_config,
+                "evaluate_config": evaluate_config,
+                "evaluate_fn": evaluate_fn,
+            },
+            self.callbacks,
+            [*self.evaluators, self.checkpointer, self.aggregator, *run.parts.values()],
+            shapes_of(arrays),
+        )
+        self._kept_first = own.since("strategy", self._kept_first)
+        return own if own.has_any else None
 
     def _new_parts(self, slots: int) -> Mapping[str, object]:
         """Return the objects that a run begins with, which may change in it."""

@@ -71,6 +71,8 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
     # What threads have started, by their number, and what a caller drives.
     _started: dict[int, tuple[Run, RoundHooks]]
     _driven: Run | None = None
+    # What a subclass kept when the first run with a checkpointer began.
+    _kept_first: Mapping[str, str] | None = None
 
     @property
     def _run(self) -> Run | None:

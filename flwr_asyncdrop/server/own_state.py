@@ -1,0 +1,239 @@
+"""What a user's own strategy, its functions and callbacks keep from event to event."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from types import MethodType
+from typing import Any
+
+from flwr.app import ArrayRecord, MetricRecord
+
+from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.server.callbacks import CALLBACK_PART, Callback, Evaluation
+from flwr_asyncdrop.server.closed import Closed, Shapes
+from flwr_asyncdrop.server.digests import UNKNOWN, digest
+from flwr_asyncdrop.server.evaluation import EvaluateFn, ServerEvaluator
+from flwr_asyncdrop.server.kept import held_by, is_users, kind_of
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.state_dict import StateDict, Stateful
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+Digests = Mapping[str, str]
+"""What an object keeps: digests by name."""
+
+_GONE = "gone"  # the digest of what is not there
+_EVALUATE = "evaluate_fn"
+_MOST_NAMES = 3
+
+
+class OwnState(Callback):
+    """Saves what a user's own objects around a run keep, and tells what is not saved.
+
+    Those are the strategy, of a class of the user's, and the functions that it calls.
+    Each with ``state_dict`` and ``load_state_dict`` is saved. Callbacks are saved by
+    themselves; here it is only told what they do not save.
+
+    It stands behind all other callbacks. What these set when a run starts, they set
+    when it resumes, too.
+
+    Parameters
+    ----------
+    objects : mapping of str to object
+        The strategy, and functions, by their names in the state.
+    callbacks : iterable of Callback
+        All callbacks that the user gives.
+    others : iterable of object
+        Other objects of the run, which are saved by themselves or do not change.
+    shapes : list of tuple of int
+        Those of the global model's tensors, sorted.
+    """
+
+    name = "own-state"
+
+    def __init__(
+        self,
+        objects: Mapping[str, object],
+        callbacks: Iterable[Callback],
+        others: Iterable[object],
+        shapes: Shapes,
+    ) -> None:
+        callbacks = list(callbacks)
+        self._objects: dict[str, Any] = {}
+        for callback in filter(is_users, callbacks):
+            alike = sum(callback.name == each.name for each in self._objects.values())
+            self._objects[f"{CALLBACK_PART}{callback.name}{alike or ''}"] = callback
+        for name, given in objects.items():
+            # The state of a method is that of its object.
+            owner = given.__self__ if isinstance(given, MethodType) else given
+            known = any(owner is each for each in (*self._objects.values(), *callbacks))
+            if is_users(owner) and not known:
+                self._objects[name] = owner
+        self._is_closed = Closed(
+            [*self._objects.values()], [*others, *callbacks], shapes
+        )
+        self._start = {name: self._digests(name) for name in self._objects}
+        # What has been changed when the run was saved, and is not as it was then.
+        self._resumed_with: dict[str, Digests] = {}
+        self._lost: list[str] = []
+        self._resumes = False
+        self._told: set[str] = set()
+        self._lacks: list[str] = []
+        # What `evaluate_fn` keeps after each evaluation, and after the last that ended.
+        self._by_round: dict[int, StateDict] = {}
+        self._evaluated: StateDict = {}
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is an object of the user's."""
+        return bool(self._objects)
+
+    def since(self, name: str, start: Digests | None) -> Digests | None:
+        """Compare an object with what it kept at an earlier `start`; return that.
+
+        A run that resumes in another process has nothing of the runs before it.
+        """
+        if name in self._objects and start is not None:
+            self._start[name] = start
+        return self._start.get(name)
+
+    def watched(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
+        """Return a function that notes what `evaluate_fn` keeps after each evaluation.
+
+        It runs beside the loop, and a run that resumes evaluates again what was under
+        way.
+        """
+        if _EVALUATE not in self._objects:
+            return evaluate_fn
+
+        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            found = evaluate_fn(number, arrays)
+            self._by_round[number] = self._snapshot(_EVALUATE)
+            return found
+
+        draws_nothing = getattr(evaluate_fn, "draws_nothing", False)
+        vars(evaluate)["draws_nothing"] = draws_nothing
+        return evaluate
+
+    def state_dict(self) -> StateDict:
+        """Return the states, and digests of all that has changed since the start."""
+        state = {
+            name: self._evaluated if name == _EVALUATE else self._snapshot(name)
+            for name in self._objects
+        }
+        self._lacks = [
+            name
+            for key, each in self._objects.items()
+            if not isinstance(each, Stateful)
+            for name in state[key]["changed"]
+        ]
+        return state
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Load the states; CheckpointError if an object cannot."""
+        self._resumes = True
+        self._resumed_with = {name: saved["changed"] for name, saved in state.items()}
+        for name, each in self._objects.items():
+            if name not in state or "state" not in state[name] or not _is_saved(each):
+                continue
+            try:
+                each.load_state_dict(state[name]["state"])
+            except Exception as error:  # whatever the user's own code raises
+                raise CheckpointError(
+                    f"{kind_of(each)} cannot load what its state_dict returned "
+                    f"({one_line(error)}): correct load_state_dict, or start the run "
+                    "again without resume"
+                ) from error
+
+    def left_out(self) -> str:
+        """Return what the state that was made last lacks; "" for nothing new."""
+        found = [name for name in self._lacks if name not in self._told]
+        self._told.update(found)
+        if not found:
+            return ""
+        return (
+            f"no checkpoint has {_listed(found)}, so a run that resumes begins "
+            "without: save it by state_dict and load_state_dict"
+        )
+
+    def on_start(self, state: RunState) -> None:
+        """Note what callbacks have when they have started."""
+        for name, each in self._objects.items():
+            if _starts_alike(each):
+                self._start[name] = self._digests(name)
+        if _EVALUATE in self._objects:
+            self._evaluated = self._snapshot(_EVALUATE)
+
+    def on_resume(self, state: RunState) -> None:
+        """Note what `evaluate_fn` keeps, before it is called again."""
+        self.on_start(state)
+        self._find_lost([_EVALUATE])
+
+    def on_pause(self, state: RunState) -> None:
+        """Tell what is not as it was when the run was saved.
+
+        By now `configure_evaluate` has been called again for rounds that were out.
+        """
+        if not self._resumes:
+            return
+        self._resumes = False
+        self._find_lost([*self._resumed_with])
+        self._told.update(self._lost)
+        if self._lost:
+            logger.warning(
+                "the run resumes without what it had in %s when it was saved (see "
+                "docs/checkpoints.md)",
+                _listed(self._lost),
+            )
+
+    def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
+        """Note what `evaluate_fn` keeps when its metrics have been passed on."""
+        if evaluation.source == ServerEvaluator.source:
+            found = self._by_round.pop(evaluation.round, None)
+            self._evaluated = self._evaluated if found is None else found
+
+    def _find_lost(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            before = self._resumed_with.pop(key, {})
+            now = self._digests(key) if key in self._objects else before
+            self._lost += [
+                name
+                for name, saved in before.items()
+                if now.get(name, _GONE) not in (saved, UNKNOWN)
+            ]
+
+    def _snapshot(self, key: str) -> StateDict:
+        """Return an object's state, and digests of what has changed in it."""
+        each, start = self._objects[key], self._start[key]
+        state = {"state": each.state_dict()} if _is_saved(each) else {}
+        now = self._digests(key)
+        changed = {
+            name: now.get(name, _GONE)
+            for name in {**start, **now}
+            if now.get(name) in (UNKNOWN, None) or now[name] != start.get(name)
+        }
+        return {**state, "changed": changed}
+
+    def _digests(self, key: str) -> Digests:
+        return {
+            name: digest(held, self._is_closed)
+            for name, held in held_by(self._objects[key]).items()
+        }
+
+
+def _is_saved(owner: object) -> bool:
+    """Return whether an object is saved here."""
+    return isinstance(owner, Stateful) and not isinstance(owner, Callback)
+
+
+def _starts_alike(owner: object) -> bool:
+    """Return whether a callback does the same when its run starts and resumes."""
+    return isinstance(owner, Callback) and type(owner).on_resume is Callback.on_resume
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) > _MOST_NAMES:
+        more = len(names) - _MOST_NAMES
+        return f"{', '.join(names[:_MOST_NAMES])} and {more} more"
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,295 @@
+"""What a user's own objects around a run keep: what is looked at, and when."""
+
+import itertools
+import logging
+import random
+import threading
+import time
+import weakref
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from torch.utils.data import DataLoader, TensorDataset
+
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.server.callbacks import Callback, Evaluation
+from flwr_asyncdrop.server.own_state import OwnState
+from flwr_asyncdrop.server.state import RunState
+from tests.states import saved_and_read
+
+MODEL = torch.nn.Linear(2, 1)
+SHAPES = [(1,), (1, 2)]
+STATE = RunState.start_from({}, seed=0)
+
+
+class Keeping(Callback):
+    """Keeps one thing."""
+
+    def __init__(self, held):
+        self.held = held
+
+
+class Slots:
+    __slots__ = ("__hidden",)
+
+    def __init__(self):
+        self.__hidden = 0
+
+    def hide(self):
+        self.__hidden += 1
+
+
+def of(*callbacks, **objects):
+    return OwnState(objects, callbacks, (), SHAPES)
+
+
+def lost(callback, change, *others):
+    """Return what no checkpoint has, when `change` has been at a callback."""
+    own = of(callback, *others)
+    own.on_start(STATE)
+    own.state_dict()
+    assert own.left_out() == ""
+    change(callback)
+    saved_and_read(own.state_dict())
+    said = own.left_out()
+    assert own.left_out() == ""  # said once
+    return said
+
+
+def changed(held):
+    held += 1
+
+
+CHANGES = {
+    "number": (lambda: 0, lambda one: setattr(one, "held", 1)),
+    "flag": (lambda: None, lambda one: setattr(one, "held", False)),
+    "list": (list, lambda one: one.held.append(1)),
+    "nested": (lambda: {"a": {1: [{2}]}}, lambda one: one.held["a"][1][0].add(3)),
+    "deque": (lambda: deque(maxlen=2), lambda one: one.held.append(1)),
+    "bytes": (lambda: b"", lambda one: setattr(one, "held", bytes(2000))),
+    "tensor": (lambda: torch.zeros(2), lambda one: changed(one.held)),
+    "array": (lambda: np.zeros(2), lambda one: changed(one.held)),
+    "shape": (lambda: torch.zeros(2), lambda one: one.held.resize_(1, 2)),
+    "records": (
+        lambda: ArrayRecord({"w": torch.zeros(1)}),
+        lambda one: one.held.update(ArrayRecord({"w": torch.ones(1)})),
+    ),
+    "metrics": (lambda: MetricRecord({"a": 1}), lambda one: one.held.update(a=2)),
+    "random": (lambda: random.Random(0), lambda one: one.held.random()),  # noqa: S311
+    "numpy": (lambda: np.random.default_rng(0), lambda one: one.held.random()),
+    "torch": (torch.Generator, lambda one: torch.rand(1, generator=one.held)),
+    "iterator": (lambda: iter([1, 2]), lambda one: next(one.held)),
+    "count": (itertools.count, lambda one: next(one.held)),
+    "slots": (Slots, lambda one: one.held.hide()),
+    "other model": (
+        lambda: torch.nn.Linear(3, 1),
+        lambda one: changed(one.held.weight.data),
+    ),
+    "new": (lambda: 0, lambda one: setattr(one, "other", 1)),
+    "gone": (lambda: 0, lambda one: delattr(one, "held")),
+    "not known": (
+        lambda: torch.zeros(2),
+        lambda one: setattr(one, "held", torch.zeros(2).to_sparse()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_kind_of_change_is_told_once(name):
+    make, change = CHANGES[name]
+    attribute = "other" if name == "new" else "held"
+    assert lost(Keeping(make()), change) == (
+        f"no checkpoint has Keeping.{attribute}, so a run that resumes begins without: "
+        "save it by state_dict and load_state_dict"
+    )
+
+
+def evaluated(one):
+    """Load the global model into one's own."""
+    one.held.load_state_dict({name: t + 1 for name, t in MODEL.state_dict().items()})
+
+
+QUIET = {
+    "lock": (threading.Lock, lambda one: one.held.acquire()),
+    "condition": (threading.Condition, lambda one: None),
+    "thread": (lambda: threading.Thread(target=print), lambda one: None),
+    "pool": (lambda: ThreadPoolExecutor(1), lambda one: one.held.submit(int).result()),
+    "logger": (
+        lambda: logging.getLogger("tests.own"),
+        lambda one: one.held.setLevel(logging.ERROR),
+    ),
+    "weak reference": (lambda: weakref.ref(MODEL), lambda one: one.held()),
+    "generator that waits": (lambda: (n for n in range(3)), lambda one: None),
+    "model": (lambda: torch.nn.Linear(2, 1), evaluated),
+    "loader": (
+        lambda: DataLoader(TensorDataset(torch.zeros(4)), shuffle=True),
+        lambda one: list(one.held),
+    ),
+    "ours": (lambda: HistoryWriter("h"), lambda one: setattr(one.held, "every", 2)),
+    "itself": (list, lambda one: None),
+    "the same number": (lambda: 1, lambda one: setattr(one, "held", np.float64(1.0))),
+    "the same list": (lambda: [1], lambda one: setattr(one, "held", (1.0,))),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_is_no_state_is_not_told(name):
+    make, change = QUIET[name]
+    one = Keeping(make())
+    if name == "itself":
+        one.held.append(one)
+    assert lost(one, change) == ""
+
+
+def test_a_file_is_not_told(tmp_path):
+    with (tmp_path / "log").open("w") as file:
+        assert lost(Keeping(file), lambda one: one.held.write("1")) == ""
+
+
+def test_what_is_looked_at_by_itself_is_named_once():
+    inner = Keeping([])
+    said = lost(Keeping(inner), lambda one: one.held.held.append(1), inner)
+    assert said.startswith("no checkpoint has Keeping.held, so")
+
+
+class Derived(Keeping):
+    @cached_property
+    def table(self):
+        return [self.held]
+
+    @property
+    def now(self):
+        return time.time()
+
+
+def test_a_cached_property_is_derived():
+    assert lost(Derived(1), lambda one: one.table and one.now) == ""
+
+
+class Starting(Keeping):
+    """Sets what it needs when it starts."""
+
+    def on_start(self, state):
+        self.began = time.time()
+        self.rows = []
+
+
+class Resuming(Starting):
+    def on_resume(self, state):
+        pass
+
+
+def test_what_a_callback_sets_when_it_starts_it_sets_when_it_resumes():
+    def started(one, own):
+        one.on_start(STATE)
+        own.on_start(STATE)
+        own.state_dict()
+        return own.left_out()
+
+    one = Starting(0)
+    own = of(one)
+    assert started(one, own) == ""
+    one.rows.append(1)
+    own.state_dict()
+    assert own.left_out().startswith("no checkpoint has Starting.rows, so")
+    one = Resuming(0)
+    assert started(one, of(one)).startswith(
+        "no checkpoint has Resuming.began and Resuming.rows, so"
+    )
+
+
+@pytest.mark.parametrize(("held", "says"), [(1, ""), (2, "Keeping.held"), (None, "")])
+def test_what_is_not_as_it_was_is_told_when_the_run_resumes(held, says, caplog):
+    one = Keeping(0)
+    own = of(one)
+    one.held = 1
+    if held is None:
+        del one.held
+    state = saved_and_read(own.state_dict())
+    again = Keeping(held)
+    if held is None:
+        del again.held
+    resumed = of(again)
+    resumed.load_state_dict(state)
+    resumed.on_resume(STATE)
+    resumed.on_pause(STATE)
+    resumed.on_pause(STATE)
+    assert [says in message for message in caplog.messages] == ([True] if says else [])
+    resumed.state_dict()
+    assert resumed.left_out() == ""
+
+
+def test_what_comes_again_with_a_pending_evaluation_is_not_told(caplog):
+    one, again = Keeping({}), Keeping({})
+    own, resumed = of(one), of(again)
+    one.held[3] = ArrayRecord({"w": torch.zeros(1)})
+    resumed.load_state_dict(saved_and_read(own.state_dict()))
+    resumed.on_resume(STATE)
+    again.held[3] = ArrayRecord({"w": torch.zeros(1)})  # by configure_evaluate
+    resumed.on_pause(STATE)
+    assert caplog.messages == []
+
+
+def test_many_are_counted():
+    def change(one):
+        vars(one).update(dict.fromkeys("abcde", 1))
+
+    said = lost(Keeping(0), change)
+    assert said.startswith(
+        "no checkpoint has Keeping.a, Keeping.b, Keeping.c and 2 more, so"
+    )
+
+
+class Counts:
+    """An `evaluate_fn` that counts."""
+
+    count = 0
+
+    def __call__(self, number, arrays):
+        self.count += 1
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def test_an_evaluation_under_way_is_none_that_the_state_has():
+    counts = Counts()
+    own = of(evaluate_fn=counts)
+    evaluate = own.watched(counts)
+    own.on_start(STATE)
+    for number in range(3):
+        evaluate(number, ArrayRecord())
+    assert own.state_dict()["evaluate_fn"]["state"] == {"count": 0}
+    own.on_evaluation(STATE, Evaluation("clients", 1, 1, 1.0, None))
+    assert own.state_dict()["evaluate_fn"]["state"] == {"count": 0}
+    own.on_evaluation(STATE, Evaluation("server", 0, 0, 0.0, None))
+    own.on_evaluation(STATE, Evaluation("server", 1, 1, 1.0, None))
+    state = saved_and_read(own.state_dict())
+    assert state["evaluate_fn"]["state"] == {"count": 2}
+    again = Counts()
+    resumed = of(evaluate_fn=again)
+    resumed.load_state_dict(state)
+    resumed.on_resume(STATE)
+    assert again.count == 2
+    assert resumed.state_dict()["evaluate_fn"]["state"] == {"count": 2}
+
+
+def test_an_evaluate_fn_that_draws_nothing_still_says_so():
+    counts = Counts()
+    assert of(evaluate_fn=counts).watched(counts).draws_nothing is False
+    counts.draws_nothing = True
+    assert of(evaluate_fn=counts).watched(counts).draws_nothing is True
+
+
+def test_without_anything_of_a_users_own_there_is_nothing_to_do():
+    own = of(HistoryWriter("h"), train_config=ConfigRecord(), evaluate_fn=None)
+    assert not own.has_any
+    assert own.watched(len) is len
