@@ -1,8 +1,7 @@
 """Saves a run in a thread, and finds the checkpoint that it resumes from."""
 
-import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest
-from flwr_asyncdrop.checkpoint.codec import Json, pack, unpack
+from flwr_asyncdrop.checkpoint.codec import Json, as_json, pack, unpack
 from flwr_asyncdrop.checkpoint.files import (
     FOLDER,
     START_OVER,
@@ -22,6 +21,7 @@ from flwr_asyncdrop.checkpoint.files import (
     delete,
     delete_drafts,
     run_of,
+    updates_of,
     write,
 )
 from flwr_asyncdrop.checkpoint.refusal import forget_refusal, refuse
@@ -46,7 +46,7 @@ class Checkpointer(Callback):
     There is a checkpoint before the first update, one every so many rounds, one when
     a signal stops the run, and one when the run ends early. One that cannot be written
     costs a warning, not the run. So does one that lacks something: from then on the run
-    has none.
+    has none but those that lack nothing.
 
     The loop's thread calls `state_dict` of each part, which clones what is changed in
     place. A second thread writes it; the loop waits for the disk only if the checkpoint
@@ -144,7 +144,7 @@ class Checkpointer(Callback):
         if self.resume is not None and unresumable:
             raise ConfigError(f"{unresumable}: start it again")
         together = {**settings, **self.settings}
-        self._all_settings = {key: _as_json(key, together[key]) for key in together}
+        self._all_settings = {key: as_json(key, together[key]) for key in together}
         self._own = []
         if self.resume is None:
             if not self.overwrite and all_checkpoints(self.path):
@@ -215,12 +215,10 @@ class Checkpointer(Callback):
             logger.warning("interrupted before the run began: nothing was changed")
             return
         saved = self._save_last(state)
-        if self._unresumable:
+        if saved:
+            logger.warning("interrupted; %s", self._how(state))
+        elif self._unresumable:
             logger.warning("interrupted; %s: start it again", self._unresumable)
-        elif saved:
-            logger.warning(
-                "interrupted; to resume: %s", self._command(state.num_devices)
-            )
         else:
             logger.warning("interrupted, and no checkpoint could be written")
 
@@ -228,10 +226,10 @@ class Checkpointer(Callback):
         """Save a run that ended before its last round, and wait for the disk."""
         if state.ended and self._begun:
             saved = self._save_last(state)
-            if self._unresumable:
+            if saved:
+                logger.warning("%s", self._how(state))
+            elif self._unresumable:
                 logger.warning("%s: start it again", self._unresumable)
-            elif saved:
-                logger.warning("to resume: %s", self._command(state.num_devices))
             else:
                 logger.warning("no checkpoint could be written")
         self._thread.shutdown()
@@ -243,6 +241,11 @@ class Checkpointer(Callback):
 
     def _command(self, devices: int = 0) -> str:
         return self.command(devices) if callable(self.command) else self.command
+
+    def _how(self, state: RunState) -> str:
+        """Return how a run that has a checkpoint resumes, and from where."""
+        where = f" from update {updates_of(self._own[-1])}" * bool(self._unresumable)
+        return f"to resume{where}: {self._command(state.num_devices)}"
 
     def _next(self, state: RunState) -> int:
         return (state.updates // self._updates_between + 1) * self._updates_between
@@ -266,7 +269,7 @@ class Checkpointer(Callback):
             if isinstance(part, Restorable):
                 lacks = part.not_in(partial(unpack, parts[name], tensors))
                 if lacks:
-                    self._give_up(f"{lacks}, so the run cannot be resumed")
+                    self._give_up(lacks)
                     return
         for part in self._parts.values():
             if isinstance(part, Incomplete) and (lacks := part.left_out()):
@@ -277,26 +280,47 @@ class Checkpointer(Callback):
             "updates": state.updates,
             "devices": state.num_devices,
             "parts": parts,
+            "complete": True,
         }
         self._writing = self._thread.submit(self._write, body, tensors)
 
-    def _give_up(self, reason: str) -> None:
-        """Have no checkpoints any more: none is all that the run depends on."""
-        self._unresumable = reason
+    def _give_up(self, lacks: str) -> None:
+        """Have no checkpoints any more: none is all that the run depends on.
+
+        Those from before stay: of each it was found that it lacks nothing. One from
+        before the first update saves nobody anything.
+        """
+        self._unresumable = f"{lacks}, so the run cannot be resumed"
+        complete = [path for path in self._own if updates_of(path)]
+        if not complete:
+            logger.warning(
+                "%s: from here on it has no checkpoints (see docs/checkpoints.md)",
+                self._unresumable,
+            )
+            self._refuse()
+            return
         logger.warning(
-            "%s: from here on it has no checkpoints (see docs/checkpoints.md)",
-            reason,
+            "%s: from here on the run has no checkpoints, and resumes from that of "
+            "update %d (see docs/checkpoints.md)",
+            lacks,
+            updates_of(complete[-1]),
         )
-        self._refuse()
+        self._delete_own(but=complete)
 
     def _refuse(self) -> None:
         """Say in the place of the checkpoints why there are none, and delete them."""
         try:
             refuse(self.path, self._unresumable)
-            delete(self._own)
         except OSError as error:
             logger.warning("%s cannot be changed: %s", self.path, error)
-        self._own = []
+        self._delete_own()
+
+    def _delete_own(self, but: Sequence[Path] = ()) -> None:
+        try:
+            delete(path for path in self._own if path not in but)
+        except OSError as error:
+            logger.warning("%s cannot be changed: %s", self.path, error)
+        self._own = [*but]
 
     def _write(self, body: Mapping[str, Json], tensors: Mapping[str, Tensor]) -> None:
         callbacks = [p for p in self._parts.values() if isinstance(p, Callback)]
@@ -335,14 +359,3 @@ class Checkpointer(Callback):
                 f"{checkpoint.path} is of a run with another configuration "
                 f"({'; '.join(differences)}): resume with the same, or {START_OVER}"
             )
-
-
-def _as_json(key: str, value: Json) -> Json:
-    """Return a setting as it will be read again; ConfigError if JSON has no such."""
-    try:
-        return json.loads(json.dumps(value))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"the setting {key!r} cannot be saved in a checkpoint ({error}): give a "
-            "number, a text, a list or a dict"
-        ) from error

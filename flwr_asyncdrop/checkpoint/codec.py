@@ -4,11 +4,14 @@ A tensor becomes ``{"$": name}``, with its name in the table. A dict that has a 
 ``"$"`` of its own becomes ``{"$": dict}``.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+
+from flwr_asyncdrop.exceptions import ConfigError
 
 Json = Any
 """None, truths, numbers, strings, lists, and dicts with string keys."""
@@ -65,3 +68,14 @@ def unpack(json: Json, tensors: Mapping[str, Tensor]) -> Any:
         return tensors[marked]
     items = json if marked is None else marked
     return {key: unpack(item, tensors) for key, item in items.items()}
+
+
+def as_json(key: str, value: Json) -> Json:
+    """Return a setting as it will be read again; ConfigError if JSON has no such."""
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the setting {key!r} cannot be saved in a checkpoint ({error}): give a "
+            "number, a text, a list or a dict"
+        ) from error

@@ -66,6 +66,18 @@ def run_of(path: Path) -> str:
         return ""
 
 
+def updates_of(path: Path) -> int:
+    """Return after how many updates a checkpoint was written, known to be complete.
+
+    0 if that is not known: it is damaged, or of a version that did not look.
+    """
+    try:
+        body = read_body(path)
+    except CheckpointError:
+        return 0
+    return int(body["updates"]) if body.get("complete") else 0
+
+
 def all_of_ours(folder: Path) -> list[Path]:
     """Return the checkpoints that this package wrote, of whatever run and version."""
     return [path for path in all_checkpoints(folder) if _is_ours(path / _JSON)]
@@ -119,7 +131,8 @@ def write(
 
     If the machine stops, or there is an error, it is there as a whole or not at all.
     The `files` are on the disk before it is. The body has ``run``, ``settings``,
-    ``updates``, ``devices`` and ``parts``, which name the tensors.
+    ``updates``, ``devices`` and ``parts``, which name the tensors; and ``complete`` if
+    it was looked whether they are all that the run depends on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     numbers = [int(path.name) for path in _numbered(folder)]

@@ -21,7 +21,7 @@ from flwr_asyncdrop.aggregation import (
 )
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.checkpoint import newest
-from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard
+from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard, write
 from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.masks import MaskPolicy
@@ -386,6 +386,65 @@ def test_an_interrupted_one_says_so_and_not_how_it_resumes(tmp_path, caplog):
         "interrupted; no checkpoint has Slowing.count"
     )
     assert "to resume" not in caplog.text
+
+
+class Late(Aggregator):
+    """Changes from its tenth update on, and does not save by how much."""
+
+    def __init__(self):
+        self.merged = self.count = 0
+
+    def merge(self, state, update):
+        self.merged += 1
+        self.count += self.merged > 9
+        merge_(state, update.arrays, update.indices, 1 / (2 + self.count))
+        return True
+
+    def state_dict(self):
+        return {"merged": self.merged}
+
+    def load_state_dict(self, state):
+        self.merged = state["merged"]
+
+
+def test_checkpoints_from_before_a_loss_stay_and_resume(tmp_path, caplog):
+    whole = own(tmp_path / "whole", aggregator=Late())
+    (warning,) = [m for m in caplog.messages if "no checkpoint has" in m]
+    assert warning == (
+        "no checkpoint has Late.count, which load_state_dict(state_dict()) does not "
+        "bring back: from here on the run has no checkpoints, and resumes from that of "
+        "update 8 (see docs/checkpoints.md)"
+    )
+    saved = all_checkpoints(tmp_path / "whole" / "checkpoints")
+    assert [newest(path).updates for path in saved] == [8, 4]
+    caplog.clear()
+    folder = copy_of(tmp_path / "whole", "again")
+    assert own(folder, resume=folder, aggregator=Late()) == whole
+    assert "resumes from that of update 8" in caplog.text
+
+
+def test_an_interrupted_one_resumes_from_there(tmp_path, caplog):
+    whole = own(tmp_path / "whole", aggregator=Late())
+    folder = tmp_path / "again"
+    with pytest.raises(KeyboardInterrupt):
+        own(folder, aggregator=Late(), handler=stopping_at(26))
+    assert caplog.messages[-1] == (
+        "interrupted; to resume from update 8: do the same with Checkpointer(folder, "
+        "resume=folder)"
+    )
+    assert own(folder, resume=folder, aggregator=Late()) == whole
+
+
+def test_checkpoints_of_versions_that_did_not_look_go(tmp_path, monkeypatch):
+    def write_as_before(path, body, *more):
+        return write(path, {**body, "complete": False}, *more)
+
+    module = "flwr_asyncdrop.checkpoint.checkpointer"
+    monkeypatch.setattr(f"{module}.write", write_as_before)
+    own(tmp_path, aggregator=Late())
+    assert not all_checkpoints(tmp_path / "checkpoints")
+    with pytest.raises(CheckpointError, match=r"no checkpoint has Late\.count"):
+        newest(tmp_path)
 
 
 def test_another_run_in_the_folder_has_its_own_checkpoints(tmp_path):
