@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -124,7 +124,7 @@ class OwnState(Callback):
         self._lacks = [
             name
             for key, each in self._objects.items()
-            if not isinstance(each, Stateful)
+            if not _has_own_state(each)
             for name in state[key]["changed"]
         ]
         return state
@@ -224,6 +224,13 @@ class OwnState(Callback):
 def _is_saved(owner: object) -> bool:
     """Return whether an object is saved here."""
     return isinstance(owner, Stateful) and not isinstance(owner, Callback)
+
+
+def _has_own_state(owner: object) -> bool:
+    """Return whether a state_dict that is none of this package saves an object."""
+    found = getattr(type(owner), "state_dict", None)
+    inherited = isinstance(found, FunctionType) and not is_users(found)
+    return isinstance(owner, Stateful) and not inherited
 
 
 def _starts_alike(owner: object) -> bool:

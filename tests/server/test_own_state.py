@@ -235,6 +235,23 @@ def test_what_comes_again_with_a_pending_evaluation_is_not_told(caplog):
     assert caplog.messages == []
 
 
+class Counting(HistoryWriter):
+    """Adds to a callback of the package, whose state_dict knows nothing of it."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.count = 0
+
+
+def test_what_a_subclass_of_one_of_ours_adds(tmp_path):
+    def change(one):
+        one.count += 1
+        one._run = 1  # this one is ours
+
+    said = lost(Counting(tmp_path / "history.jsonl"), change)
+    assert said.startswith("no checkpoint has Counting.count, so")
+
+
 def test_many_are_counted():
     def change(one):
         vars(one).update(dict.fromkeys("abcde", 1))
