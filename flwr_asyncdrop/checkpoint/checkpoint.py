@@ -1,7 +1,7 @@
 """A checkpoint that has been read, and which one a run resumes from."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,28 @@ class Checkpoint:
             body["devices"],
             parts,
         )
+
+    def check_settings(
+        self,
+        now: Mapping[str, Json],
+        defaults: Mapping[str, Json],
+        incidental: Collection[str],
+    ) -> None:
+        """Raise CheckpointError unless its run has the settings of `now`.
+
+        Those that it does not know have their `defaults`; `incidental` ones may differ.
+        """
+        were = {**defaults, **self.settings}
+        differences = [
+            f"{key} {were.get(key)!r}, now {now.get(key)!r}"
+            for key in {**were, **now}
+            if key not in incidental and were.get(key) != now.get(key)
+        ]
+        if differences:
+            raise CheckpointError(
+                f"{self.path} is of a run with another configuration "
+                f"({'; '.join(differences)}): resume with the same, or {START_OVER}"
+            )
 
     def restore(self, parts: Mapping[str, Stateful]) -> None:
         """Load into each part of a run the state that was saved of it.

@@ -14,7 +14,6 @@ from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.checkpoint.codec import Json, as_json, pack, unpack
 from flwr_asyncdrop.checkpoint.files import (
     FOLDER,
-    START_OVER,
     all_checkpoints,
     all_of_ours,
     checkpoints_of,
@@ -155,7 +154,7 @@ class Checkpointer(Callback):
             self._run = uuid4().hex
             return None
         checkpoint = newest(self.resume)
-        self._check_settings(checkpoint)
+        checkpoint.check_settings(self._all_settings, self.defaults, self.incidental)
         self._run = checkpoint.run
         if not self.overwrite and self._of_others():
             raise ConfigError(
@@ -346,16 +345,3 @@ class Checkpointer(Callback):
                 )
                 return
             del self._own[0]
-
-    def _check_settings(self, checkpoint: Checkpoint) -> None:
-        were, are = {**self.defaults, **checkpoint.settings}, self._all_settings
-        differences = [
-            f"{key} {were.get(key)!r}, now {are.get(key)!r}"
-            for key in {**were, **are}
-            if key not in self.incidental and were.get(key) != are.get(key)
-        ]
-        if differences:
-            raise CheckpointError(
-                f"{checkpoint.path} is of a run with another configuration "
-                f"({'; '.join(differences)}): resume with the same, or {START_OVER}"
-            )
