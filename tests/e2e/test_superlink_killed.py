@@ -12,7 +12,7 @@ pytestmark = superlink_starts
 
 RUN = FleetRun(
     "killed-in-push",
-    Settings("wall", rounds=2, in_flight=2, timeout=60.0, ballast=40),
+    Settings("wall", rounds=2, in_flight=2, timeout=600.0, ballast=40),
     kills_in_push=(1,),
     nodes=2,
 )
