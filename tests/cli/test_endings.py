@@ -5,6 +5,13 @@ import sys
 
 import pytest
 
+# The tests may run under nohup, or in the background of a shell.
+HEEDED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
 # Some packages make an ImportError of what a handler of signals raises.
 IMPORTING = """
 import os, signal, sys, time
@@ -41,7 +48,7 @@ ENDINGS = [
 @pytest.mark.parametrize("code", [IMPORTING, WORKING], ids=["importing", "working"])
 @pytest.mark.parametrize(("name", "status", "says"), ENDINGS)
 def test_a_signal_ends_a_command_with_a_line(code, name, status, says):
-    script = code.format(signum=f"signal.{name}")
+    script = HEEDED + code.format(signum=f"signal.{name}")
     ended = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
