@@ -37,7 +37,7 @@ _NUMBERS = frozenset({bool, int, float, str, type(None)})
 _BARE = frozenset({list, tuple, dict, set, frozenset})
 
 # What they hold is of the process, and of no run.
-_CLOSED = (ModuleType, type, logging.Logger, Thread, io.IOBase)
+_OPAQUE = (ModuleType, type, logging.Logger, Thread, io.IOBase)
 _KNOWN = frozenset(
     {__name__.partition(".")[0], "flwr", "numpy", "torch", *sys.stdlib_module_names}
 )
@@ -54,7 +54,7 @@ def has_own(value: object) -> bool:
     seen: dict[int, object] = {}
 
     def search(value: object) -> bool:
-        if isinstance(value, (*LEAVES, *ARRAYS, *_CLOSED)) or id(value) in seen:
+        if isinstance(value, (*LEAVES, *ARRAYS, *_OPAQUE)) or id(value) in seen:
             return False
         seen[id(value)] = value
         return is_own(value) or any(map(search, _parts(value)))
@@ -68,7 +68,7 @@ def attributes(value: object) -> Mapping[str, Any]:
     Of a function it is what it has of its surroundings. What cannot be looked into has
     nothing.
     """
-    if type(value) in _BARE or isinstance(value, (*LEAVES, *ARRAYS, *_CLOSED)):
+    if type(value) in _BARE or isinstance(value, (*LEAVES, *ARRAYS, *_OPAQUE)):
         return _NOTHING
     if isinstance(value, FunctionType):
         return _of_function(value)

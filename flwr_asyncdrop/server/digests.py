@@ -17,7 +17,7 @@ from flwr_asyncdrop.server.contents import (
     is_cached,
 )
 
-IsClosed = Callable[[object], bool]
+IsOpaque = Callable[[object], bool]
 """Whether an object is not looked into."""
 
 UNKNOWN = ""
@@ -28,21 +28,21 @@ _CYCLE = "itself"
 _LARGE = 1000
 
 
-def digest(value: object, is_closed: IsClosed) -> str:
+def digest(value: object, is_opaque: IsOpaque) -> str:
     """Return the digest of all that a value holds, by what it is made of.
 
     Tensors count by their bytes, numbers by their value, lists and tuples alike. Code,
     and what a `cached_property` has made, do not count.
     """
     try:
-        return _Digests(is_closed).of(value)
+        return _Digests(is_opaque).of(value)
     except Exception:  # whatever the user's own code raises
         return UNKNOWN
 
 
 class _Digests:
-    def __init__(self, is_closed: IsClosed) -> None:
-        self._is_closed = is_closed
+    def __init__(self, is_opaque: IsOpaque) -> None:
+        self._is_opaque = is_opaque
         self._known: dict[int, str] = {}
         self._held: list[object] = []  # so that no other object gets its id
 
@@ -67,8 +67,8 @@ class _Digests:
             return ["array", str(value.dtype), tuple(value.shape), digest_of(value)]
         if isinstance(value, Array):
             return ["array", value.dtype, tuple(value.shape), self.of(value.data)]
-        if self._is_closed(value):
-            return ["closed"]
+        if self._is_opaque(value):
+            return ["opaque"]
         items: list[Any] = []
         if isinstance(value, Mapping):
             pairs = list(value.items())

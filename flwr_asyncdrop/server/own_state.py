@@ -10,10 +10,10 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART, Callback, Evaluation
-from flwr_asyncdrop.server.closed import Closed, Shapes
 from flwr_asyncdrop.server.digests import UNKNOWN, digest
 from flwr_asyncdrop.server.evaluation import EvaluateFn, ServerEvaluator
 from flwr_asyncdrop.server.kept import held_by, is_users, kind_of
+from flwr_asyncdrop.server.opaque import Opaque, Shapes
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, Stateful
 
@@ -69,7 +69,7 @@ class OwnState(Callback):
             known = any(owner is each for each in (*self._objects.values(), *callbacks))
             if is_users(owner) and not known:
                 self._objects[name] = owner
-        self._is_closed = Closed(
+        self._is_opaque = Opaque(
             [*self._objects.values()], [*others, *callbacks], shapes
         )
         self._start = {name: self._digests(name) for name in self._objects}
@@ -216,7 +216,7 @@ class OwnState(Callback):
 
     def _digests(self, key: str) -> Digests:
         return {
-            name: digest(held, self._is_closed)
+            name: digest(held, self._is_opaque)
             for name, held in held_by(self._objects[key]).items()
         }
 

@@ -10,9 +10,9 @@ from flwr.app import DEFAULT_TTL, ArrayRecord
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import sha256_of
 from flwr_asyncdrop.readable import printable, shown
-from flwr_asyncdrop.server.closed import shapes_of
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.evaluation import EvaluateFn
+from flwr_asyncdrop.server.opaque import shapes_of
 from flwr_asyncdrop.server.opening import open_run
 from flwr_asyncdrop.server.own_state import OwnState
 from flwr_asyncdrop.server.run import Run

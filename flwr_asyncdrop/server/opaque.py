@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader, Dataset
 _PACKAGE, _FLOWER = __name__.partition(".")[0], "flwr"
 _INSTALLED = ("site-packages", "dist-packages")
 
-_CLOSED = (DataLoader, Dataset, Executor)
+_OPAQUE = (DataLoader, Dataset, Executor)
 
 Shapes = list[tuple[int, ...]]
 
 
-class Closed:
+class Opaque:
     """Tells what is of the run, of another package, or made anew when it is needed.
 
     That is: objects of this package and of Flower but for its records; objects of
@@ -43,7 +43,7 @@ class Closed:
 
     def __call__(self, value: object) -> bool:
         """Return whether an object is not looked into."""
-        if id(value) in self._apart or isinstance(value, _CLOSED):
+        if id(value) in self._apart or isinstance(value, _OPAQUE):
             return True
         if isinstance(value, nn.Module):
             return shapes_of(value.state_dict()) == self._shapes
