@@ -5,11 +5,12 @@ from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel import Adapter, Indices, Pairs, State, find_adapters
+from flwr_asyncdrop.submodel.types import shapes_of
 
 
 def adapters_of(state: State, pairs: Pairs | None) -> tuple[Adapter, ...]:
     """Return the adapters of a state; see `find_adapters`."""
-    return find_adapters({n: tuple(t.shape) for n, t in state.items()}, pairs)
+    return find_adapters(shapes_of(state), pairs)
 
 
 def without_factors(state: State, adapters: tuple[Adapter, ...]) -> State:

@@ -16,7 +16,7 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.order import Part
-from flwr_asyncdrop.server.state import RunState, shapes_of
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
     Indices,
     Inputs,
@@ -30,6 +30,7 @@ from flwr_asyncdrop.submodel import (
     silenced,
     step_flops,
 )
+from flwr_asyncdrop.submodel.types import shapes_of
 
 ComputeShare = Callable[[Keep, Mapping[str, tuple[int, ...]]], float]
 """From a submodel's units and shapes to its compute over the full model's."""

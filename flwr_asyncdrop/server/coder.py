@@ -14,8 +14,9 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.fingerprint import Fingerprint, fingerprint
 from flwr_asyncdrop.server.order import Part
-from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
+from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel.types import shapes_of
 from flwr_asyncdrop.wire.codec import Codec
 
 logger = logging.getLogger("flwr.asyncdrop")

@@ -24,9 +24,10 @@ from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.coder import Coder
 from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
 from flwr_asyncdrop.server.order import Order, Part, Timing
-from flwr_asyncdrop.server.state import RunState, shapes_of
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
 from flwr_asyncdrop.submodel import State, cpu_by_default, one_thread
+from flwr_asyncdrop.submodel.types import shapes_of
 from flwr_asyncdrop.wire import DeviceReport
 
 logger = logging.getLogger("flwr.asyncdrop")

@@ -31,7 +31,7 @@ class Opaque:
     others : iterable of object
         Other objects of the run.
     shapes : list of tuple of int
-        Those of the global model's tensors, sorted.
+        The `sorted_shapes` of the global model's tensors.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Opaque:
         if id(value) in self._apart or isinstance(value, _OPAQUE):
             return True
         if isinstance(value, nn.Module):
-            return shapes_of(value.state_dict()) == self._shapes
+            return sorted_shapes(value.state_dict()) == self._shapes
         root = _root(value)
         if root == _PACKAGE:
             return True
@@ -55,8 +55,8 @@ class Opaque:
         return root not in self._roots and _is_installed(type(value).__module__)
 
 
-def shapes_of(tensors: Mapping[str, Any]) -> Shapes:
-    """Return the shapes of some tensors, or arrays, in an order of their own."""
+def sorted_shapes(tensors: Mapping[str, Any]) -> Shapes:
+    """Return the shapes of tensors, or arrays, without their names."""
     return sorted(tuple(each.shape) for each in tensors.values())
 
 

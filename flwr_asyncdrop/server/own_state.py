@@ -46,7 +46,7 @@ class OwnState(Callback):
     others : iterable of object
         Other objects of the run, which are saved by themselves or do not change.
     shapes : list of tuple of int
-        Those of the global model's tensors, sorted.
+        The `sorted_shapes` of the global model's tensors.
     """
 
     name = "own-state"

@@ -23,7 +23,7 @@ from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.merging import changed_by
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
-from flwr_asyncdrop.server.state import RunState, copy_of, shapes_of
+from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.server.unsaved import Unsaved
 from flwr_asyncdrop.state_dict import StateDict, Stateless
 from flwr_asyncdrop.submodel import (
@@ -33,6 +33,7 @@ from flwr_asyncdrop.submodel import (
     extract,
     one_thread,
 )
+from flwr_asyncdrop.submodel.types import shapes_of
 
 # Kinds of failures without a reply that was looked at.
 _LOST = frozenset(

@@ -90,11 +90,6 @@ class RunState:
         self.__dict__.update(from_plain(RunState, {**new, **state}).__dict__)
 
 
-def shapes_of(arrays: State) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of tensors by their names."""
-    return {name: tuple(tensor.shape) for name, tensor in arrays.items()}
-
-
 def copy_of(arrays: State) -> State:
     """Return tensors that nobody else changes."""
     return {name: tensor.clone() for name, tensor in arrays.items()}

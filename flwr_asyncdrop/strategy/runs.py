@@ -12,7 +12,7 @@ from flwr_asyncdrop.fleet.profiles import sha256_of
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.evaluation import EvaluateFn
-from flwr_asyncdrop.server.opaque import shapes_of
+from flwr_asyncdrop.server.opaque import sorted_shapes
 from flwr_asyncdrop.server.opening import open_run
 from flwr_asyncdrop.server.own_state import OwnState
 from flwr_asyncdrop.server.run import Run
@@ -141,7 +141,7 @@ class Runs(Arguments):
             },
             self.callbacks,
             [*self.evaluators, self.checkpointer, self.aggregator, *run.parts.values()],
-            shapes_of(arrays),
+            sorted_shapes(arrays),
         )
         self._kept_first = own.since("strategy", self._kept_first)
         return own if own.has_any else None

@@ -30,7 +30,7 @@ from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.private_copy import private_copy
 from flwr_asyncdrop.submodel.probe import Probe, num_weights
 from flwr_asyncdrop.submodel.training import few
-from flwr_asyncdrop.submodel.types import Indices, State, tensors_of
+from flwr_asyncdrop.submodel.types import Indices, State, shapes_of, tensors_of
 from flwr_asyncdrop.submodel.verify import bisect
 
 # By precision; the second of the largest gradient of all, since others may be nothing
@@ -90,7 +90,7 @@ def _fault(probe: Probe, kept: Indices, way: Pass) -> str | None:
         return None
     state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
     narrowed = taken(state, kept)
-    shapes = {name: tuple(tensor.shape) for name, tensor in (state | narrowed).items()}
+    shapes = shapes_of(state | narrowed)
     small = narrow(model, shapes, make=torch.empty)
     try:
         with holding(small, state | narrowed):
