@@ -10,7 +10,7 @@ from torch import Tensor
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.parameters import Range
 from flwr_asyncdrop.submodel import Indices, State, add_
-from flwr_asyncdrop.submodel.types import STATISTICS
+from flwr_asyncdrop.submodel.types import STATISTICS, is_inexact
 
 Normaliser = Literal["size", "examples", "counts"]
 """What the sum of the changes is divided by; see `mean_change`."""
@@ -69,7 +69,7 @@ def mean_change(
             mean[name] = _weighted_sum(tensor, parts, shares)
             if normaliser == "counts":
                 mean[name].div_(_counts(tensor, parts).clamp_(min=1))
-        elif is_number(tensor):
+        elif is_inexact(tensor):
             counts = _counts(tensor, parts)
             total = _weighted_sum(tensor, parts, [1.0] * len(parts))
             mean[name] = torch.where(counts > 0, total / counts.clamp(min=1), tensor)
@@ -150,9 +150,4 @@ def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:
 def is_weight(name: str, tensor: Tensor) -> bool:
     """Return whether a tensor moves by changes, not by new values."""
     # A variance that follows sums of differences could become negative.
-    return is_number(tensor) and name.rpartition(".")[2] not in STATISTICS
-
-
-def is_number(tensor: Tensor) -> bool:
-    """Return whether a tensor has real or complex numbers, not whole ones."""
-    return tensor.is_floating_point() or tensor.is_complex()
+    return is_inexact(tensor) and name.rpartition(".")[2] not in STATISTICS

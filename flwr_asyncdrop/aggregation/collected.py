@@ -14,13 +14,13 @@ from flwr_asyncdrop.aggregation.changes import (
     Normaliser,
     change_of,
     held,
-    is_number,
     is_weight,
     real,
 )
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import Indices, State, add_
+from flwr_asyncdrop.submodel.types import is_inexact
 
 _WHOLE: Mapping[int, Tensor] = {}
 
@@ -191,7 +191,7 @@ class Summed(Collected):
     ) -> None:
         tensor, dims = state[name], indices.get(name, _WHOLE)
         delta = delta.to(tensor.device)
-        if not is_number(tensor):
+        if not is_inexact(tensor):
             # Counters have no units of their own; a plan never narrows them.
             if not dims:
                 self._keep_largest(name, delta)
@@ -220,7 +220,7 @@ class Summed(Collected):
         if name not in self._sums:  # a counter that nobody has sent whole
             return tensor.clone()
         one = self._sums[name]
-        if not is_number(tensor):
+        if not is_inexact(tensor):
             return torch.maximum(tensor, one.total)
         if not is_weight(name, tensor):
             number = one.number()

@@ -2,9 +2,9 @@
 
 import torch
 
-from flwr_asyncdrop.aggregation.changes import is_number
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel.types import is_inexact
 
 MOST_COUNTED = 1 << 20
 """What one task may add to a counter; more batches than any device trains in one."""
@@ -31,4 +31,4 @@ def check_counters(state: State, arrays: State) -> None:
 
 
 def _counts(tensor: torch.Tensor) -> bool:
-    return not is_number(tensor) and tensor.dtype != torch.bool and tensor.numel() > 0
+    return not is_inexact(tensor) and tensor.dtype != torch.bool and tensor.numel() > 0

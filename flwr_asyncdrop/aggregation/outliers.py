@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
-from flwr_asyncdrop.aggregation.changes import is_number, is_weight
+from flwr_asyncdrop.aggregation.changes import is_weight
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.parameters import Range
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel.types import is_inexact
 
 OUTLIER_FACTOR = 30.0
 """Times the usual size of a change that an update may have, unless the user says so."""
@@ -60,13 +61,13 @@ def change_sizes(update: Update, sent: State) -> Sizes:
     """
     totals: _Totals = {}
     for name, tensor in update.arrays.items():
-        if is_number(tensor):
+        if is_inexact(tensor):
             length = _distance(tensor, sent[name])
             _add(totals, group_of(name, tensor), length, tensor)
             if is_weight(name, tensor):
                 _add(totals, ALL, length, tensor)
     for record, arrays in update.extra.items():
-        for tensor in filter(is_number, arrays.values()):
+        for tensor in filter(is_inexact, arrays.values()):
             _add(totals, f"the record {record!r}", _length(tensor), tensor)
     return _root_mean_squares(totals)
 
@@ -230,7 +231,7 @@ def _sizes_of_weights(state: State) -> Sizes:
     """Return the root mean squares of the model, by group and of all weights."""
     totals: _Totals = {}
     for name, tensor in state.items():
-        if is_number(tensor):
+        if is_inexact(tensor):
             length = _length(tensor)
             _add(totals, group_of(name, tensor), length, tensor)
             if is_weight(name, tensor):

@@ -6,8 +6,9 @@ from math import ceil, inf
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.aggregation.changes import Change, is_number, is_weight
+from flwr_asyncdrop.aggregation.changes import Change, is_weight
 from flwr_asyncdrop.submodel import State, merge_
+from flwr_asyncdrop.submodel.types import is_inexact
 
 # Coordinates that are sorted at once: few enough to stay in a core's cache.
 _BLOCK = 1 << 15
@@ -80,7 +81,7 @@ def trimmed_change(state: State, changes: Sequence[Change], trim: float) -> Stat
     """
     combined: State = {}
     for name, tensor in state.items():
-        if not is_number(tensor):
+        if not is_inexact(tensor):
             combined[name] = _counter(tensor, [c.delta[name] for c in changes])
             continue
         mean, counts = trimmed_mean(_spread(name, tensor, changes), trim)

@@ -2,9 +2,10 @@
 
 import torch
 
-from flwr_asyncdrop.aggregation.changes import is_number, is_weight
+from flwr_asyncdrop.aggregation.changes import is_weight
 from flwr_asyncdrop.parameters import in_interval, more_than
 from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel.types import is_inexact
 
 
 class ServerStep:
@@ -49,7 +50,7 @@ def average_(average: State, state: State, decay: float, count: int) -> None:
     """
     share = (1 - decay) / (1 - decay**count)
     for name, tensor in state.items():
-        if is_number(tensor):
+        if is_inexact(tensor):
             average[name].lerp_(tensor, share)
         else:
             average[name].copy_(tensor)

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flwr_asyncdrop.submodel.types import is_inexact
+
 # How much the weights are shifted to see how much an output follows, relative to each:
 # far more than they are rounded, and far less than a fault changes anything.
 _SHIFTS = {torch.float64: 1e-12, torch.float32: 5e-5}
@@ -17,7 +19,7 @@ def shift_(tensors: Iterable[Tensor], dtype: torch.dtype) -> None:
     """Change real and complex tensors in place, by a little more than rounding does."""
     generator = torch.Generator().manual_seed(0)
     for tensor in tensors:
-        if tensor.is_floating_point() or tensor.is_complex():
+        if is_inexact(tensor):
             noise = torch.empty_like(tensor).normal_(generator=generator)
             tensor.addcmul_(tensor, noise, value=_SHIFTS[dtype])
 
@@ -56,7 +58,7 @@ def _close(found: Any, expected: Any, shifted: Any, shift: float) -> bool:
         return False
     if found.layout is not torch.strided:
         found, expected, shifted = (t.to_dense() for t in (found, expected, shifted))
-    if not found.is_floating_point() and not found.is_complex():
+    if not is_inexact(found):
         return torch.equal(found, expected)
     finite = expected.isfinite() & found.isfinite()
     if not torch.equal(found[~finite], expected[~finite]):

@@ -30,7 +30,13 @@ from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.private_copy import private_copy
 from flwr_asyncdrop.submodel.probe import Probe, num_weights
 from flwr_asyncdrop.submodel.training import few
-from flwr_asyncdrop.submodel.types import Indices, State, shapes_of, tensors_of
+from flwr_asyncdrop.submodel.types import (
+    Indices,
+    State,
+    is_inexact,
+    shapes_of,
+    tensors_of,
+)
 from flwr_asyncdrop.submodel.verify import bisect
 
 # By precision; the second of the largest gradient of all, since others may be nothing
@@ -227,7 +233,7 @@ def _new_losses(model: nn.Module, before: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
-    if not expected.is_floating_point() and not expected.is_complex():
+    if not is_inexact(expected):
         return torch.equal(found, expected)
     finite = expected.isfinite()  # silenced units may have divided by zero
     found, expected = found[finite], expected[finite]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.submodel.types import Indices, State, tensors_of
+from flwr_asyncdrop.submodel.types import Indices, State, is_inexact, tensors_of
 
 
 @contextmanager
@@ -40,15 +40,11 @@ def silencing(model: nn.Module, sources: Indices, value: float) -> Iterator[None
                 dropped[positions] = False
                 places = dropped.nonzero().squeeze(1)
                 saved.append((tensor, dim, places, tensor.index_select(dim, places)))
-                tensor.index_fill_(dim, places, value if _is_real(tensor) else 0)
+                tensor.index_fill_(dim, places, value if is_inexact(tensor) else 0)
         yield
     finally:
         for tensor, dim, places, values in reversed(saved):
             tensor.index_copy_(dim, places, values)
-
-
-def _is_real(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def taken(state: State, sources: Indices) -> State:

@@ -9,7 +9,7 @@ from torch import Tensor
 from flwr_asyncdrop.submodel.draws import MIDDLE, Outcomes
 from flwr_asyncdrop.submodel.nested import map_tensors, tensors_within
 from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant
-from flwr_asyncdrop.submodel.types import Example
+from flwr_asyncdrop.submodel.types import Example, is_inexact
 
 _MOST_LENGTHS = 2  # different sizes of dims beside the batch that are varied
 
@@ -173,7 +173,7 @@ def _new_values(
     def change(tensor: Tensor) -> Tensor:
         if tensor.layout is not torch.strided or not tensor.numel():
             return tensor
-        if tensor.is_floating_point() or tensor.is_complex():
+        if is_inexact(tensor):
             noise = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
             return tensor + (tensor.abs().mean() + 0.1) * noise
         high = int(tensor.max())
@@ -188,5 +188,4 @@ def _new_values(
 
 
 def _is_whole(tensor: Tensor) -> bool:
-    real = tensor.is_floating_point() or tensor.is_complex()
-    return not real and tensor.dtype is not torch.bool
+    return not is_inexact(tensor) and tensor.dtype is not torch.bool

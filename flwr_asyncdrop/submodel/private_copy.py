@@ -11,7 +11,7 @@ from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.copies import copy_module
 from flwr_asyncdrop.submodel.experts import use_tensor_operations
-from flwr_asyncdrop.submodel.types import tensors_of
+from flwr_asyncdrop.submodel.types import is_inexact, tensors_of
 
 NOISE = 0.1
 COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
@@ -40,7 +40,7 @@ def private_copy(
         ) from error
     generator = torch.Generator().manual_seed(0)
     for tensor in {id(t): t for t in tensors_of(copied).values()}.values():
-        if tensor.is_floating_point() or tensor.is_complex():
+        if is_inexact(tensor):
             is_parameter = isinstance(tensor, nn.Parameter)
             _make_generic(tensor.detach(), is_parameter, noise, generator)
     return copied

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeAlias
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.types import is_inexact
 
 _Place: TypeAlias = int | str
 """Of an argument: a positional one's number, or a keyword."""
@@ -106,9 +107,7 @@ def _place_of_input(
 
 def _fits(module: nn.Module, value: Any) -> bool:
     """Whether an argument is as wide as what the layer sums over."""
-    if not isinstance(value, Tensor) or not (
-        value.is_floating_point() or value.is_complex()
-    ):
+    if not isinstance(value, Tensor) or not is_inexact(value):
         return False
     dim = 1
     if isinstance(module, nn.modules.conv._ConvNd):

@@ -13,6 +13,7 @@ from flwr_asyncdrop.submodel.types import (
     Indices,
     State,
     is_ascending,
+    is_inexact,
     resolved,
 )
 
@@ -162,7 +163,7 @@ def _extract(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
 def _merge_(
     full: Tensor, sub: Tensor, dims: Mapping[int, Tensor], weight: float
 ) -> None:
-    mixes = full.is_floating_point() or full.is_complex()
+    mixes = is_inexact(full)
     slots = Slots.of(full, dims) if mixes else None
     if slots is not None:
         slots.mix_(sub, weight)

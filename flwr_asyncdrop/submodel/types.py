@@ -148,6 +148,11 @@ def owner_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
+def is_inexact(tensor: Tensor) -> bool:
+    """Tell whether a tensor has floating-point or complex numbers, not whole ones."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def resolved(tensor: Tensor) -> Tensor:
     """Return a tensor whose memory has its numbers, not their conjugates or negatives.
 

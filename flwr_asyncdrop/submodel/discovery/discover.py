@@ -18,7 +18,7 @@ from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.probe import Probe
-from flwr_asyncdrop.submodel.types import owner_of, tensors_of
+from flwr_asyncdrop.submodel.types import is_inexact, owner_of, tensors_of
 
 _MOST_PATHS = 16
 
@@ -61,7 +61,7 @@ class _Discovery:
             self.ids[name] = self.ids.get(other) or self._label(tensor)
 
     def _label(self, tensor: Tensor) -> list[Ids]:
-        if not tensor.is_floating_point() and not tensor.is_complex():
+        if not is_inexact(tensor):
             return [np.zeros(size, np.int64) for size in tensor.shape]
         vectors = [self.space.fresh(size) for size in tensor.shape]
         layers = [along(v, tensor.shape, dim) for dim, v in enumerate(vectors)]
