@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
-from flwr_asyncdrop.aggregation.changes import Change, is_weight
+from flwr_asyncdrop.aggregation.changes import Change, as_real, is_weight
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.latest_per_group import LatestPerGroup
@@ -177,6 +177,4 @@ def _part(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
 
 def _flat(tensor: Tensor) -> Tensor:
     """Return a vector whose inner products are those of the tensor's real parts."""
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.flatten().double()
+    return as_real(tensor).flatten().double()

@@ -113,7 +113,7 @@ def _weighted_sum(
 
 def _counts(like: Tensor, parts: Sequence[_Part]) -> Tensor:
     """Return how many parts hold each coordinate, broadcastable to `like`."""
-    counts = real(like).new_zeros((1,) * like.ndim)
+    counts = real_part(like).new_zeros((1,) * like.ndim)
     for _, dims in parts:
         counts = counts + held(like, dims)
     return counts
@@ -125,7 +125,7 @@ def held(like: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
     It holds a coordinate if it holds its position in each narrowed dim, so its size is
     1 in the others: for a kernel it has an element for each pair of channels.
     """
-    mask = real(like).new_ones((1,) * like.ndim)
+    mask = real_part(like).new_ones((1,) * like.ndim)
     for dim, kept in dims.items():
         along = mask.new_zeros(like.shape[dim])
         along[kept.to(along.device)] = 1
@@ -133,9 +133,14 @@ def held(like: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
     return mask
 
 
-def real(tensor: Tensor) -> Tensor:
+def real_part(tensor: Tensor) -> Tensor:
     """Return the real part: it counts as the whole does, and can be compared."""
     return tensor.real if tensor.is_complex() else tensor
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return complex numbers as pairs of real ones, along a last dim of their own."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:

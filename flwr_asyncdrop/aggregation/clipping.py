@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
-from flwr_asyncdrop.aggregation.changes import change_of, is_weight
+from flwr_asyncdrop.aggregation.changes import as_real, change_of, is_weight
 from flwr_asyncdrop.parameters import more_than
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import State, check_fits
@@ -72,5 +72,4 @@ class Clipped(Aggregator):
 
 def _squared_length(delta: Tensor) -> float:
     # In a precision in which it does not overflow.
-    numbers = torch.view_as_real(delta) if delta.is_complex() else delta
-    return float(torch.linalg.vector_norm(numbers, dtype=torch.float64)) ** 2
+    return float(torch.linalg.vector_norm(as_real(delta), dtype=torch.float64)) ** 2

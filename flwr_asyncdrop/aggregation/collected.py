@@ -15,7 +15,7 @@ from flwr_asyncdrop.aggregation.changes import (
     change_of,
     held,
     is_weight,
-    real,
+    real_part,
 )
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -114,7 +114,7 @@ class _Sum:
     def number(self) -> Tensor:
         """Return how many updates have each coordinate, broadcastable to `total`."""
         if self.counts is None:
-            return real(self.total).new_tensor(self.whole)
+            return real_part(self.total).new_tensor(self.whole)
         return self.counts + self.whole
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
-from flwr_asyncdrop.aggregation.changes import is_weight
+from flwr_asyncdrop.aggregation.changes import as_real, is_weight
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.parameters import Range
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -268,6 +268,5 @@ def _length(tensor: Tensor) -> float:
 
 def _wide(tensor: Tensor) -> Tensor:
     """Return it in a precision whose squares are sums of numbers, or infinity."""
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    return tensor.float() if tensor.element_size() < 4 else tensor
+    numbers = as_real(tensor)
+    return numbers.float() if numbers.element_size() < 4 else numbers

@@ -6,7 +6,7 @@ from math import ceil, inf
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.aggregation.changes import Change, is_weight
+from flwr_asyncdrop.aggregation.changes import Change, as_real, is_weight
 from flwr_asyncdrop.submodel import State, merge_
 from flwr_asyncdrop.submodel.types import is_inexact
 
@@ -86,7 +86,7 @@ def trimmed_change(state: State, changes: Sequence[Change], trim: float) -> Stat
             continue
         mean, counts = trimmed_mean(_spread(name, tensor, changes), trim)
         if not is_weight(name, tensor):
-            mean = torch.where(counts > 0, mean, _real(tensor))
+            mean = torch.where(counts > 0, mean, as_real(tensor))
         combined[name] = torch.view_as_complex(mean) if tensor.is_complex() else mean
     return combined
 
@@ -94,18 +94,14 @@ def trimmed_change(state: State, changes: Sequence[Change], trim: float) -> Stat
 def _spread(name: str, tensor: Tensor, changes: Sequence[Change]) -> Tensor:
     """Lay one tensor's changes over the full shape, infinity where one has none."""
     scales = is_weight(name, tensor)
-    full = _real(tensor)
+    full = as_real(tensor)
     values = full.new_full((len(changes), *full.shape), inf)
     for row, change in zip(values, changes, strict=True):
-        delta = _real(change.delta[name])
+        delta = as_real(change.delta[name])
         indices = {name: change.indices[name]} if name in change.indices else {}
         part = delta * change.weight if scales else delta
         merge_({name: row}, {name: part}, indices, 1.0)
     return values
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _counter(tensor: Tensor, values: Sequence[Tensor]) -> Tensor:
