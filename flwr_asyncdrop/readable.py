@@ -31,8 +31,8 @@ def with_article(noun: str) -> str:
 
 
 def type_of(value: object) -> str:
-    """Return the name of the type of a value, with its article."""
-    return with_article(type(value).__name__)
+    """Return the name of the type of a value, with its article; ``None`` is itself."""
+    return "None" if value is None else with_article(type(value).__name__)
 
 
 def headline(metrics: Mapping[str, object]) -> tuple[str, float] | None:

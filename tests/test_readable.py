@@ -16,6 +16,7 @@ from flwr_asyncdrop.readable import (
     shown,
     sparkline,
     three_digits,
+    type_of,
     with_article,
 )
 
@@ -211,7 +212,14 @@ def test_a_time_has_two_units_at_most(seconds, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["an accuracy", "a loss", "an int", "a str", "an OrderedDict", "a NoneType"]
+    "text", ["an accuracy", "a loss", "an int", "a str", "an OrderedDict"]
 )
 def test_a_noun_has_its_article(text):
     assert with_article(text.partition(" ")[2]) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "None"), (3, "an int"), ([], "a list")]
+)
+def test_none_is_no_name_of_a_type(value, text):
+    assert type_of(value) == text

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.submodel import Plan, State
 from flwr_asyncdrop.submodel.wrappers import NAMELESS, PREFIXES, are_adapters_alone
 
@@ -23,7 +24,7 @@ def read_initial(
     number than those of the `model`.
     """
     if not isinstance(arrays, ArrayRecord) or not arrays:
-        what = "empty" if isinstance(arrays, ArrayRecord) else _article(arrays)
+        what = "empty" if isinstance(arrays, ArrayRecord) else type_of(arrays)
         raise ConfigError(
             f"initial_arrays is {what}: pass ArrayRecord(model.state_dict())"
         )
@@ -65,11 +66,6 @@ def check_mergeable(arrays: State, codec: str = "") -> None:
                 f"codec={codec!r}: {what}, and a codec has single precision: set "
                 "codec='packed', which has not, or scale the model"
             ) from error
-
-
-def _article(value: object) -> str:
-    name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def _check_planned(initial: State, plan: Plan) -> None:

@@ -13,7 +13,7 @@ from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.overrides import check_overrides
 from flwr_asyncdrop.parameters import A_SWITCH
-from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.readable import printable, shown, with_article
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluation import Evaluator
 from flwr_asyncdrop.submodel import Plan
@@ -72,8 +72,8 @@ def _check_object(name: str, value: object, kind: type) -> None:
         return
     if isinstance(value, type) and issubclass(value, kind):
         _refuse_class(name, value)
-    article = "an" if kind.__name__[0] in "AEO" else "a"
-    raise ConfigError(f"{name}={_text(value)} must be {article} {kind.__name__}")
+    wanted = with_article(kind.__name__)
+    raise ConfigError(f"{name}={_text(value)} must be {wanted}")
 
 
 def _check_list(name: str, values: object, kind: type) -> None:

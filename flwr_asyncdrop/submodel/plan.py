@@ -134,7 +134,7 @@ class Plan:
         """Return one flag a unit id, and a last one, True, for id -1."""
         if not isinstance(keep, tuple | list):
             raise ShapeError(
-                f"keep is a {type(keep).__name__}: pass a tuple with one tensor of "
+                f"keep is {type_of(keep)}: pass a tuple with one tensor of "
                 f"kept units for each of the {len(self.groups)} groups"
             )
         if len(keep) != len(self.groups):

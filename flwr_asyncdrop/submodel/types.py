@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
-from flwr_asyncdrop.readable import with_article
+from flwr_asyncdrop.readable import type_of
 
 State: TypeAlias = dict[str, Tensor]
 """A ``state_dict``: parameters and buffers by name."""
@@ -102,10 +102,10 @@ def check_module(model: object) -> None:
     """Raise ConfigError if `model` is something else than a module."""
     if isinstance(model, nn.Module):
         return
-    name = getattr(model, "__name__", type(model).__name__)
     if isinstance(model, type):
+        name = model.__name__
         raise ConfigError(f"model={name} is a class: pass a module of it, {name}(...)")
-    raise ConfigError(f"model, {with_article(name)}, is no nn.Module: pass one")
+    raise ConfigError(f"model, {type_of(model)}, is no nn.Module: pass one")
 
 
 def check_initialised(model: nn.Module) -> None:

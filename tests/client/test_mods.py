@@ -82,7 +82,7 @@ def test_a_function_that_returns_no_model():
     [
         (CodecMod(), r"train_mods=\.\.\.\) is a CodecMod: pass a list"),
         ([LocalDpMod], "has LocalDpMod in it"),
-        ([None], "has a NoneType in it"),
+        ([None], "has None in it"),
         ("mods", "has a str in it"),
     ],
 )

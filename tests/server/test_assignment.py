@@ -74,13 +74,13 @@ def test_a_part_says_which_units_it_has(assignment):
 SIX, FIVE = torch.arange(6), torch.arange(5)
 WRONG = {
     "a generator": (lambda: (units for units in (SIX, FIVE)), "keep is a generator"),
-    "None": (lambda: None, "keep is a NoneType"),
+    "None": (lambda: None, "keep is None"),
     "a dict": (lambda: {"0": SIX, "2": FIVE}, "keep is a dict"),
     "one tensor": (lambda: torch.arange(2), "keep is a Tensor"),
     "a group too few": (lambda: (SIX,), "1 entries but the plan has 2 groups"),
     "numbers": (lambda: (SIX, [0, 1]), "units of 2 are a list"),
     "an array": (lambda: (SIX.numpy(), FIVE), "units of 0 are a ndarray"),
-    "none in a group": (lambda: (SIX, None), "units of 2 are a NoneType"),
+    "none in a group": (lambda: (SIX, None), "units of 2 are None"),
     "flags": (lambda: (SIX > 2, FIVE), "units of 0 must be .* not torch.bool"),
     "floats": (lambda: (SIX, FIVE + 0.5), "units of 2 must be .* not torch.float32"),
     "no units": (lambda: (SIX, FIVE[:0]), "units of 2 must be a non-empty"),

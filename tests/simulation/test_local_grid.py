@@ -195,7 +195,7 @@ def test_client_shares_no_memory_with_the_server(grid: LocalGrid) -> None:
     [
         ("boom", "ValueError: the batch is empty"),
         ("leave", "SystemExit: 3"),
-        ("nothing", "The ClientApp returned a NoneType, not a Message."),
+        ("nothing", "The ClientApp returned None, not a Message."),
         ("stranger", "make it with Message(content, reply_to=message)"),
         ("missing", "No train function registered with name 'missing'"),
     ],

@@ -44,7 +44,7 @@ def test_a_class_in_place_of_a_module(use):
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_what_is_no_module(use):
-    with pytest.raises(ConfigError, match=r"^model, a NoneType, is no nn.Module"):
+    with pytest.raises(ConfigError, match=r"^model, None, is no nn.Module"):
         use(None)
 
 
