@@ -65,7 +65,7 @@ class Assignment:
         self._compute = compute
         self._masked = masked
         self._known: dict[tuple[tuple[int, ...], ...], float] = {}
-        # One for all copies
+        # Of small savings, once: copies share the list.
         self._said: list[str] = []
 
     def with_masks(self, masks: MaskPolicy | None) -> "Assignment":
@@ -108,15 +108,15 @@ class Assignment:
             return unit_scores(trained, state.arrays, origin, vectors=vectors)
 
         context = MaskContext(
-            plan.groups,
-            rank,
-            num_ranks,
-            torch_generator(state.seed, "mask", state.dispatched),
-            device,
-            server_round,
-            partial(distances, state.initial),
-            partial(distances, None),
-            progress,
+            groups=plan.groups,
+            rank=rank,
+            num_ranks=num_ranks,
+            generator=torch_generator(state.seed, "mask", state.dispatched),
+            device=device,
+            round=server_round,
+            compute_scores=partial(distances, state.initial),
+            compute_norms=partial(distances, None),
+            known_progress=progress,
         )
         keep, indices = self._chosen(plan, self.masks, context, state)
         if self._masked:
@@ -126,16 +126,16 @@ class Assignment:
             indices = plan.indices(keep)
         shapes = plan.shapes_of(indices)
         cut = silenced if self._masked else extract
-        indices = _sent(indices, state)
+        indices = _travelling(indices, state)
         return Part(
-            cut(state.arrays, indices),
-            indices,
-            _sent(plan.shapes if self._masked else shapes, state),
-            1.0 if self._masked else self._share(keep, shapes),
-            self._masked,
-            dict(zip(plan.groups, keep, strict=True)),
-            {r: cut(tensors, only(indices, tensors)) for r, tensors in extra.items()},
-            names,
+            arrays=cut(state.arrays, indices),
+            indices=indices,
+            shapes=_travelling(plan.shapes if self._masked else shapes, state),
+            compute=1.0 if self._masked else self._share(keep, shapes),
+            masked=self._masked,
+            kept=dict(zip(plan.groups, keep, strict=True)),
+            extra={r: cut(each, only(indices, each)) for r, each in extra.items()},
+            extra_names=names,
         )
 
     def first_cost(
@@ -158,10 +158,10 @@ class Assignment:
         if plan is not None and self.masks is not None and not self._masked:
             zeros = [torch.zeros(group.size) for group in plan.groups]
             context = MaskContext(
-                plan.groups,
-                rank,
-                num_ranks,
-                torch_generator(state.seed, "mask", state.dispatched),
+                groups=plan.groups,
+                rank=rank,
+                num_ranks=num_ranks,
+                generator=torch_generator(state.seed, "mask", state.dispatched),
                 compute_scores=lambda: zeros,
                 compute_norms=lambda: zeros,
                 known_progress=progress,
@@ -169,7 +169,7 @@ class Assignment:
             keep, indices = self._chosen(plan, self.masks, context, state)
             shapes = plan.shapes_of(indices)
             compute = self._share(keep, shapes)
-        sent = _sent(shapes, state)
+        sent = _travelling(shapes, state)
         if sizes is not None:
             return TaskCost(compute, *sizes(sent))
         size = _num_bytes(sent, state)
@@ -194,7 +194,7 @@ class Assignment:
             return keep, indices
         left_out = 1 - sum(len(units) for units in keep) / plan.num_units
         shapes = plan.shapes_of(indices)
-        size = _num_bytes(_sent(shapes, state), state)
+        size = _num_bytes(_travelling(shapes, state), state)
         whole = sum(tensor.nbytes for tensor in state.arrays.values())
         compute, num_bytes = 1 - self._share(keep, shapes), 1 - size / whole
         if max(compute, num_bytes) >= masks.least_saving * left_out:
@@ -279,8 +279,8 @@ def _num_bytes(shapes: Mapping[str, tuple[int, ...]], state: RunState) -> int:
     )
 
 
-def _sent(by_name: Mapping[str, Value], state: RunState) -> dict[str, Value]:
-    """Return what is said of the tensors that travel."""
+def _travelling(by_name: Mapping[str, Value], state: RunState) -> dict[str, Value]:
+    """Return the entries of the tensors that travel: the frozen ones do not."""
     frozen = state.frozen.tensors
     return {name: value for name, value in by_name.items() if name not in frozen}
 

@@ -74,7 +74,7 @@ class Order:
     cost: TaskCost
     timing: Timing
     coding: Coding = field(default_factory=Coding)  # of the arrays that travel
-    # Of the tensors that were sent, so that a client that trains nothing is noticed.
+    # Fingerprints of what was sent, so that a client that trains nothing is noticed.
     sent: Mapping[str, int] = field(default_factory=dict)
 
     def cost_with(self, bytes_up: int) -> TaskCost:

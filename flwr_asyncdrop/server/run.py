@@ -45,10 +45,11 @@ _LOST = frozenset(
 class Run:
     """The state of a run and the objects that change it.
 
-    A round has `updates_per_round` updates, as many as devices can be in flight.
-    `averaging` is the decay of the average of the model's versions; 0 for none. The
-    `guard` refuses updates before the aggregator gets them. A run resumes only with the
-    same `arguments`, which are as `described`.
+    Up to `slots` tasks are in flight. A round has `updates_per_round` updates, as many
+    as devices can be in flight. `averaging` is the decay of the average of the model's
+    versions; 0 for none. The `guard` refuses updates before the aggregator gets them. A
+    run resumes only with the same `arguments`, as `same_arguments.described` has them.
+    `unsaved` finds what no checkpoint would have of the `parts`.
     """
 
     state: RunState
@@ -89,8 +90,7 @@ class Run:
 
     def state_dict(self) -> StateDict:
         """Return all that changes: state, fleet, aggregator, masks, selection."""
-        state, rules = self.state, self.dispatcher.rules
-        masks = rules.assignment.masks
+        state = self.state
         if not self.simulated:
             # Real devices get no task twice, so nobody needs to know what was sent.
             state = replace(
@@ -103,9 +103,10 @@ class Run:
             "arguments": self.arguments,
             "state": state.state_dict(),
             "fleet": self.fleet.state_dict(),
-            "aggregator": self.aggregator.state_dict(),
-            "masks": {} if masks is None else masks.state_dict(),
-            "selection": rules.selection.state_dict(),
+            **{
+                name: {} if part is None else part.state_dict()
+                for name, part in self.parts.items()
+            },
             "guard": {} if self.guard is None else self.guard.state_dict(),
             "delivery": self.dispatcher.delivery.state_dict(),
         }
@@ -171,15 +172,17 @@ class Run:
         """
         state = self.state
         if self.simulated:
-            state.in_flight = self._sent(mailbox, state.in_flight)
-            state.late = self._sent(mailbox, state.late)
+            state.in_flight = self._push_all(mailbox, state.in_flight)
+            state.late = self._push_all(mailbox, state.late)
             return []
         lost = [*state.in_flight.values(), *state.late.values()]
         state.in_flight.clear()
         state.late.clear()
         return lost
 
-    def _sent(self, mailbox: Mailbox, orders: Mapping[str, Order]) -> dict[str, Order]:
+    def _push_all(
+        self, mailbox: Mailbox, orders: Mapping[str, Order]
+    ) -> dict[str, Order]:
         sent: dict[str, Order] = {}
         for message_id, old in orders.items():
             order = replace(old, node_id=self.fleet.node_ids[old.device])
@@ -212,14 +215,15 @@ class Run:
         FrozenLackedError if the device asks for the frozen tensors instead.
         """
         self.dispatcher.delivery.check(self.state.frozen, order, message)
+        part, arrays = order.part, self.state.arrays
         expected = wire.Expected(
-            order.part.shapes,
-            {name: tensor.dtype for name, tensor in self.state.arrays.items()},
-            self.dispatcher.rules.settings.keys,
-            self.max_examples,
-            order.part.extra_names,
-            order.coding,
-            order.part.arrays or {},
+            shapes=part.shapes,
+            dtypes={name: tensor.dtype for name, tensor in arrays.items()},
+            keys=self.dispatcher.rules.settings.keys,
+            max_examples=self.max_examples,
+            extra=part.extra_names,
+            coding=order.coding,
+            sent=part.arrays or {},
         )
         return wire.read_reply(message, expected)
 
@@ -239,21 +243,22 @@ class Run:
                 return arrays
             return extract(arrays, only(part.indices, arrays))
 
+        rate_share = self.dispatcher.rules.settings.rate_share(order.round)
         update = Update(
-            cut(reply.arrays),
-            part.indices,
-            staleness,
-            reply.num_examples,
-            None if part.arrays is None else cut(part.arrays),
-            self.fleet.capability(order.device),
-            order.rank,
-            order.num_ranks,
-            order.lr_factor * self.dispatcher.rules.settings.rate_share(order.round),
-            discount,
-            {name: cut(arrays) for name, arrays in reply.extra.items()},
-            order.device,
-            state.num_devices,
-            wire.flat_metrics(reply.metrics),
+            arrays=cut(reply.arrays),
+            indices=part.indices,
+            staleness=staleness,
+            num_examples=reply.num_examples,
+            base=None if part.arrays is None else cut(part.arrays),
+            capability=self.fleet.capability(order.device),
+            rank=order.rank,
+            num_ranks=order.num_ranks,
+            lr_factor=order.lr_factor * rate_share,
+            discount=discount,
+            extra={name: cut(arrays) for name, arrays in reply.extra.items()},
+            device=order.device,
+            num_devices=state.num_devices,
+            metrics=wire.flat_metrics(reply.metrics),
         )
         try:
             self._check(update, order.device)

@@ -14,7 +14,7 @@ class RunState:
     """The state of a run."""
 
     seed: int
-    arrays: State  # the global model, W_t: what of it trains
+    arrays: State  # what trains of the global model, W_t
     initial: State  # W_0
     num_devices: int = 0  # seen so far
     version: int = 0  # times that the global model has changed
@@ -39,7 +39,7 @@ class RunState:
     averaged: State | None = None  # average of the versions, if the algorithm keeps one
     # Why the run ended early: "timeout" (no reply came) or "failures" (nothing else).
     ended: str = ""
-    frozen: Frozen = field(default_factory=Frozen)  # what of the model does not
+    frozen: Frozen = field(default_factory=Frozen)  # what of the model does not train
 
     @property
     def served(self) -> State:

@@ -273,12 +273,12 @@ class AsyncStrategy(Runs):
         )
         run.client_state = lambda: grid.client_state
         stopping = StoppingRule(
-            num_rounds,
-            run.updates_per_round,
-            run.slots,
-            timeout,
-            self.evaluate_every,
-            self.max_seconds,
+            num_rounds=num_rounds,
+            updates_per_round=run.updates_per_round,
+            slots=run.slots,
+            patience=timeout,
+            evaluate_every=self.evaluate_every,
+            max_seconds=self.max_seconds,
         )
         _check_changes(run.aggregator, stopping.num_updates)
         check_memory(
