@@ -213,24 +213,12 @@ class Checkpointer(Callback):
             self._thread.shutdown()
             logger.warning("interrupted before the run began: nothing was changed")
             return
-        saved = self._save_last(state)
-        if saved:
-            logger.warning("interrupted; %s", self._how(state))
-        elif self._unresumable:
-            logger.warning("interrupted; %s: start it again", self._unresumable)
-        else:
-            logger.warning("interrupted, and no checkpoint could be written")
+        logger.warning("interrupted; %s", self._save_last(state))
 
     def on_end(self, state: RunState) -> None:
         """Save a run that ended before its last round, and wait for the disk."""
         if state.ended and self._begun:
-            saved = self._save_last(state)
-            if saved:
-                logger.warning("%s", self._how(state))
-            elif self._unresumable:
-                logger.warning("%s: start it again", self._unresumable)
-            else:
-                logger.warning("no checkpoint could be written")
+            logger.warning("%s", self._save_last(state))
         self._thread.shutdown()
 
     def _of_others(self) -> list[Path]:
@@ -241,20 +229,20 @@ class Checkpointer(Callback):
     def _command(self, devices: int = 0) -> str:
         return self.command(devices) if callable(self.command) else self.command
 
-    def _how(self, state: RunState) -> str:
-        """Return how a run that has a checkpoint resumes, and from where."""
-        where = f" from update {updates_of(self._own[-1])}" * bool(self._unresumable)
-        return f"to resume{where}: {self._command(state.num_devices)}"
-
     def _next(self, state: RunState) -> int:
         return (state.updates // self._updates_between + 1) * self._updates_between
 
-    def _save_last(self, state: RunState) -> bool:
-        """Save the run and wait for the disk; return whether there is a checkpoint."""
+    def _save_last(self, state: RunState) -> str:
+        """Save the run and wait for the disk; return how it resumes, or why not."""
         if not self._unresumable:
             self._save(state)
         self._thread.shutdown()
-        return bool(self._own)
+        if not self._own and self._unresumable:
+            return f"{self._unresumable}: start it again"
+        if not self._own:
+            return "no checkpoint could be written"
+        where = f" from update {updates_of(self._own[-1])}" * bool(self._unresumable)
+        return f"to resume{where}: {self._command(state.num_devices)}"
 
     def _save(self, state: RunState) -> None:
         if self._writing is not None:
