@@ -120,13 +120,14 @@ def lora_plan(
     _check_untied(tensors, adapters)
     if isinstance(model, nn.Module):
         check_unmerged(model, adapters)
-    places = _groups(adapters, units, shared)
+    groups = _groups(adapters, units, shared)
+    axes = _axes(groups, shapes)
     plan = LoraPlan(
-        groups=tuple(UnitGroup(name, size, "internal") for name, size, _ in places),
+        groups=tuple(UnitGroup(name, size, "internal") for name, size, _ in groups),
         shapes=shapes,
-        axes=_axes(places, shapes),
+        axes=axes,
         parameters=parameters,
-        left_out=_whole(shapes, places),
+        left_out={n: "is no factor of an adapter" for n in shapes if n not in axes},
         adapters=adapters,
         pairs=pairs,
     )
@@ -203,11 +204,6 @@ def _axes(groups: Sequence[_Group], shapes: Shapes) -> dict[str, dict[int, Tenso
                 axes[bias] = {0: torch.full(shapes[bias], part.unit + offset)}
         offset += size
     return axes
-
-
-def _whole(shapes: Shapes, groups: Sequence[_Group]) -> dict[str, str]:
-    axes = _axes(groups, shapes)
-    return {n: "is no factor of an adapter" for n in shapes if n not in axes}
 
 
 def _check_full(model: nn.Module, shapes: Shapes) -> None:
