@@ -21,10 +21,10 @@ from flwr_asyncdrop.submodel.discovery.rules import (
     strided,
     views,
 )
-
-__all__ = ["RULES", "add_rule", "channels", "elementwise", "match", "rule_for"]
 from flwr_asyncdrop.submodel.discovery.rules.contraction import channels, match
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import elementwise
+
+__all__ = ["RULES", "add_rule", "channels", "elementwise", "match", "rule_for"]
 
 _KINDS = (
     contraction,
@@ -45,6 +45,12 @@ RULES: dict[str, Rule] = {
     for name in names.split()
 }
 """Operation, without its overload -> rule; ``"namespace::name"`` but for aten's."""
+
+RULES |= {
+    name: partial(extension, base=RULES.get(name))
+    for names, extension in {**routing.EXTENSIONS, **strided.EXTENSIONS}.items()
+    for name in names.split()
+}
 
 
 def add_rule(operation: str, rule: Rule) -> None:
@@ -74,13 +80,6 @@ def add_rule(operation: str, rule: Rule) -> None:
     RULES[name if namespace == "aten" else operation] = rule
 
 
-RULES |= {
-    name: partial(extension, base=RULES.get(name))
-    for names, extension in {**routing.EXTENSIONS, **strided.EXTENSIONS}.items()
-    for name in names.split()
-}
-
-
 def rule_for(func: OpOverload) -> Rule | None:
     """Return the rule of an operation, None if it is unknown.
 
@@ -91,4 +90,4 @@ def rule_for(func: OpOverload) -> Rule | None:
         name = f"{func.namespace}::{name}"
     if name in RULES:
         return RULES[name]
-    return pointwise.elementwise if torch.Tag.pointwise in func.tags else None
+    return elementwise if torch.Tag.pointwise in func.tags else None
