@@ -71,7 +71,7 @@ def test_equals_sets(steps):
             for unit in left:
                 sets.freeze(unit, reason)
         else:
-            units.mark_residual(np.array([unit for unit in left if unit] or [1]))
+            units.mark(np.array([unit for unit in left if unit] or [1]), "residual")
             sets.residual |= {unit for unit in left if unit} or {1}
         if not np.array_equal(units.droppable(every), before):
             assert units.changes > changes
@@ -86,7 +86,7 @@ def test_equals_sets(steps):
             0 if unit in sets.reasons else min(members)
         )
         carried = bool(members & sets.residual)
-        assert units.residual(np.array([unit]))[0] == carried
+        assert units.marked(np.array([unit]), "residual")[0] == carried
 
 
 def test_broadcasts():

@@ -73,9 +73,9 @@ def group_units(
 def _kind(units: UnionFind, group: Ids) -> UnitKind:
     if units.least(group).any():
         return "expert"
-    if units.normalised(group).any():
+    if units.marked(group, "normalised").any():
         return "stream"
-    return "residual" if units.residual(group).any() else "internal"
+    return "residual" if units.marked(group, "residual").any() else "internal"
 
 
 def _follows(

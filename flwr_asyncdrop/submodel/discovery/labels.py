@@ -20,11 +20,12 @@ from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
 from flwr_asyncdrop.submodel.discovery.uses import Uses
 
 TOGETHER = "its units stand or fall together: none of them can go alone"
+UNEQUAL = "cut into unequal parts by {op}"
+_IN_GROUPS = "chosen in groups, whose number the model's code keeps"
 
 Layer: TypeAlias = Tensor
 Condition: TypeAlias = tuple[Layer, str]
-
-UNEQUAL = "cut into unequal parts by {op}"
+"""What freezes if a result is used, and why."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,6 @@ class Cut:
     dim: int
     operation: str
     pieces: set[tuple[int, int]] = field(default_factory=set)
-
-
-_IN_GROUPS = "chosen in groups, whose number the model's code keeps"
 
 
 def compact(layer: Layer) -> Tensor:
@@ -63,7 +61,7 @@ class LabelSpace:
         self.units = UnionFind()
         self.streams = streams
         self.operation = "the model"  # what is being traced, for the reasons
-        # What freezes if the operation's result reaches the model's output, and why.
+        # Of the operation's result, as far as it reaches the model's output.
         self.conditions: list[Condition] = []
         self.uses = Uses()
         # Tensors whose values number units, with the unit of each number.
@@ -139,7 +137,7 @@ class LabelSpace:
 
     def normalise(self, layer: Layer) -> None:
         """Mark the units of `layer` as normalised together."""
-        self.units.mark_normalised(self.droppable(layer).numpy())
+        self.units.mark(self.droppable(layer).numpy(), "normalised")
 
     def _filled(self, reason: str) -> str:
         return reason.replace("{op}", self.operation)
@@ -218,7 +216,7 @@ class LabelSpace:
     def choose(self, units: Layer, numbered: Layer) -> None:
         """Join units along an axis with those whose numbers pick positions of it."""
         self.join(units, numbered)
-        self.units.mark_chosen(compact(numbered).numpy())
+        self.units.mark(compact(numbered).numpy(), "chosen")
 
     def note_vanishing(self, tensor: Tensor, version: int, units: list[Layer]) -> None:
         """Note that `tensor`, in its `version`, is zero where `units` are not there."""
@@ -239,10 +237,10 @@ class LabelSpace:
             ids = compact(split).numpy()
             self.units.freeze(ids[self.units.least(ids) > 0], _IN_GROUPS)
         for ids in stacked:
-            self.units.mark_chosen(ids[self.units.least(ids) > 0])
+            self.units.mark(ids[self.units.least(ids) > 0], "chosen")
         for layer, reason in self._competitions:
             ids = compact(layer).numpy()
-            self.units.freeze(ids[~self.units.chosen(ids)], reason)
+            self.units.freeze(ids[~self.units.marked(ids, "chosen")], reason)
 
     def note_split(self, layer: Layer) -> None:
         """Note a view that splits an axis of units: what is kept must stay a grid."""

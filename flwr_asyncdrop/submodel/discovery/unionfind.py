@@ -1,9 +1,15 @@
 """Union-find over unit ids, on whole arrays at a time."""
 
+from typing import Literal, get_args
+
 import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
+
+Mark = Literal["residual", "normalised", "chosen"]
+"""What a class of units may be: carried by an addition of two branches, normalised
+together with others, or taken by a choice by number."""
 
 _NO_REASON = np.iinfo(np.int64).max
 
@@ -11,9 +17,8 @@ _NO_REASON = np.iinfo(np.int64).max
 class UnionFind:
     """Classes of unit ids that are dropped together; id 0 is what is always kept.
 
-    A class may be frozen, with its first reason, and marked as carried by a residual
-    stream, as normalised together, as competing with others of which so many must be
-    there, or as chosen by number. Joining two classes joins these marks too.
+    A class may be frozen, with its first reason, have marks, and compete with others of
+    which so many must be there. Joining two classes joins all of that, too.
 
     Attributes
     ----------
@@ -25,9 +30,7 @@ class UnionFind:
     def __init__(self) -> None:
         self._parent: Ids = np.zeros(1, np.int64)
         self._reason: Ids = np.array([_NO_REASON], np.int64)
-        self._residual = np.zeros(1, np.bool_)
-        self._normalised = np.zeros(1, np.bool_)
-        self._chosen = np.zeros(1, np.bool_)
+        self._marks = {mark: np.zeros(1, np.bool_) for mark in get_args(Mark)}
         self._least = np.zeros(1, np.int64)
         self._reasons: list[str] = []
         self.changes = 0
@@ -41,9 +44,8 @@ class UnionFind:
         ids = np.arange(first, first + count)
         self._parent = np.concatenate([self._parent, ids])
         self._reason = np.concatenate([self._reason, np.full(count, _NO_REASON)])
-        self._residual = np.concatenate([self._residual, np.zeros(count, np.bool_)])
-        self._normalised = np.concatenate([self._normalised, np.zeros(count, np.bool_)])
-        self._chosen = np.concatenate([self._chosen, np.zeros(count, np.bool_)])
+        for mark, known in self._marks.items():
+            self._marks[mark] = np.concatenate([known, np.zeros(count, np.bool_)])
         self._least = np.concatenate([self._least, np.zeros(count, np.int64)])
         return ids
 
@@ -81,9 +83,8 @@ class UnionFind:
         self._join(left, right)
         merged = self.roots(touched)
         np.minimum.at(self._reason, merged, self._reason[touched])
-        np.logical_or.at(self._residual, merged, self._residual[touched])
-        np.logical_or.at(self._normalised, merged, self._normalised[touched])
-        np.logical_or.at(self._chosen, merged, self._chosen[touched])
+        for known in self._marks.values():
+            np.logical_or.at(known, merged, known[touched])
         np.maximum.at(self._least, merged, self._least[touched])
 
     def _join(self, left: Ids, right: Ids) -> None:
@@ -110,21 +111,14 @@ class UnionFind:
         number = int(self._reason[self.roots(np.array([unit]))[0]])
         return None if number == _NO_REASON else self._reasons[number]
 
-    def mark_residual(self, ids: Ids) -> None:
-        """Mark the classes of `ids` as carried by an addition of two branches."""
-        self._residual[self.roots(ids.ravel())] = True
+    def mark(self, ids: Ids, mark: Mark) -> None:
+        """Mark the classes of `ids`."""
+        self._marks[mark][self.roots(ids.ravel())] = True
 
-    def residual(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return which of `ids` are so marked."""
-        return self._residual[self.roots(ids)]
-
-    def mark_normalised(self, ids: Ids) -> None:
-        """Mark the classes of `ids` as normalised together with others."""
-        self._normalised[self.roots(ids.ravel())] = True
-
-    def normalised(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return which of `ids` are so marked."""
-        return self._normalised[self.roots(ids)]
+    def marked(self, ids: Ids, mark: Mark) -> NDArray[np.bool_]:
+        """Return which of `ids` have a mark."""
+        found: NDArray[np.bool_] = self._marks[mark][self.roots(ids)]
+        return found
 
     def mark_competing(self, ids: Ids, least: int) -> None:
         """Mark the classes of `ids` as competing; at least `least` of them must be."""
@@ -136,11 +130,3 @@ class UnionFind:
         0 for what does not compete.
         """
         return self._least[self.roots(ids)]
-
-    def mark_chosen(self, ids: Ids) -> None:
-        """Mark the classes of `ids` as those that a choice by number takes."""
-        self._chosen[self.roots(ids.ravel())] = True
-
-    def chosen(self, ids: Ids) -> NDArray[np.bool_]:
-        """Return which of `ids` are so marked."""
-        return self._chosen[self.roots(ids)]

@@ -108,7 +108,8 @@ def add(call: Call) -> Labels:
     outputs = elementwise(call)
     if meet:
         for layer in outputs[0]:
-            call.space.units.mark_residual(call.space.droppable(layer).numpy())
+            ids = call.space.droppable(layer).numpy()
+            call.space.units.mark(ids, "residual")
     return outputs
 
 
