@@ -1,11 +1,11 @@
 """What the names of attributes and layers mean, by convention."""
 
 import inspect
-from collections.abc import Iterator
 from functools import cache
-from types import CodeType
 
 from torch import nn
+
+from flwr_asyncdrop.submodel.reach import names_in
 
 _QUERIES = {"q", "query", "queries"}
 _KEYS = {"k", "v", "kv", "key", "value", "keys", "values"}
@@ -81,13 +81,5 @@ def names_read(kind: type[nn.Module]) -> frozenset[str]:
         for name, member in vars(base).items():
             function = inspect.unwrap(member) if callable(member) else None
             if inspect.isfunction(function) and name != "__init__":
-                for code in _codes(function.__code__):
-                    names.update(code.co_names)
+                names.update(names_in(function.__code__))
     return frozenset(names)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)

@@ -80,7 +80,7 @@ class _Reach:
         self._waiting += (*own, vars(function))
         if _is_foreign(function.__module__):
             return
-        names = set(_names_in(function.__code__))
+        names = set(names_in(function.__code__))
         for name in names - self._names:
             self._waiting += self._unread.pop(name, ())
         self._names |= names
@@ -120,11 +120,12 @@ def _within(value: Any) -> Iterable[Any]:
     return type(value), getattr(value, "__dict__", {})
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes that code has, and functions in it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names_in(constant)
+            yield from names_in(constant)
 
 
 def _is_foreign(module: str | None) -> bool:
