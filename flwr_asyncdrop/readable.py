@@ -199,3 +199,8 @@ def one_line(error: BaseException) -> str:
 def first_line(error: BaseException | None) -> str:
     """Return what an error says first, to be quoted in the message of another."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def kind_and_line(error: BaseException) -> str:
+    """Return the type of an error and what it says first, to be quoted likewise."""
+    return f"{type(error).__name__}: {first_line(error)}"

@@ -23,7 +23,7 @@ from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import isolated_randomness
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import plain
-from flwr_asyncdrop.readable import first_line, one_line, printable, shown
+from flwr_asyncdrop.readable import kind_and_line, one_line, printable, shown
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
@@ -75,7 +75,7 @@ def check_own(config: RunConfig) -> None:
     except Exception as error:  # whatever a user's code raises
         raise ConfigError(
             f"model={config.model!r} cannot be tested on dataset={config.dataset!r} "
-            f"({type(error).__name__}: {first_line(error)}): the model must take the "
+            f"({kind_and_line(error)}): the model must take the "
             "inputs, and the data set's task its outputs and the targets"
         ) from error
 

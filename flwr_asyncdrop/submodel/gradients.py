@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
 
-from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.readable import kind_and_line
 from flwr_asyncdrop.submodel.draws import FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.held import holding, silencing, taken
 from flwr_asyncdrop.submodel.kept_state import kept_state
@@ -102,8 +102,7 @@ def _fault(probe: Probe, kept: Indices, way: Pass) -> str | None:
         with holding(small, state | narrowed):
             rewritten = _train(small, way, probe.written, gradients.subtract)
     except Exception as error:  # whatever the model's own code raises
-        kind, line = type(error).__name__, first_line(error)
-        return f"a submodel does not train ({kind}: {line})"
+        return f"a submodel does not train ({kind_and_line(error)})"
     if not gradients.agree(probe.dtype):
         return _OTHER
     expected = {name: _cut(tensor, kept.get(name)) for name, tensor in written.items()}

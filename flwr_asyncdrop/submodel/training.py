@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.readable import kind_and_line
 from flwr_asyncdrop.submodel.caches import kept_caches
 from flwr_asyncdrop.submodel.default_device import given_default
 from flwr_asyncdrop.submodel.draws import same_random_state
@@ -96,8 +96,7 @@ def _why_untrainable(
                 if losses:
                     torch.autograd.backward(losses)
         except Exception as error:  # whatever the model's own code raises
-            kind, line = type(error).__name__, first_line(error)
-            return f"a submodel does not train ({kind}: {line})"
+            return f"a submodel does not train ({kind_and_line(error)})"
     return None
 
 

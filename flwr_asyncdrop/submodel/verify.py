@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.readable import kind_and_line
 from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.conventions import unclear_groups
 from flwr_asyncdrop.submodel.derived import estimated_groups
@@ -30,6 +30,7 @@ from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 T = TypeVar("T")
 
 _TINY = {torch.float64: 1e-100, torch.float32: 1e-15}  # its square is not zero
+_IN_ORDER = "its units are not interchangeable: reordering changes the output"
 
 
 def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
@@ -173,7 +174,7 @@ class _Trial:
             tiny = self._run_silenced(sources, _TINY[self.probe.dtype])
             same = self._agree(found, tiny, shifted)
         if (self.reorders or not same) and not self._is_reorderable(order):
-            return "its units are not interchangeable: reordering changes the output"
+            return _IN_ORDER
         if not same:
             return "a narrower model differs from the full one with units silenced"
         return None
@@ -191,7 +192,7 @@ class _Trial:
     ) -> str | None:
         """Return what is wrong with a narrower stream, whose outputs are its own."""
         if not self._is_reorderable(order):
-            return "its units are not interchangeable: reordering changes the output"
+            return _IN_ORDER
         for way, narrowed in zip(self.probe.passes, found, strict=True):
             if [_form(n) for n in narrowed] != [_form(n) for n in self._run(way)]:
                 return "a narrower model has outputs of another shape, or not finite"
@@ -266,8 +267,7 @@ class _Trial:
 
 
 def _does_not_run(error: Exception) -> str:
-    kind, line = type(error).__name__, first_line(error)
-    return f"a narrower model does not run ({kind}: {line})"
+    return f"a narrower model does not run ({kind_and_line(error)})"
 
 
 def _form(leaf: Any) -> Any:

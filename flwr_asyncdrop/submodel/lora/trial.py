@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.readable import first_line
+from flwr_asyncdrop.readable import kind_and_line
 from flwr_asyncdrop.submodel.default_device import given_default
 from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for_eval
@@ -64,8 +64,7 @@ class _Trial:
         except Exception as error:  # whatever the model's own code raises
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not run on the example inputs "
-                f"({type(error).__name__}: {first_line(error)}): pass those of a "
-                "forward pass"
+                f"({kind_and_line(error)}): pass those of a forward pass"
             ) from error
 
     def unused(self) -> list[str]:
@@ -98,8 +97,8 @@ class _Trial:
             try:
                 found = self._run(extract(self._state, indices))
             except Exception as error:  # whatever the model's own code raises
-                kind, line = type(error).__name__, first_line(error)
-                return f"the model does not run without some of them ({kind}: {line})"
+                reason = kind_and_line(error)
+                return f"the model does not run without some of them ({reason})"
             if not self._agree(found, expected):
                 return (
                     "the model without some of them does not give what it gives with "
