@@ -9,7 +9,7 @@ keeps in an attribute.
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from torch.linalg import vector_norm
 
 from flwr_asyncdrop.readable import kind_and_line
 from flwr_asyncdrop.submodel.draws import FixedDraws, same_random_state
-from flwr_asyncdrop.submodel.held import holding, silencing, taken
+from flwr_asyncdrop.submodel.held import cut, holding, silencing, taken
 from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.nested import tensors_within
@@ -105,7 +105,9 @@ def _fault(probe: Probe, kept: Indices, way: Pass) -> str | None:
         return f"a submodel does not train ({kind_and_line(error)})"
     if not gradients.agree(probe.dtype):
         return _OTHER
-    expected = {name: _cut(tensor, kept.get(name)) for name, tensor in written.items()}
+    expected = {
+        name: cut(tensor, kept.get(name, {})) for name, tensor in written.items()
+    }
     if not all(_close(rewritten[n], expected[n], probe.dtype) for n in expected):
         return _OTHER_BUFFERS
     return None
@@ -131,7 +133,7 @@ class _Gradients:
         largest = _largest(gradient)
         self.finite &= math.isfinite(largest)
         self._largest = max(self._largest, largest)
-        part = _cut(gradient, self._kept.get(name))
+        part = cut(gradient, self._kept.get(name, {}))
         known = self._rest.get(name)
         self._rest[name] = part if known is None else known.add_(part)
         self._sizes[name] = _largest(self._rest[name])
@@ -149,12 +151,6 @@ class _Gradients:
             _largest(rest) <= own * self._sizes.get(name, 0.0) + least
             for name, rest in self._rest.items()
         )
-
-
-def _cut(tensor: Tensor, dims: Mapping[int, Tensor] | None) -> Tensor:
-    for dim, positions in (dims or {}).items():
-        tensor = tensor.index_select(dim, positions)
-    return tensor
 
 
 def _train(

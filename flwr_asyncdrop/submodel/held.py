@@ -1,6 +1,6 @@
 """Let a model that is tried have other tensors for a while, or fewer units."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -49,9 +49,11 @@ def silencing(model: nn.Module, sources: Indices, value: float) -> Iterator[None
 
 def taken(state: State, sources: Indices) -> State:
     """Return copies of tensors of `state`, each position from the one that is named."""
-    found: State = {}
-    for name, dims in sources.items():
-        found[name] = state[name]
-        for dim, positions in dims.items():
-            found[name] = found[name].index_select(dim, positions)
-    return found
+    return {name: cut(state[name], dims) for name, dims in sources.items()}
+
+
+def cut(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+    """Return a copy of what a tensor has at these positions; itself without any."""
+    for dim, positions in dims.items():
+        tensor = tensor.index_select(dim, positions)
+    return tensor
