@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 # Nobody reads, or the terminal was closed.
@@ -72,11 +73,11 @@ def flush_output() -> None:
         sys.stdout.flush()
 
 
-def print_no_more() -> None:
-    """Let what is still printed go nowhere, once nobody reads any more."""
+def print_no_more(stream: TextIO | None = None) -> None:
+    """Let what is still printed on a stream, the standard output, go nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     # Python flushes what is left when it ends.
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, (stream or sys.stdout).fileno())
     os.close(nowhere)
 
 

@@ -34,6 +34,7 @@ from flwr_asyncdrop.cli.runs import (
     progress_of,
     resumed,
 )
+from flwr_asyncdrop.cli.streams import print_no_more
 from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report import Summary, summarise
@@ -168,6 +169,4 @@ def _let_go_of_the_log() -> None:
         try:
             stream.flush()
         except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            print_no_more(stream)
