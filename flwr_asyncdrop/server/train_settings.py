@@ -8,8 +8,9 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.server.schedule import Schedule, StepDecay
 
+_RATE = "lr"
 # The learning rate sets how fast the adjustment biases the model: it fades with it.
-SCHEDULED = ("lr", "logit-adjustment")
+SCHEDULED = (_RATE, "logit-adjustment")
 
 TrainConfig = Mapping[str, object] | Callable[[int], Mapping[str, object]]
 """A train config, or a function of the round that returns it."""
@@ -52,16 +53,14 @@ class TrainSettings:
         """
         if not callable(self.config):
             return 1.0
-        first, now = (
-            self.config(number).get(SCHEDULED[0]) for number in (1, server_round)
-        )
+        first, now = (self.config(number).get(_RATE) for number in (1, server_round))
         if not isinstance(first, float | int) or not isinstance(now, float | int):
             return 1.0
         return float(now / first) if first > 0 and now > 0 else 1.0
 
     def finds_no_rate(self, config: Mapping[str, object]) -> bool:
         """Return whether a schedule was given that has no learning rate to scale."""
-        rate = config.get(SCHEDULED[0])
+        rate = config.get(_RATE)
         return self.schedule != StepDecay() and not isinstance(rate, float | int)
 
 
