@@ -14,7 +14,7 @@ from flwr_asyncdrop.app.config import INCIDENTAL, RunConfig
 from flwr_asyncdrop.app.fleets import trace_digest
 from flwr_asyncdrop.cli.runs import MOST_RUNS, RunSpec, effective, is_complete
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.readable import shown
+from flwr_asyncdrop.readable import shown, some
 from flwr_asyncdrop.storage.done import read_mark
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing, write_whole
@@ -175,9 +175,7 @@ def _without(
 
 
 def _names(runs: Sequence[RunSpec]) -> str:
-    names = ", ".join(run.name for run in runs[:_MOST_SHOWN])
-    more = len(runs) - _MOST_SHOWN
-    return f"{names} and {more} more" if more > 0 else names
+    return some([run.name for run in runs], _MOST_SHOWN)
 
 
 def _runs(count: int) -> str:
