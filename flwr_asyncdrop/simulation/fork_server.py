@@ -113,11 +113,7 @@ def kill_process(pid: int, started: int | None = None) -> None:
     # One that the system itself holds does nothing more when it is let go.
     while time.monotonic() < deadline:
         sight = look(pid)
-        if (
-            sight is None
-            or sight.is_gone
-            or sight.started != (started or sight.started)
-        ):
+        if sight is None or sight.is_gone or started not in (None, sight.started):
             return
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -10,7 +10,6 @@ from flwr_asyncdrop.exceptions import ConfigError
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """CUDA's variable: the GPUs that a process sees, in their order."""
 
-
 MOST_GPUS = 1024
 """More are a mistake."""
 

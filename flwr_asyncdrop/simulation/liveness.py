@@ -11,6 +11,10 @@ _STOPPED, _GONE = "T", "ZXx"  # states of /proc; "t" is a debugger's, who knows
 # Fields behind the name of the program.
 _STATE, _TIMES, _STARTED = 0, slice(11, 13), 19
 
+_LOST = "has been gone"
+_HELD = "has been stopped (SIGSTOP)"
+_IDLE = "has had a task and has computed nothing"
+
 
 @dataclass(frozen=True)
 class LivenessLimits:
@@ -94,11 +98,6 @@ class Watch:
         if sight.state == _STOPPED:
             return _HELD
         return _IDLE if has_work and sight.ticks == self._ticks else ""
-
-
-_LOST = "has been gone"
-_HELD = "has been stopped (SIGSTOP)"
-_IDLE = "has had a task and has computed nothing"
 
 
 def _children(process: int) -> Iterator[int]:
