@@ -259,8 +259,8 @@ def compare(
 ) -> Undone:
     """Do the runs that are missing on so many cores; return how many are still so.
 
-    On a Ray cluster the cores are how
-    many runs are side by side. `make` makes what shows them.
+    On a Ray cluster the cores are how many runs are side by side. `make` makes what
+    shows them.
     """
     missing = [run for run in runs if not is_complete(run)]
     refuse_at_once(missing)

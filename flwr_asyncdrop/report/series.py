@@ -98,11 +98,10 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     """Read ``LABEL/seed-N/history.jsonl`` at any depth below some folders.
 
     The history of a folder of another name is labelled by its algorithm, or the folder
-    if it has no line yet. The series are
-    in the order of `ALGORITHMS`, those of other names last. DataError: there is no
-    history, one cannot be read, two have the same label and seed, one label is of
-    several algorithms, or data sets, headline metrics, who measured them, or clocks
-    differ.
+    if it has no line yet. The series are in the order of `ALGORITHMS`, those of other
+    names last. DataError: there is no history, one cannot be read, two have the same
+    label and seed, one label is of several algorithms, or data sets, headline metrics,
+    who measured them, or clocks differ.
     """
     read = {path: read_if_begun(path) for path in _histories(folders)}
     logs = _by_label((path, log) for path, log in read.items() if log is not None)

@@ -16,8 +16,8 @@ logger = logging.getLogger("flwr.asyncdrop")
 class Failures:
     """Counts the tasks that fail, and ends a run in which nothing else happens.
 
-    Each method does what those below it do, and more. `look_for_nodes` brings the fleet
-    up to date.
+    From `fail` to `count`, each method does what the next one does, and more.
+    `look_for_nodes` brings the fleet up to date.
     """
 
     def __init__(
