@@ -13,10 +13,12 @@ LatePolicy = Literal["merge", "discount", "drop"]
 LATE_POLICIES = MappingProxyType({"merge": 1.0, "discount": 0.5, "drop": 0.0})
 """Factor on the weight of a late update, by policy; 0 is not merged at all."""
 
-_DEADLINES = Range(
+DEADLINES = Range(
     lambda factor: factor == 0 or 1 <= factor < math.inf,
     "at least 1 (times the expected duration of a task), or 0 for none",
 )
+"""What a deadline may be."""
+
 _MOST_DOUBLINGS = 6
 
 
@@ -45,7 +47,7 @@ class FaultPolicy:
     quarantine_after: int = 3
 
     def __post_init__(self) -> None:
-        _DEADLINES.check("deadline", self.deadline)
+        DEADLINES.check("deadline", self.deadline)
         one_of(*LATE_POLICIES).check("late", self.late)
         whole_from(0).check("quarantine_after", self.quarantine_after)
 

@@ -42,11 +42,6 @@ BANDWIDTH = Range(
     "in [0.000001, 1000000000000], or 0 for infinite",
 )
 
-DEADLINE = Range(
-    lambda times: times == 0 or 1 <= times < math.inf,
-    "at least 1 (times the expected duration of a task), or 0 for none",
-)
-
 ADDRESS = Range(bool, "an address to listen on, e.g. '0.0.0.0' for all")
 
 TRACKERS = ("tensorboard", "mlflow", "wandb", "opentelemetry")

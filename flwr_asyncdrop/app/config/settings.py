@@ -9,7 +9,6 @@ from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config.ranges import (
     ADDRESS,
     BANDWIDTH,
-    DEADLINE,
     MILESTONES,
     TRACKED,
     one_of_or_reference,
@@ -17,7 +16,12 @@ from flwr_asyncdrop.app.config.ranges import (
 from flwr_asyncdrop.app.data import DATASET_NAMES, Sizes
 from flwr_asyncdrop.app.models import MODEL_NAMES
 from flwr_asyncdrop.fleet.codecs import PACKED
-from flwr_asyncdrop.fleet.faults import LATE_POLICIES, FaultPolicy, LatePolicy
+from flwr_asyncdrop.fleet.faults import (
+    DEADLINES,
+    LATE_POLICIES,
+    FaultPolicy,
+    LatePolicy,
+)
 from flwr_asyncdrop.parameters import (
     A_PATH,
     at_least,
@@ -61,7 +65,6 @@ class Settings:
     scope: Literal["all", "internal", "stream"] = parameter(
         "all",
         "all | internal (only inside a block, as the paper) | stream (more than all)",
-        one_of("all", "internal", "stream"),
     )
     scale: bool = parameter(
         True,
@@ -207,9 +210,7 @@ class Settings:
         BANDWIDTH,
     )
     duration: Literal["flops", "paper"] = parameter(
-        "flops",
-        "of a task: flops (and bytes) | paper (times 1 - drop rate)",
-        one_of("flops", "paper"),
+        "flops", "of a task: flops (and bytes) | paper (times 1 - drop rate)"
     )
     jitter: float = parameter(
         0.0,
@@ -253,7 +254,7 @@ class Settings:
     deadline: float = parameter(
         FaultPolicy.deadline,
         "of a task, times its expected duration; 0 = none",
-        DEADLINE,
+        DEADLINES,
     )
     late: LatePolicy = parameter(  # noqa: RUF009  # of immutable values
         FaultPolicy.late,
