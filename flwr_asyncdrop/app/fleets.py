@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.config import DEVICE_KEYS, RunConfig
 from flwr_asyncdrop.fleet.profiles import (
     BYTES_PER_MEGABIT,
     BYTES_PER_MEGABYTE,
@@ -19,20 +19,7 @@ from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
 TRACE_DIGEST = "trace-sha256"
 """What histories and checkpoints have beside a trace's name: it is no key."""
 
-FLEET_KEYS = frozenset(
-    {
-        "availability",
-        "bandwidth-mbps",
-        "dropout",
-        "jitter",
-        "joules-per-megabyte",
-        "levels",
-        "speed-ratio",
-        "step-seconds",
-        "trace",
-        "watts",
-    }
-)
+FLEET_KEYS = frozenset(DEVICE_KEYS) | {"trace"}
 """The keys that say what devices there are, which nobody can choose."""
 
 

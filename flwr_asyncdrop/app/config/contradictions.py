@@ -18,7 +18,8 @@ from flwr_asyncdrop.checkpoint import run_folder
 Condition = Callable[[Any], bool]
 
 _MOST_PLANNED = 1_000_000
-_LEVELS = (
+
+DEVICE_KEYS = (
     "levels",
     "speed-ratio",
     "step-seconds",
@@ -29,7 +30,7 @@ _LEVELS = (
     "watts",
     "joules-per-megabyte",
 )
-
+"""The keys that say, without a trace, what the simulated devices are like."""
 
 SCOPED = ("scope", "scale")
 """The keys of what is left out of layers."""
@@ -99,7 +100,7 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
     (
         lambda c: c.clock == "wall",
         "clock='wall' runs real devices, whose speed is measured",
-        ("trace", "duration", *_LEVELS),
+        ("trace", "duration", *DEVICE_KEYS),
         "choose clock='virtual'",
     ),
     (
@@ -121,7 +122,7 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
     (
         lambda c: bool(c.trace),
         "trace={c.trace!r} says what every device is like",
-        _LEVELS,
+        DEVICE_KEYS,
         "leave out the trace",
     ),
     (
