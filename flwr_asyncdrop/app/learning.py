@@ -11,7 +11,8 @@ from torch import Tensor
 Totals = dict[str, Tensor]
 """Sums over samples, by name, from which metrics are computed."""
 
-_IGNORED = -100  # PyTorch's own mark in `cross_entropy`
+IGNORED = -100
+"""The target of a token that does not count, as in PyTorch's `cross_entropy`."""
 
 
 class LearningTask(ABC):
@@ -144,7 +145,7 @@ class NextToken(LearningTask):
         return {
             "loss": F.cross_entropy(logits, tokens, reduction="sum").double(),
             "correct": (logits.argmax(dim=1) == tokens).sum(),
-            "count": (tokens != _IGNORED).sum(),
+            "count": (tokens != IGNORED).sum(),
         }
 
     def metrics(self, totals: Mapping[str, Tensor]) -> dict[str, float]:

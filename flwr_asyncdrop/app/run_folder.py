@@ -15,6 +15,7 @@ from flwr_asyncdrop.checkpoint.files import FOLDER, all_checkpoints, discard
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.extras import is_installed
 from flwr_asyncdrop.paths import make_output_folder, tidied
+from flwr_asyncdrop.report.files import HISTORY
 from flwr_asyncdrop.report.reading import is_unwritten, read_log
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.server.callbacks import Callback
@@ -22,7 +23,7 @@ from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.storage.done import DONE, is_as_marked, mark_done, read_mark
 from flwr_asyncdrop.storage.whole import changing
 
-_HISTORY, _MODEL, _PICTURE = "history.jsonl", "model.safetensors", "run.png"
+_MODEL, _PICTURE = "model.safetensors", "run.png"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class RunFolder:
     @property
     def history(self) -> Path:
         """The record of the run."""
-        return self.path / _HISTORY
+        return self.path / HISTORY
 
     @property
     def model(self) -> Path:
@@ -127,7 +128,7 @@ class RunFolder:
 
     def mark(self) -> None:
         """Say that all files are there, and delete the checkpoints."""
-        mark_done(self.path, (_HISTORY, _MODEL))
+        mark_done(self.path, (HISTORY, _MODEL))
         discard(self.path / FOLDER)
 
 

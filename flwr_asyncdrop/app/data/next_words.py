@@ -4,8 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flwr_asyncdrop.app.data.imdb import PADDING, UNKNOWN
-
-_IGNORED = -100  # targets that do not count; see `NextToken`
+from flwr_asyncdrop.app.learning import IGNORED
 
 
 def next_words(tokens: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,4 +33,4 @@ def next_words(tokens: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
     inputs, targets = window[:, :-1], window[:, 1:].long()
     counts = (targets > UNKNOWN) & (inputs != PADDING)
     kept = counts.any(dim=1).nonzero().flatten()
-    return inputs[kept], targets.masked_fill(~counts, _IGNORED)[kept], kept
+    return inputs[kept], targets.masked_fill(~counts, IGNORED)[kept], kept
