@@ -2,6 +2,9 @@
 
 from flwr_asyncdrop.server.order import Order
 
+MOST_GROUPS = 16
+"""Speed groups that a monitor shows at the most."""
+
 
 def speed_group(order: Order, most: int) -> int:
     """Return the speed group of the device that an order went to; 0 is the fastest.

@@ -17,8 +17,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
-from flwr_asyncdrop.observers.speed_groups import speed_group
+from flwr_asyncdrop.observers.prometheus.tallies import Tallies
+from flwr_asyncdrop.observers.speed_groups import MOST_GROUPS, speed_group
 from flwr_asyncdrop.server.state import RunState
 
 _COUNTERS = {

@@ -8,8 +8,8 @@ from typing import Any
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS, Tallies
-from flwr_asyncdrop.observers.speed_groups import speed_group
+from flwr_asyncdrop.observers.prometheus.tallies import Tallies
+from flwr_asyncdrop.observers.speed_groups import MOST_GROUPS, speed_group
 from flwr_asyncdrop.parameters import in_interval, whole_from
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged

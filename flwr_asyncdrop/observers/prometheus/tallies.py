@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 
-MOST_GROUPS = 16  # most speed groups
-
 BOUNDS = {
     "staleness_versions": (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, inf),
     "task_duration_seconds": (

@@ -10,8 +10,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.outcomes import Ending, Outcome
-from flwr_asyncdrop.observers.prometheus.tallies import MOST_GROUPS
-from flwr_asyncdrop.observers.speed_groups import speed_group
+from flwr_asyncdrop.observers.speed_groups import MOST_GROUPS, speed_group
 from flwr_asyncdrop.observers.tracing.exporter import PatientExporter
 from flwr_asyncdrop.observers.tracing.ids import SpanIds
 from flwr_asyncdrop.readable import one_line
