@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.observers.outcomes import Outcome
@@ -20,6 +20,7 @@ _STATUS: Mapping[Outcome, str] = {
     "failed": "FAILED",
     "interrupted": "KILLED",
 }
+_SQLITE = "sqlite:///"
 _UNUSABLE = re.compile(r"[^\w .:/-]")
 _NO_PART = re.compile(r"(?<![^/])\.{0,2}(?![^/])")  # of a path: "", "." and ".."
 _PATIENCE = 120.0  # seconds, in which MLflow has made its tables
@@ -111,8 +112,8 @@ class MlflowTracker(Tracker):
     ) -> None:
         """Write the summary, and how the run ended."""
         if outcome != "interrupted":
-            named = {f"summary/{name}": value for name, value in summary.items()}
-            self.write(named, update, at)
+            values = {f"summary/{name}": value for name, value in summary.items()}
+            self.write(values, update, at)
         self._client.set_tag(self._run, "outcome", outcome)
         end = _milliseconds(at)
         self._client.set_terminated(self._run, _STATUS[outcome], end_time=end)
@@ -176,13 +177,8 @@ def local_uri(folder: Path) -> str:
     return given or f"{_SQLITE}{quote(str(folder.absolute() / 'mlflow.db'))}"
 
 
-_SQLITE = "sqlite:///"
-
-
 def _database(uri: str) -> Path | None:
     """Return the file of a database on this machine; None for anything else."""
-    from urllib.parse import unquote
-
     path = unquote(uri.removeprefix(_SQLITE))
     return Path(path).absolute() if uri.startswith(_SQLITE) and path else None
 
