@@ -38,7 +38,6 @@ from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import State, load_submodel
 
 _KEYS = wire.RecordKeys()
-
 _PROBE_STEPS = 3
 
 

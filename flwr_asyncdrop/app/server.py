@@ -38,10 +38,7 @@ from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
 from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.checkpoint.files import apart, check_types
-from flwr_asyncdrop.exceptions import (
-    CheckpointError,
-    ConfigError,
-)
+from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
 from flwr_asyncdrop.observers.history import HistoryWriter

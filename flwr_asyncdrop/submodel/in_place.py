@@ -24,11 +24,7 @@ from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.copies import copy_module
 from flwr_asyncdrop.submodel.derived import refresh, without_values
 from flwr_asyncdrop.submodel.narrow import adapt, blank_copy
-from flwr_asyncdrop.submodel.scaling import (
-    add_scale,
-    remove_scales,
-    scales_of,
-)
+from flwr_asyncdrop.submodel.scaling import add_scale, remove_scales, scales_of
 from flwr_asyncdrop.submodel.types import (
     Shapes,
     State,
