@@ -12,20 +12,12 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history import SCHEMA, THINNED_SCHEMA
+from flwr_asyncdrop.observers.history_lines import Record
 from flwr_asyncdrop.observers.history_reading import without_wall
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, printable
 from flwr_asyncdrop.report.metric import Metric
-from flwr_asyncdrop.report.tasks import (
-    LostTasks,
-    MergedTasks,
-    Steps,
-    StepsSoFar,
-    Tasks,
-    Updates,
-)
-
-Record = dict[str, Any]
+from flwr_asyncdrop.report.tasks import Columns, Steps, Tasks, Updates
 
 LEVELS = "level-accuracy"
 """The metric of the ready app that has a value for each speed level."""
@@ -120,8 +112,8 @@ class RunLog:
 
         DataError without a readable first line.
         """
-        merged, failed = MergedTasks(), LostTasks()
-        totals, steps = LeftOut(), StepsSoFar()
+        merged, failed, steps = Columns(Updates), Columns(Tasks), Columns(Steps)
+        totals = LeftOut()
         evaluations: list[Record] = []
         only: dict[str, Record] = {}
         seconds = 0.0
@@ -131,13 +123,13 @@ class RunLog:
                 case "update":
                     merged.add(record)
                     totals.add_update(record)
-                    steps.add(record, 1)
+                    steps.add({**record, "updates": 1})
                 case "failure":
                     failed.add(record)
                     totals.add_failure(record)
                 case "left-out":
                     totals.add(record)
-                    steps.add(record, record["updates"])
+                    steps.add(record)
                 case "evaluation":
                     evaluations.append(without_wall(record))
                 case "config":
@@ -153,10 +145,10 @@ class RunLog:
             )
         return cls(
             run=only["run"],
-            updates=merged.tasks(),
-            failures=failed.tasks(),
+            updates=merged.table(),
+            failures=failed.table(),
             totals=totals,
-            steps=steps.steps(),
+            steps=steps.table(),
             evaluations=tuple(evaluations),
             units=only.get("units"),
             end=only.get("end"),
@@ -284,9 +276,14 @@ def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:
     for line in evaluations:
         metric = headline({name: line["metrics"].get(name)})
         if metric is not None:
-            sent = line["bytes_down"] + line["bytes_up"]
-            cost = line["time"], line["update"], sent, _joules(line)
-            points.append(Point(metric[1], *cost))
+            point = Point(
+                value=metric[1],
+                time=line["time"],
+                update=line["update"],
+                num_bytes=line["bytes_down"] + line["bytes_up"],
+                joules=_joules(line),
+            )
+            points.append(point)
     return tuple(points)
 
 

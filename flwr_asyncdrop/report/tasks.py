@@ -2,17 +2,14 @@
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-_TIMES = ("time", "dispatched_at")
-_COUNTS = ("device", "rank")
 
 
 @dataclass(frozen=True)
@@ -51,65 +48,31 @@ class Steps:
     bytes_up: Ints
 
 
-class _Columns:
-    """Columns that grow; a number that is no float or int raises a TypeError."""
+T = TypeVar("T", bound=Tasks | Steps)
 
-    def __init__(self, times: tuple[str, ...], counts: tuple[str, ...]) -> None:
-        self._columns = {name: array("d") for name in times} | {
-            name: array("q") for name in counts
+
+class Columns(Generic[T]):
+    """The columns of a table, which grow record by record.
+
+    Parameters
+    ----------
+    kind : type
+        `Tasks`, `Updates` or `Steps`: a field is a column, and the key of a record.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._columns = {
+            entry.name: array("d" if entry.type is Floats else "q")
+            for entry in fields(kind)
         }
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Take a record's numbers; KeyError if it lacks one."""
+        """Take a record's numbers: KeyError without one, TypeError if it is none."""
         for name, column in self._columns.items():
             column.append(record[name])
 
-    @property
-    def arrays(self) -> dict[str, Any]:
-        """The columns as arrays."""
-        return {name: np.array(column) for name, column in self._columns.items()}
-
-
-class LostTasks:
-    """Takes ``failure`` records one by one."""
-
-    def __init__(self) -> None:
-        self._columns = _Columns(_TIMES, _COUNTS)
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Take the numbers of a record."""
-        self._columns.add(record)
-
-    def tasks(self) -> Tasks:
+    def table(self) -> T:
         """Return all of them."""
-        return Tasks(**self._columns.arrays)
-
-
-class MergedTasks:
-    """Takes ``update`` records one by one."""
-
-    def __init__(self) -> None:
-        self._columns = _Columns(_TIMES, (*_COUNTS, "staleness"))
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Take the numbers of a record."""
-        self._columns.add(record)
-
-    def tasks(self) -> Updates:
-        """Return all of them."""
-        return Updates(**self._columns.arrays)
-
-
-class StepsSoFar:
-    """Takes ``update`` and ``left-out`` records one by one."""
-
-    def __init__(self) -> None:
-        self._columns = _Columns(("time",), ("updates", "bytes_down", "bytes_up"))
-
-    def add(self, record: Mapping[str, Any], updates: int) -> None:
-        """Take a record that stands for so many updates."""
-        self._columns.add({**record, "updates": updates})
-
-    def steps(self) -> Steps:
-        """Return all of them."""
-        return Steps(**self._columns.arrays)
+        columns = {name: np.array(column) for name, column in self._columns.items()}
+        return self._kind(**columns)

@@ -4,7 +4,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from flwr_asyncdrop.report.runlog import Record, RunLog
+from flwr_asyncdrop.observers.history_lines import Record
+from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.style import GREY, colour_bar, say_none
 
 _MOST_COLUMNS = 480
