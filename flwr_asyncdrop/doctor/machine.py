@@ -11,11 +11,10 @@ import torch
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.machine_memory import left_in_container
+from flwr_asyncdrop.machine_memory import CGROUP, left_in_container
 from flwr_asyncdrop.readable import readable_bytes
 
 _DRIVER = Path("/proc/driver/nvidia/version")
-_CGROUP = Path("/sys/fs/cgroup")
 _SHARED = Path("/dev/shm")  # noqa: S108  # measured, not written to
 _GB = 10**9
 # A server and one worker of a small model; checkpoints of a large one.
@@ -70,7 +69,7 @@ def check_output(out: Path) -> Iterator[Finding]:
     yield _enough("disk", free, found, fix, _LEAST_DISK, _ENOUGH_DISK)
 
 
-def check_memory(cgroup: Path = _CGROUP) -> Finding:
+def check_memory(cgroup: Path = CGROUP) -> Finding:
     """Check that there is memory for a server and a worker."""
     try:
         free = int(require("psutil", "doctor").virtual_memory().available)

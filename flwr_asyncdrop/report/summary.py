@@ -29,13 +29,13 @@ class Summary:
     merged tasks would have cost with full models, of which `share_saved` was not sent.
     Of a run that was cut off they are those up to its last evaluation, or the bytes of
     the merged tasks if these are more.
+
     Staleness is in versions, and `mean_queued` of it came while a task waited on its
     device. `failures` counts the lost tasks by kind, `duplicates` the replies that came
     twice and were merged once, `late` the updates that came after their deadlines.
     `final` has the last finite value of the metric, after which a run may have
-    `diverged`.
-    `every`: the history keeps one update in so many; all figures are of all updates.
-    `cut_off` says why a run is not complete, "" if it is.
+    `diverged`. `every`: the history keeps one update in so many; all figures are of all
+    updates. `cut_off` says why a run is not complete, "" if it is.
     """
 
     def __init__(self, log: RunLog) -> None:

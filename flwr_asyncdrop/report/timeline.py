@@ -12,6 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.speeds import first_of_group
@@ -38,10 +39,10 @@ class _Bars:
     lane: Ints
     start: Floats
     stop: Floats
-    merged: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+    merged: NDArray[np.bool_]
     staleness: Ints
 
-    def only(self, those: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Self:
+    def only(self, those: NDArray[np.bool_]) -> Self:
         """Return some of the tasks, with all lanes."""
         columns = ("lane", "start", "stop", "merged", "staleness")
         return replace(self, **{name: getattr(self, name)[those] for name in columns})

@@ -94,9 +94,9 @@ def write_report(
     target : str or float
         The value of the metric to which time and bytes are counted: a number;
         ``"auto"``, the paper's rule: the second-lowest maximum of the baselines, or
-        ``"0.95best"`` if there are fewer than three; or a
-        factor and ``"best"``, e.g. ``"0.95best"``: that share of the best final value
-        of a baseline. Of a metric that falls, highest and lowest change places.
+        ``"0.95best"`` if there are fewer than three; or a factor and ``"best"``, e.g.
+        ``"0.95best"``: that share of the best final value of a baseline. Of a metric
+        that falls, highest and lowest change places.
     reference : str, optional
         The label that overheads are relative to: by default ``hetero-asyncdrop``, as
         in the paper, or the first to reach the target if that was not run.

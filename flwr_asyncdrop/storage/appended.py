@@ -3,11 +3,12 @@
 import hashlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import CheckpointError
 
 _BLOCK = 1 << 20
+_PUT_IT_BACK = "put the run's own back, or start the run again without resume"
 
 
 class AppendedFile:
@@ -79,7 +80,7 @@ class Prefix:
         return str(self.digest.hexdigest())
 
     @classmethod
-    def verified(cls, path: Path, num_bytes: int, sha256: str) -> "Prefix":
+    def verified(cls, path: Path, num_bytes: int, sha256: str) -> Self:
         """Read the beginning of a file; CheckpointError if it is not that of a digest.
 
         Parameters
@@ -112,6 +113,3 @@ class Prefix:
                 f"{num_bytes} bytes are not those of the checkpoint; {_PUT_IT_BACK}"
             )
         return prefix
-
-
-_PUT_IT_BACK = "put the run's own back, or start the run again without resume"

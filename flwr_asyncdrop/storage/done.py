@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from flwr_asyncdrop.storage.whole import write_whole
 
@@ -20,7 +21,7 @@ class FileDigest:
     sha256: str
 
     @classmethod
-    def of(cls, path: Path) -> "FileDigest":
+    def of(cls, path: Path) -> Self:
         """Return what a file is now."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.callbacks import Merged
@@ -56,7 +56,7 @@ class RoundMeans:
         return {**asdict(self), "counts": dict(self.counts)}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "RoundMeans":
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return what `state_dict` was of."""
         copies = {"sums": dict(state["sums"]), "counts": Counter(state["counts"])}
         return cls(**{**state, **copies})
