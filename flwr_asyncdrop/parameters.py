@@ -107,6 +107,14 @@ def whole_from(bound: int) -> Range:
     )
 
 
+def integer_in(least: int, most: int) -> Range:
+    """Return the integers of an interval; 2.0 is none."""
+    return Range(
+        lambda v: isinstance(v, int) and least <= v <= most,
+        f"an integer in [{least}, {most}]",
+    )
+
+
 def more_than(bound: float) -> Range:
     """Return the finite numbers above `bound`."""
     return Range(lambda v: bound < v < math.inf, f"more than {bound}")

@@ -22,7 +22,7 @@ from flwr_asyncdrop.flower_internals.identity import (
     assume_identity,
     stamp,
 )
-from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.parameters import integer_in
 from flwr_asyncdrop.seeding import derive_seed, kept_global_generators
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
 from flwr_asyncdrop.simulation.gpus import chosen_gpus
@@ -122,10 +122,10 @@ class LocalGrid(Grid):
         runner: Runner | None = None,
         gpus: int | Sequence[str] = 0,
     ) -> None:
-        num_nodes = _whole("num_nodes", num_nodes, 1, MOST_NODES)
-        workers = _whole("workers", workers, 0, MOST_WORKERS)
-        threads_per_worker = _whole(
-            "threads_per_worker", threads_per_worker, 1, MOST_THREADS
+        num_nodes = integer_in(1, MOST_NODES).check("num_nodes", num_nodes)
+        workers = integer_in(0, MOST_WORKERS).check("workers", workers)
+        threads_per_worker = integer_in(1, MOST_THREADS).check(
+            "threads_per_worker", threads_per_worker
         )
         if gpus and (runner is not None or not workers):
             raise ConfigError(
@@ -334,12 +334,3 @@ class LocalGrid(Grid):
     def _check_open(self) -> None:
         if not self._close.alive:
             raise RunError("The LocalGrid is closed; make a new one.")
-
-
-def _whole(name: str, value: int, least: int, most: int) -> int:
-    value = plain(value)
-    if not (isinstance(value, int) and least <= value <= most):
-        raise ConfigError(
-            f"{name} is {value!r}; it must be an integer in [{least}, {most}]."
-        )
-    return value

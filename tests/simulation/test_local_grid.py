@@ -329,10 +329,10 @@ def test_factory_is_called_where_the_app_runs(workers: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_nodes": 0}, "num_nodes is 0"),
-        ({"num_nodes": 1, "workers": -1}, "workers is -1"),
-        ({"num_nodes": 1, "workers": 125}, "workers is 125"),
-        ({"num_nodes": 1, "threads_per_worker": 0}, "threads_per_worker is 0"),
+        ({"num_nodes": 0}, "num_nodes=0"),
+        ({"num_nodes": 1, "workers": -1}, "workers=-1"),
+        ({"num_nodes": 1, "workers": 125}, "workers=125"),
+        ({"num_nodes": 1, "threads_per_worker": 0}, "threads_per_worker=0"),
         ({"num_nodes": 1, "client_app": None}, "needs a client_app, or a runner"),
         ({"num_nodes": 1, "runner": object()}, "leave client_app out"),
     ],

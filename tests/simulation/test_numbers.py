@@ -5,6 +5,7 @@ import pytest
 
 from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import integer_in
 
 APP = "flwr_asyncdrop.client_app:app"
 
@@ -17,16 +18,19 @@ def test_a_grid_takes_them():
 
 @pytest.mark.parametrize("wrong", [np.float64(2), np.array([2]), np.int64(0)])
 def test_others_are_refused_as_pythons_are(wrong):
-    with pytest.raises(ConfigError, match=r"num_nodes is .*; it must be an integer"):
+    with pytest.raises(ConfigError, match=r"num_nodes=.* must be an integer"):
         LocalGrid(APP, num_nodes=wrong, workers=0)
+
+
+@pytest.mark.parametrize("wrong", [-1, 9, np.float32(3), "3", None])
+def test_integers_of_an_interval_are_no_other_numbers(wrong):
+    assert type(integer_in(0, 8).check("actors", np.int64(8))) is int
+    with pytest.raises(ConfigError, match=r"actors=.* must be an integer in \[0, 8\]"):
+        integer_in(0, 8).check("actors", wrong)
 
 
 def test_an_actor_takes_them():
     pytest.importorskip("ray")
-    from flwr_asyncdrop.simulation.ray.runner import _number, _quantity, _whole
+    from flwr_asyncdrop.simulation.ray.runner import _quantity
 
-    assert type(_whole("actors", np.int64(3), 0, 8)) is int
     assert type(_quantity("cpus_per_actor", np.float32(0.5))) is float
-    assert _number("patience", np.float64(3), 0, 9) == 3
-    with pytest.raises(ConfigError, match=r"actors is 3.0; it must be an integer"):
-        _whole("actors", np.float32(3), 0, 8)

@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import math
 import os
 import time
 from collections import Counter, deque
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.parameters import in_interval, integer_in
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.ray.actor import from_parts, to_parts
@@ -103,13 +102,13 @@ class RayRunner(Runner):
         retries: int = 10,
         patience: float = 300.0,
     ) -> None:
-        actors = _whole("actors", actors, 0, MOST_ACTORS)
+        actors = integer_in(0, MOST_ACTORS).check("actors", actors)
         cpus_per_actor = _quantity("cpus_per_actor", cpus_per_actor)
         gpus_per_actor = _quantity("gpus_per_actor", gpus_per_actor)
-        threads = _whole("threads", threads, 1, MOST_THREADS)
-        share = _whole("share", share, 1, MOST_ACTORS)
-        retries = _whole("retries", retries, 0, 1_000_000)
-        patience = _number("patience", patience, 0, math.inf)
+        threads = integer_in(1, MOST_THREADS).check("threads", threads)
+        share = integer_in(1, MOST_ACTORS).check("share", share)
+        retries = integer_in(0, 1_000_000).check("retries", retries)
+        patience = in_interval("[0, inf]").check("patience", patience)
         if cpus_per_actor == gpus_per_actor == 0:
             raise ConfigError(
                 "cpus_per_actor and gpus_per_actor are 0: set one of them"
@@ -275,23 +274,10 @@ def _count(actors: int, fitting: int, share: int) -> int:
 
 def _quantity(name: str, value: float) -> float:
     """Refuse what Ray cannot set aside: it counts in ten-thousandths."""
-    value = _number(name, value, 0, 1024)
+    value = in_interval("[0, 1024]").check(name, value)
     if 0 < value < _LEAST_QUANTITY or (value > 1 and value != int(value)):
         raise ConfigError(
             f"{name} is {value!r}; Ray takes 0, shares of {_LEAST_QUANTITY:g} to 1, "
             "and whole numbers."
         )
-    return value
-
-
-def _whole(name: str, value: int, least: int, most: int) -> int:
-    if not isinstance(value := plain(value), int):
-        raise ConfigError(f"{name} is {value!r}; it must be an integer.")
-    return int(_number(name, value, least, most))
-
-
-def _number(name: str, value: float, least: float, most: float) -> float:
-    value = plain(value)
-    if not (isinstance(value, int | float) and least <= value <= most):
-        raise ConfigError(f"{name} is {value!r}; it must be in [{least}, {most}].")
     return value
