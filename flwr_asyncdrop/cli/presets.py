@@ -38,7 +38,6 @@ _PAPER: Mapping[str, Value] = MappingProxyType(
     }
 )
 
-
 # As near to the paper's script as keys come; docs/claims.md has the rest
 _SCRIPT: Mapping[str, Value] = MappingProxyType(
     {
@@ -50,6 +49,17 @@ _SCRIPT: Mapping[str, Value] = MappingProxyType(
     }
 )
 
+_SMALL: Mapping[str, Value] = MappingProxyType(
+    {
+        "local_steps": 25,
+        "batch_size": 32,
+        "test_samples": 4000,
+        "lr": 0.05,
+        "num_rounds": 75,
+        "evaluate_every": 3,
+    }
+)
+
 
 def _paper(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
     named = {name.replace("_", "-"): value for name, value in changes.items()}
@@ -57,16 +67,7 @@ def _paper(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
 
 
 def _small(model: str, dataset: str, **changes: Value) -> dict[str, Value]:
-    own: dict[str, Value] = {
-        "local-steps": 25,
-        "batch-size": 32,
-        "test-samples": 4000,
-        "lr": 0.05,
-        "num-rounds": 75,
-        "evaluate-every": 3,
-    }
-    named = {name.replace("_", "-"): value for name, value in changes.items()}
-    return {**_paper(model, dataset), **own, **named}
+    return _paper(model, dataset, **{**_SMALL, **changes})
 
 
 _TEXT: Mapping[str, Value] = MappingProxyType(
