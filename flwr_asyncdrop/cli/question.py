@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flwr_asyncdrop.app.config import RunConfig, Value
@@ -59,7 +59,16 @@ def question_of(arguments: argparse.Namespace) -> Question:
     devices = fleet_size(arguments.devices, [explicit])
     preset = PRESETS[arguments.task]
     # All keys are of any use, and each algorithm can run with what is given.
-    rules = Terms(preset, explicit, Search(), 1, 0, 2, (_SEARCH_SEED,), devices)
+    rules = Terms(
+        preset=preset,
+        explicit=explicit,
+        search=Search(),
+        candidates=1,
+        rungs=0,
+        eta=2,
+        seeds=(_SEARCH_SEED,),
+        devices=devices,
+    )
     settings = [lane.settings({}) for lane in lanes_of(algos, rules)]
     check_inputs(settings, devices)
     config = RunConfig.parse(settings[0])
@@ -68,16 +77,8 @@ def question_of(arguments: argparse.Namespace) -> Question:
     measure = EqualTime(seconds, arguments.target)
     defaults = _default_search(algos, config, devices, explicit)
     search = Search.read(arguments.search, algos, defaults)
-    terms = Terms(
-        preset,
-        explicit,
-        search,
-        arguments.candidates,
-        rungs=0,
-        eta=2,
-        seeds=(_SEARCH_SEED,),
-        devices=devices,
-        measure=measure,
+    terms = replace(
+        rules, search=search, candidates=arguments.candidates, measure=measure
     )
     # Of a candidate whatever cannot be run is refused.
     variants = [

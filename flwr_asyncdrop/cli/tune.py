@@ -123,14 +123,14 @@ def run(arguments: argparse.Namespace) -> int:
     backend = backend_of(arguments)
     explicit = given(arguments)
     terms = Terms(
-        PRESETS[arguments.task],
-        explicit,
-        Search.read(arguments.search, arguments.algos),
-        arguments.candidates,
-        arguments.rungs,
-        arguments.eta,
-        arguments.seeds,
-        fleet_size(arguments.devices, [explicit]),
+        preset=PRESETS[arguments.task],
+        explicit=explicit,
+        search=Search.read(arguments.search, arguments.algos),
+        candidates=arguments.candidates,
+        rungs=arguments.rungs,
+        eta=arguments.eta,
+        seeds=arguments.seeds,
+        devices=fleet_size(arguments.devices, [explicit]),
         tie=arguments.tie,
     )
     _check_fleet(terms)
