@@ -5,17 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from flwr_asyncdrop.cli.events import RunProgress, thinned
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.observers.history_lines import Record
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, one_line, printable
 from flwr_asyncdrop.report import Summary
 from flwr_asyncdrop.report.files import HISTORY
 from flwr_asyncdrop.report.runlog import RunLog, check_schema, with_config
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
