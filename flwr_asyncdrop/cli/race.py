@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig, Value
-from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.cli.halving import (
     Result,
     Rung,
@@ -23,7 +22,7 @@ from flwr_asyncdrop.cli.halving import (
     tied,
 )
 from flwr_asyncdrop.cli.presets import Preset
-from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
+from flwr_asyncdrop.cli.runs import RunSpec, all_runs, curve_of
 from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import (
     Variant,
@@ -32,7 +31,6 @@ from flwr_asyncdrop.cli.variants import (
     variant_of,
 )
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.report.runlog import Curve
 
 
 class Measure(Protocol):
@@ -75,7 +73,7 @@ class FinalMetric:
             None
             if curve is None or curve.diverged
             else curve.metric.goodness(curve.final.value)
-            for curve in map(_curve, runs)
+            for curve in map(curve_of, runs)
         ]
 
 
@@ -333,11 +331,5 @@ def _plain(result: Result) -> dict[str, Any]:
 
 def _means(runs: Sequence[RunSpec]) -> tuple[float, ...]:
     """Return how good runs that have ended were on average, the larger the better."""
-    curves = filter(None, map(_curve, runs))
+    curves = filter(None, map(curve_of, runs))
     return tuple(curve.metric.goodness(curve.mean) for curve in curves)
-
-
-def _curve(run: RunSpec) -> Curve | None:
-    """Return the metric of a run over time; None if it failed."""
-    log = RunFolder(run.folder).log if is_complete(run) else None
-    return None if log is None else log.curve

@@ -21,7 +21,7 @@ from flwr_asyncdrop.cli.events import RunProgress
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError, DamagedError
 from flwr_asyncdrop.fleet.codecs import codec_choice
-from flwr_asyncdrop.report.runlog import RunLog
+from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 LOG = "run.log"
 MOST_RUNS = 10_000
@@ -98,6 +98,12 @@ def is_complete(run: RunSpec) -> bool:
         recorded = {"devices": checkpoint.devices, **checkpoint.settings}
         _check_same("interrupted", recorded, run)
     return False
+
+
+def curve_of(run: RunSpec) -> Curve | None:
+    """Return the metric of a run over time; None if it is not complete, or has none."""
+    log = RunFolder(run.folder).log if is_complete(run) else None
+    return None if log is None else log.curve
 
 
 def refuse_changes(folder: Path, log: RunLog, given: Mapping[str, Value]) -> None:

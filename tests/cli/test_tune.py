@@ -165,7 +165,7 @@ def test_of_runs_that_end_alike_the_one_wins_that_was_good_the_sooner(
         points = tuple(Point(value, time, 0, 0) for value, time in own)
         return Curve(Metric("accuracy"), "server", points)
 
-    monkeypatch.setattr("flwr_asyncdrop.cli.race._curve", curve)
+    monkeypatch.setattr("flwr_asyncdrop.cli.race.curve_of", curve)
     lane.settle([[0.7], [0.696], [0.69]])
     assert lane.winner.values == {"lr": 0.1}
     lane.break_ties(runs)
