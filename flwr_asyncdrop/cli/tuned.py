@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import Value
@@ -31,7 +31,7 @@ class Tuned:
     references: Mapping[str, str]
 
     @classmethod
-    def read(cls, path: Path) -> "Tuned":
+    def read(cls, path: Path) -> Self:
         """Read a file; ConfigError if it is no result of a tuning."""
         try:
             content = json.loads(path.read_bytes())

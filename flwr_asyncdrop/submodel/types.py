@@ -60,10 +60,10 @@ class Example:
         return list(made) if isinstance(made, Iterator) else made
 
 
-Call: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any] | Example
+Arguments: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any] | Example
 """The arguments of one forward pass: the only one, positional ones or keyword ones."""
 
-Inputs: TypeAlias = Call | Sequence[Call]
+Inputs: TypeAlias = Arguments | Sequence[Arguments]
 """Example inputs: the arguments of one forward pass, or a list of several passes'."""
 
 
