@@ -1,6 +1,7 @@
 """One synchronous round of a run."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
 from flwr_asyncdrop.server.order import Timing
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.train_settings import task_config
+from flwr_asyncdrop.strategy.wrappers import within_norm
 from flwr_asyncdrop.submodel import State, split
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -66,10 +68,13 @@ def train_messages(run: Run, server_round: int) -> list[Message]:
     return messages
 
 
-def merge_all(run: Run, replies: Iterable[Message]) -> list[wire.Reply]:
+def merge_all(
+    run: Run, replies: Iterable[Message], norm: float = math.inf
+) -> list[wire.Reply]:
     """Merge the replies of a round in the order of dispatch, and return the merged.
 
-    A cohort that waits for all steps without those that have not replied, as FedAvg.
+    What devices have clipped to a `norm` is as short when it is decoded. A cohort that
+    waits for all steps without those that have not replied, as FedAvg.
     """
     by_node = {reply.metadata.src_node_id: reply for reply in replies}
     merged: list[wire.Reply] = []
@@ -79,7 +84,7 @@ def merge_all(run: Run, replies: Iterable[Message]) -> list[wire.Reply]:
             continue
         try:
             reply = run.read(order, by_node[order.node_id])
-            run.merge(order, reply, staleness=0)
+            run.merge(order, within_norm(reply, order, norm), staleness=0)
         except FrozenLackedError:
             logger.info("device %d gets the frozen tensors next", order.device)
             continue

@@ -43,7 +43,7 @@ from flwr_asyncdrop.strategy.hooks import RoundHooks, is_overridden
 from flwr_asyncdrop.strategy.legacy import LegacyHooks
 from flwr_asyncdrop.strategy.sampling import MIN_NODES, Sampling
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
-from flwr_asyncdrop.strategy.wrappers import check_wrapper
+from flwr_asyncdrop.strategy.wrappers import check_wrapper, clipping_norm
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -170,7 +170,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             return self._hooks.aggregated(list(replies))
         if self._driven is None:
             self._refuse_order("aggregate_train")
-        merged = rounds.merge_all(self._driven, replies)
+        merged = rounds.merge_all(self._driven, replies, clipping_norm(self))
         if not merged:
             return None, None
         metrics = aggregate_metrics(

@@ -1,20 +1,32 @@
 """Flower's strategies around one of ours, of which some fit whole models only."""
 
+import math
+from dataclasses import replace
 from traceback import walk_stack
 
+import torch
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     Strategy,
 )
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 
 # They subtract the model of the round from the arrays of each reply.
 _SUBTRACT = (
     DifferentialPrivacyServerSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
+)
+# Their mods clip on the devices, before a codec codes what is left.
+_CLIP = (
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyClientSideAdaptiveClipping,
 )
 
 
@@ -23,21 +35,64 @@ def check_wrapper(strategy: Strategy, state: RunState) -> None:
 
     It is called from a hook that the wrapper has called; the round's orders are made.
     """
-    name = next(
-        (
-            type(caller).__name__
-            for frame, _ in walk_stack(None)
-            if isinstance(caller := frame.f_locals.get("self"), _SUBTRACT)
-            and caller.strategy is strategy
-        ),
-        "",
-    )
-    if name and (why := _unlike_the_model(state)):
+    wrapper = _wrapper_of(strategy, _SUBTRACT)
+    if wrapper is not None and (why := _unlike_the_model(state)):
+        name = type(wrapper).__name__
         raise ConfigError(
             f"{name} subtracts the whole model from each reply, and {why}: wrap the "
             f"strategy in {name.replace('Server', 'Client')}, whose mod clips on the "
             "devices (docs/robustness.md)"
         )
+
+
+def clipping_norm(strategy: Strategy) -> float:
+    """Return how long a change may be for the noise of the caller's wrapper.
+
+    Infinity if there is none whose mods clip on the devices.
+    """
+    wrapper = _wrapper_of(strategy, _CLIP)
+    return math.inf if wrapper is None else float(vars(wrapper)["clipping_norm"])
+
+
+@torch.no_grad()
+def within_norm(reply: wire.Reply, order: Order, norm: float) -> wire.Reply:
+    """Return a reply whose change is at most `norm` long, if a codec has coded it.
+
+    Rounding makes a change longer than the device's mod has clipped it to, and what a
+    codec with feedback owes of others comes on top. What counts is what the mod clips:
+    also running statistics, and nothing without dims.
+    """
+    if norm == math.inf or not order.coding.up:
+        return reply
+    sent = order.part.weights
+    changes = {
+        name: tensor.double() - sent[name].double()
+        for name, tensor in reply.arrays.items()
+        if tensor.is_floating_point() and tensor.dim()
+    }
+    length = math.sqrt(sum(float(each.square().sum()) for each in changes.values()))
+    if length <= norm:
+        return reply
+    clipped = {
+        name: (sent[name].double() + change * (norm / length)).to(sent[name].dtype)
+        for name, change in changes.items()
+    }
+    return replace(reply, arrays={**reply.arrays, **clipped})
+
+
+def _wrapper_of(
+    strategy: Strategy, kinds: tuple[type[Strategy], ...]
+) -> Strategy | None:
+    """Return the wrapper of these kinds that has called a hook of a strategy."""
+    callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
+    return next(
+        (
+            caller
+            for caller in callers
+            if isinstance(caller, kinds) and vars(caller).get("strategy") is strategy
+        ),
+        None,
+    )
 
 
 def _unlike_the_model(state: RunState) -> str:

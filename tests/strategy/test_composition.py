@@ -1,6 +1,7 @@
 """Flower's own parts keep working around these strategies."""
 
 import logging
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -273,8 +274,13 @@ CLIENT_ADAPTIVE = DifferentialPrivacyClientSideAdaptiveClipping
 MODS = {CLIENT_FIXED: fixedclipping_mod, CLIENT_ADAPTIVE: adaptiveclipping_mod}
 
 
-def wrapped(wrapper, strategy=SyncFedAvg, *, noise=0.0, freezes=False, **options):
-    """Two rounds by Flower's own loop, which drives the synchronous hooks."""
+def wrapped(
+    wrapper, strategy=SyncFedAvg, *, noise=0.0, freezes=False, look=None, **options
+):
+    """Two rounds by Flower's own loop, which drives the synchronous hooks.
+
+    With `look`, eight, after each of which it gets the wrapper and the arrays.
+    """
     codec, clips = options.get("codec"), [MODS[wrapper]] if wrapper in MODS else []
     mods = [CodecMod()] if codec else []
     mods += [FrozenMod(train_mods=clips)] if freezes else []
@@ -293,8 +299,16 @@ def wrapped(wrapper, strategy=SyncFedAvg, *, noise=0.0, freezes=False, **options
     )
     norm = {name: CLIP}
     strategy = wrapper(strategy, noise, num_sampled_clients=3, **norm)
+    start = ArrayRecord(wide().state_dict())
     with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
-        return strategy.start(grid, ArrayRecord(wide().state_dict()), num_rounds=2)
+        if look is None:
+            return strategy.start(grid, start, num_rounds=2)
+        return strategy.start(
+            grid,
+            start,
+            num_rounds=8,
+            evaluate_fn=lambda _, found: look(strategy, found),
+        )
 
 
 # What is beside a wrapper, and the word of docs/robustness.md for a reply that does
@@ -325,6 +339,28 @@ def test_flowers_privacy_wrappers_drive_the_synchronous_hooks(wrapper, beside):
     assert result.evaluate_metrics_clientapp.keys() == {1, 2}
     way = distance(result.arrays.to_torch_state_dict(), wide().state_dict())
     assert CLIP / 10 < way < 2.5 * CLIP
+
+
+@pytest.mark.parametrize("codec", ["q2", "topk-q4"])
+@pytest.mark.parametrize("wrapper", MODS)
+def test_what_a_codec_makes_of_a_clipped_change_is_no_longer_than_the_norm(
+    wrapper, codec
+):
+    """The wrapper's noise is for changes of that length; coding adds some of its own.
+
+    What a codec with feedback owes comes on top of a later change, several norms of it.
+    """
+    norms, models = [], []
+
+    def look(strategy, found):
+        norms.append(strategy.clipping_norm)
+        models.append(found.to_torch_state_dict())
+
+    wrapped(wrapper, codec=codec, look=look)
+    ways = [distance(now, before) for before, now in pairwise(models)]
+    assert len(ways) == 8
+    for way, norm in zip(ways, norms[:-1], strict=True):
+        assert norm / 10 < way < norm * 1.001
 
 
 def test_the_noise_of_a_wrapper_reaches_what_does_not_train(caplog, monkeypatch):
