@@ -12,6 +12,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
+from flwr_asyncdrop.server.kept import is_users
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 
@@ -105,10 +106,13 @@ def aggregate_metrics(
         found = aggregate(finite or records, weighting_key)
     except Exception as error:
         logger.warning(
-            "the metrics of %d clients cannot be aggregated (%s) and are left out: "
-            "let all clients send the same keys, each with numbers of one length",
+            "the metrics of %d clients cannot be aggregated (%s) and are left out: %s",
             len(records),
             one_line(error),
+            "the function for it is your own, which gets the metric records of each "
+            f"reply and {weighting_key!r}"
+            if is_users(aggregate)
+            else "let all clients send the same keys, each with numbers of one length",
         )
         return MetricRecord()
     try:

@@ -228,7 +228,8 @@ class ClientEvaluator(Evaluator):
     ) -> None:
         self._mailbox = mailbox
         self._most_rounds = most_rounds
-        self._said = False
+        self._said: set[str] = set()
+        self._untaken: set[int] = set()
         self._again = again
         self._configure = configure
         self._aggregate = aggregate
@@ -266,10 +267,13 @@ class ClientEvaluator(Evaluator):
                 self._keep(sent, message)
             if finish:
                 self._wait(sent)
+                if sent.waiting:
+                    self._say_missing(sent, "by the end of the run")
             elif sent.waiting and len(self._rounds) <= self._most_rounds:
                 return
             elif sent.waiting:
-                self._say_missing(sent)
+                later = len(self._rounds) - 1
+                self._say_missing(sent, f"while {later} later ones began")
             self._rounds.popleft()
             replies = [sent.replies[place] for place in sorted(sent.replies)]
             number = sent.evaluation.round
@@ -277,16 +281,17 @@ class ClientEvaluator(Evaluator):
             metrics = wire.metric_record(found, f"aggregate_evaluate({number}, ...)")
             yield sent.evaluation.ended(self.source, metrics)
 
-    def _say_missing(self, sent: _Sent) -> None:
-        if not self._said:
-            self._said = True
+    def _say_missing(self, sent: _Sent, when: str) -> None:
+        reason = when.partition(" ")[0]
+        if reason not in self._said:
+            self._said.add(reason)
             logger.warning(
-                "%d of %d clients have not evaluated round %d while %d later ones "
-                "began: its metrics are those of the others (said once)",
+                "%d of %d clients have not evaluated round %d %s: its metrics are "
+                "those of the others (said once)",
                 len(sent.waiting),
                 len(sent.waiting) + len(sent.replies),
                 sent.evaluation.round,
-                len(self._rounds) - 1,
+                when,
             )
 
     def close(self) -> None:
@@ -305,6 +310,15 @@ class ClientEvaluator(Evaluator):
             if name is not None:
                 sent.waiting[name] = place
                 sent.messages[place] = message
+                return
+            node = message.metadata.dst_node_id
+            if node not in self._untaken:
+                self._untaken.add(node)
+                logger.warning(
+                    "no evaluation from node %d: the grid did not take its message, as "
+                    "if no such node were there (said once a node)",
+                    node,
+                )
 
     def _wait(self, sent: _Sent) -> None:
         while sent.waiting:

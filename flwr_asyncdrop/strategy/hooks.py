@@ -5,7 +5,7 @@ they may change the config and the metrics, and see all that Flower shows them. 
 cannot be done any more by then, or not for tasks that leave one by one, is refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.results import ResultCollector
-from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.readable import printable, shown, type_of
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
@@ -41,6 +41,26 @@ def is_overridden(strategy: object, name: str, base: type) -> bool:
     """Tell whether a method is another one than that of `base`."""
     own = getattr(base, name)
     return getattr(getattr(strategy, name), "__func__", None) is not own
+
+
+def evaluations_of(strategy: object, found: object) -> list[Message]:
+    """Return the messages that `configure_evaluate` has made, each to be sent once."""
+    kind = type(strategy).__name__
+    made: list[object] = [*found] if isinstance(found, Iterable) else [None]
+    messages = [each for each in made if isinstance(each, Message)]
+    if len(messages) < len(made):
+        odd = next(each for each in made if not isinstance(each, Message))
+        what = type_of(odd if isinstance(found, Iterable) else found)
+        raise ConfigError(
+            f"configure_evaluate of {kind} returns {what} in place of messages: return "
+            f"a list of them, [] for none {_SEE}"
+        )
+    if len({id(message) for message in messages}) < len(messages):
+        raise ConfigError(
+            f"configure_evaluate of {kind} returns a message twice: make another one "
+            f"for each node {_SEE}"
+        )
+    return messages
 
 
 class TasksOneByOne(Sequence[Message]):
@@ -139,6 +159,11 @@ class RoundHooks(Callback):
         """Take what an overridden `configure_train` passes to its super()."""
         if arrays is not self._arrays:
             self._refuse_arrays()
+        if not isinstance(config, Mapping):
+            raise ConfigError(
+                f"configure_train of {self._kind} passes {printable(shown(config))} on "
+                f"as the config: pass the record that it was given, or another {_SEE}"
+            )
         self._passed = config
         return self._tasks
 

@@ -39,7 +39,11 @@ from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.train_settings import TrainConfig
 from flwr_asyncdrop.strategy import rounds
 from flwr_asyncdrop.strategy.for_subclasses import ForSubclasses, OrFlowers
-from flwr_asyncdrop.strategy.hooks import RoundHooks, is_overridden
+from flwr_asyncdrop.strategy.hooks import (
+    RoundHooks,
+    evaluations_of,
+    is_overridden,
+)
 from flwr_asyncdrop.strategy.legacy import LegacyHooks
 from flwr_asyncdrop.strategy.sampling import MIN_NODES, Sampling
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
@@ -207,11 +211,15 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         measured = [self._read_evaluation(reply) for reply in sound]
         if not measured:
             if failed:
+                raised = any(reply.has_error() for reply in failed)
                 logger.warning(
-                    "none of %d clients has evaluated round %d: give the ClientApp an "
-                    "@app.evaluate(), or the strategy fraction_evaluate=0.0",
+                    "none of %d clients has evaluated round %d%s",
                     len(failed),
                     server_round,
+                    ": give the ClientApp an @app.evaluate(), or the strategy "
+                    "fraction_evaluate=0.0"
+                    if raised
+                    else "",
                 )
             return None
         return aggregate_metrics(
@@ -269,7 +277,8 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
 
             def configure(number: int, arrays: ArrayRecord) -> Iterable[Message]:
                 record = config_of(sent, "evaluate_config", number)
-                return self.configure_evaluate(number, arrays, record, grid)
+                found = self.configure_evaluate(number, arrays, record, grid)
+                return evaluations_of(self, found)
 
             evaluators.append(
                 ClientEvaluator(

@@ -44,10 +44,12 @@ def read_metrics(
         or not 1 <= value <= max_examples
         or value % 1  # a share of one would be rounded off
     ):
+        is_more = isinstance(value, int | float) and value > max_examples
+        more = "; raise max-examples if there can be more" if is_more else ""
         raise ReplyError(
             "num-examples",
             f"{key!r} is {shown(value)}: it must be a whole number of examples from 1 "
-            f"to {max_examples:,}; raise max-examples if there can be more",
+            f"to {max_examples:,}{more}",
         )
     named = {name: _named(record) for name, record in records.items()}
     first = {_name(found): named[found]}

@@ -128,6 +128,18 @@ def test_metrics_that_do_not_cost_a_warning(odd, caplog, monkeypatch):
     assert "metrics of 2 clients cannot be aggregated" in caplog.text
 
 
+def test_a_function_of_a_users_own_that_raises_is_called_so(caplog, monkeypatch):
+    """It is not for the clients to send other metrics."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+
+    def own(records):
+        raise AssertionError
+
+    assert not aggregate_metrics(own, records({"loss": 1.0}), "examples")
+    assert "the function for it is your own, which gets the metric" in caplog.text
+    assert "let all clients" not in caplog.text
+
+
 def test_a_function_may_return_a_dict_of_numbers():
     for one in (0.5, np.float32(0.5), torch.tensor(0.5)):
         found = aggregate_metrics(lambda *_, one=one: {"x": one}, records({}), "n")

@@ -276,7 +276,10 @@ class TestClientEvaluator:
         (evaluation,) = evaluator.collect(finish=True)
         assert evaluation.metrics == MetricRecord({"count": 3})
 
-    def test_a_lost_reply_is_waited_for_once_and_not_in_every_round(self):
+    def test_a_lost_reply_is_waited_for_once_and_not_in_every_round(
+        self, caplog, monkeypatch
+    ):
+        monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
         grid = HandlerGrid(
             lambda m: None if m.metadata.dst_node_id == 2 else measure(m)
         )
@@ -287,6 +290,9 @@ class TestClientEvaluator:
         assert aggregated[0] == (1, [1, 3])
         assert aggregated[-1] == (50, [1, 3])
         assert 10 <= grid.now < 11
+        said = "1 of 3 clients have not evaluated round 1 by the end of the run"
+        assert said in caplog.text
+        assert caplog.text.count("have not evaluated") == 1
 
     def test_a_silent_client_does_not_hold_up_all_rounds(self, caplog, monkeypatch):
         monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
@@ -302,7 +308,8 @@ class TestClientEvaluator:
         assert caplog.text.count("1 of 3 clients have not evaluated round 1") == 1
         assert "round 2" not in caplog.text
 
-    def test_a_message_that_is_not_taken_is_not_waited_for(self):
+    def test_a_message_that_is_not_taken_is_not_waited_for(self, caplog, monkeypatch):
+        monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
         grid = HandlerGrid(measure)
         evaluator, aggregated = clients(grid)
         grid.refuse = [None]
@@ -310,6 +317,9 @@ class TestClientEvaluator:
         (evaluation,) = evaluator.collect(finish=False)
         assert aggregated == [(1, [])]
         assert evaluation.metrics is None
+        evaluator.submit(state(), 2)
+        for node in (1, 2, 3):
+            assert caplog.text.count(f"no evaluation from node {node}: the grid") == 1
 
     def test_rounds_that_are_closed_are_forgotten(self):
         grid = HandlerGrid(lambda message: None)

@@ -11,7 +11,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.server import strategy as legacy
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
@@ -154,12 +154,14 @@ class TestConfigureTrain:
                 "passes other arrays on",
             ),
             (lambda own, given: given.popitem() and own(), "passes other arrays on"),
+            (lambda own, given: own(config=None), "passes None on as the config"),
+            (lambda own, given: own(config=[1]), r"passes \[1\] on as the config"),
         ],
     )
     def test_what_cannot_be_followed_is_refused_before_any_task(self, returned, says):
         class Mine(AsyncFedAvg):
             def configure_train(self, server_round, arrays, config, grid):
-                def own(passed=arrays):
+                def own(passed=arrays, config=config):
                     return super(Mine, self).configure_train(
                         server_round, passed, config, grid
                     )
@@ -478,6 +480,42 @@ class TestEvaluation:
         says = r"aggregate_evaluate\(1, ...\) returned 0.5: return a MetricRecord"
         with pytest.raises(ConfigError, match=says):
             run(Mine(**options(fraction_evaluate=1.0)))
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda messages: None, "returns a NoneType in place of messages: return"),
+            (lambda messages: 3, "returns an int in place of messages"),
+            (lambda messages: {1: "two"}, "returns an int in place of messages"),
+            (lambda messages: [*messages, "x"], "returns a str in place of messages"),
+            (lambda messages: messages[0], "returns a Message in place of messages"),
+            (lambda messages: messages * 2, "returns a message twice: make another"),
+        ],
+    )
+    @pytest.mark.parametrize("share", [0.0, 1.0])
+    def test_what_is_no_messages_is_refused(self, change, says, share):
+        class Mine(AsyncFedAvg):
+            def configure_evaluate(self, server_round, arrays, config, grid):
+                record = RecordDict({"arrays": arrays, "config": config})
+                return change([Message(record, 1, "evaluate")])
+
+        with pytest.raises(ConfigError, match="configure_evaluate of Mine ") as caught:
+            run(Mine(**options(fraction_evaluate=share)))
+        assert says in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_without_a_number_of_examples_the_fix_is_not_another_function(self, log):  # noqa: F811
+        def handle(message):
+            if message.metadata.message_type == "train":
+                return losing(message)
+            return Message(RecordDict(), reply_to=message)
+
+        grid = HandlerGrid(handle, node_ids=(1, 2))
+        strategy = AsyncFedAvg(**options(fraction_evaluate=1.0))
+        strategy.start(grid, record(ZEROS), num_rounds=1)
+        assert "has no 'num-examples'" in log.text
+        assert "none of 2 clients has evaluated round 1" in log.text
+        assert "@app.evaluate()" not in log.text
 
     @pytest.mark.parametrize("hook", ["configure_evaluate", "aggregate_evaluate"])
     def test_without_a_fraction_they_are_called_as_flower_calls_them(self, hook):
