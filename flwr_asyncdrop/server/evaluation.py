@@ -340,6 +340,6 @@ class ClientEvaluator(Evaluator):
         elif self._again is not None:
             other = self._again(asked, message)
         if other is None:
-            sent.replies[place] = message
+            sent.replies[place] = wire.unpacked_evaluation(message)
         else:
             self._send(sent, place, other)

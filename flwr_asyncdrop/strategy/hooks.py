@@ -143,8 +143,9 @@ class RoundHooks(Callback):
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Keep a reply for `aggregate_train`."""
         if self._aggregates and merged.message is not None:
-            self._replies.append(merged.message)
-            self._records.append(self._parts(merged.message))
+            message = wire.in_flowers_arrays(merged.message, merged.reply)
+            self._replies.append(message)
+            self._records.append(self._parts(message))
 
     def on_round(self, state: RunState, number: int) -> None:
         """End a round, and begin the next."""

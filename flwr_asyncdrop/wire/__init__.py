@@ -64,8 +64,10 @@ from flwr_asyncdrop.wire.records import records_of
 from flwr_asyncdrop.wire.replies import (
     Expected,
     Reply,
+    in_flowers_arrays,
     read_evaluation,
     read_reply,
+    unpacked_evaluation,
 )
 from flwr_asyncdrop.wire.tasks import (
     NUM_PARTITIONS,
@@ -112,6 +114,7 @@ __all__ = [
     "flat_metrics",
     "from_record",
     "frozen_entries",
+    "in_flowers_arrays",
     "is_coded",
     "is_packed",
     "is_probe",
@@ -140,6 +143,7 @@ __all__ = [
     "traceparent",
     "unpack",
     "unpacked",
+    "unpacked_evaluation",
     "views_of",
     "without_brought",
     "without_frozen",

@@ -39,13 +39,13 @@ def packed(content: RecordDict) -> RecordDict:
     return RecordDict({**content, **records}) if records else content
 
 
-def unpacked(content: RecordDict) -> RecordDict:
+def unpacked(content: RecordDict, most: int | None = None) -> RecordDict:
     """Return a content with the arrays that were packed; ValueError if one is broken.
 
-    It is the same object if there are none.
+    `most` is as for `unpack`. It is the same object if there are none.
     """
     records = {
-        key: unpack(record)
+        key: unpack(record, most)
         for key, record in records_of(content, ArrayRecord).items()
         if is_packed(record)
     }

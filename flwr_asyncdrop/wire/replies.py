@@ -1,6 +1,7 @@
 """Reading a client's reply, and checking that it can be merged."""
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -24,13 +25,14 @@ from flwr_asyncdrop.wire.coding import Coding, is_coded, read_trained
 from flwr_asyncdrop.wire.devices import DeviceReport, read_report
 from flwr_asyncdrop.wire.frozen import asks_for_frozen
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
-from flwr_asyncdrop.wire.npy import array_bytes
-from flwr_asyncdrop.wire.packing import is_packed, unpack
+from flwr_asyncdrop.wire.npy import CODED, array_bytes, to_record
+from flwr_asyncdrop.wire.packing import is_packed, unpack, unpacked
 from flwr_asyncdrop.wire.records import records_of
 from flwr_asyncdrop.wire.tasks import RecordKeys
 
 # Those of the model, those beside it, metrics and configs.
 _MOST_RECORDS = 100
+_MOST_ARRAYS = 10_000  # that come as one with what a client has measured
 _PERSONAL = (
     "; layers that are the device's own have load_personal and save_personal "
     "(docs/migrating.md#personal-layers)"
@@ -92,6 +94,41 @@ def read_reply(message: Message, expected: Expected) -> Reply:
         report=read_report(message),
         extra=dict(zip(expected.extra, extra, strict=True)),
     )
+
+
+def in_flowers_arrays(message: Message, reply: Reply) -> Message:
+    """Return the message of a reply as its client made it, in arrays of Flower's own.
+
+    It is the message itself, if they travelled so; else another one that shares all
+    but its arrays with it.
+    """
+    records = records_of(message.content, ArrayRecord)
+    arrays = [array for record in records.values() for array in record.values()]
+    if not any(array.stype.startswith(CODED) for array in arrays):
+        return message
+    made = {key: to_record(reply.extra.get(key, reply.arrays)) for key in records}
+    return _like(message, RecordDict({**message.content, **made}))
+
+
+def unpacked_evaluation(message: Message) -> Message:
+    """Return a reply to an evaluation with its arrays apart, if they came as one.
+
+    It is the message itself if they did not, or are broken.
+    """
+    if message.has_error():
+        return message
+    try:
+        content = unpacked(message.content, _MOST_ARRAYS)
+    except ValueError:
+        return message
+    return message if content is message.content else _like(message, content)
+
+
+def _like(message: Message, content: RecordDict) -> Message:
+    """Return another message with the metadata of one that has come."""
+    found = copy(message)
+    found.content = content
+    return found
 
 
 def _read_trained(name: str, array: Array, expected: Expected) -> Tensor:

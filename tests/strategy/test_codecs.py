@@ -2,6 +2,7 @@
 
 import logging
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.wire import DeviceReport
 from flwr_asyncdrop.wire.codec import PRESETS, Codec, scheme
+from tests.strategy.test_flowers_mods import real_devices
 
 pytestmark = pytest.mark.usefixtures("no_settling")
 
@@ -157,6 +159,64 @@ def test_every_kind_of_merging(strategy):
     assert updates.failures == []
     moved = distance(exact, net().state_dict())
     assert distance(model, exact) < 0.2 * moved
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@pytest.mark.parametrize("codec", ["q8", "packed", "topk-q4"])
+def test_a_hook_reads_the_arrays_of_replies_as_with_fedavg(codec, packs):
+    """They came coded, and from real devices as one."""
+    seen, updates = [], Updates()
+
+    class Mine(AsyncFedAvg):
+        def aggregate_train(self, server_round, replies):
+            for reply in replies:
+                assert reply.metadata.src_node_id
+                seen.append(reply.content["arrays"].to_torch_state_dict())
+                assert list(seen[-1]) == list(net().state_dict())
+            return super().aggregate_train(server_round, replies)
+
+    app = client_app(CodecMod())
+    fleet = None if packs else speed_levels
+    strategy = Mine(
+        in_flight=2, codec=codec, fleet=fleet, callbacks=[updates], fraction_evaluate=0
+    )
+    with (
+        LocalGrid(lambda: app, num_nodes=2, workers=0)
+        if not packs
+        else nullcontext(real_devices(app, packs=True))
+    ) as grid:
+        strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=2)
+    assert len(seen) == 4
+    for found, merged in zip(seen, updates.merged, strict=True):
+        assert distance(found, merged.reply.arrays) == 0
+
+
+def test_arrays_that_come_with_an_evaluation_are_apart():
+    app, seen = client_app(CodecMod()), []
+
+    @app.evaluate()
+    def evaluate(message, context):
+        metrics = MetricRecord({"num-examples": 2})
+        content = {"metrics": metrics, "arrays": message.content["arrays"]}
+        return Message(RecordDict(content), reply_to=message)
+
+    class Mine(AsyncFedAvg):
+        def aggregate_evaluate(self, server_round, replies):
+            seen.extend(
+                reply.content["arrays"].to_torch_state_dict() for reply in replies
+            )
+            return super().aggregate_evaluate(server_round, replies)
+
+    def mean(records, key):
+        seen.extend(record["arrays"].to_torch_state_dict() for record in records)
+        return
+
+    strategy = Mine(in_flight=2, codec="q8", evaluate_metrics_aggr_fn=mean)
+    grid = real_devices(app, packs=True)
+    result = strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=1)
+    final = wire.from_record(result.arrays)
+    assert len(seen) == 6
+    assert all(distance(found, final) == 0 for found in seen)
 
 
 def test_tasks_of_one_version_of_the_full_model_share_their_code(monkeypatch):
