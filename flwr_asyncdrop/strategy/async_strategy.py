@@ -210,6 +210,7 @@ class AsyncStrategy(Runs):
         num_rounds = whole_from(1).check("num_rounds", num_rounds)
         timeout = _TIMEOUTS.check("timeout", timeout)
         check_no_legacy(self)
+        self.check_set()
         with self.checkpointer or nullcontext():
             return self._start(
                 grid,

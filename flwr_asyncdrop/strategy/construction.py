@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
@@ -30,7 +31,7 @@ from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.strategy.arguments import choose_algorithm
 from flwr_asyncdrop.strategy.copies import copied
 from flwr_asyncdrop.strategy.ignored import refuse_ignored
-from flwr_asyncdrop.strategy.kinds import check_kinds
+from flwr_asyncdrop.strategy.kinds import CHECKED, check_kinds
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import (
@@ -44,6 +45,24 @@ from flwr_asyncdrop.wire.codec import Codec
 logger = logging.getLogger("flwr.asyncdrop")
 
 _POSITIVE = Range(lambda v: v > 0, "more than 0")
+_NUMBERS = {
+    "seed": whole_from(0),
+    "max_seconds": _POSITIVE,
+    "queue_ahead": whole_from(0),
+    "evaluate_every": whole_from(1),
+    "max_examples": whole_from(1),
+    "outlier_factor": OUTLIER_FACTORS,
+}
+# What a strategy is made of, and does not look at again.
+_MADE_OF = (
+    "algorithm",
+    "masks",
+    "plan",
+    "assignment",
+    "mode",
+    "duration",
+    "trainable",
+)
 _MANY = 2**20  # devices in flight, while nobody knows how many nodes there will be
 
 
@@ -111,12 +130,13 @@ class Arguments(SynchronousRounds):
         self.arrayrecord_key = arrayrecord_key
         self.configrecord_key = configrecord_key
         in_flight = self.sampling.in_flight
-        self.seed = whole_from(0).check("seed", seed)
-        self.max_seconds = _POSITIVE.check("max_seconds", max_seconds)
-        self.queue_ahead = whole_from(0).check("queue_ahead", queue_ahead)
-        self.evaluate_every = whole_from(1).check("evaluate_every", evaluate_every)
-        self.max_examples = whole_from(1).check("max_examples", max_examples)
-        self.outlier_factor = OUTLIER_FACTORS.check("outlier_factor", outlier_factor)
+        self.seed = seed
+        self.max_seconds = max_seconds
+        self.queue_ahead = queue_ahead
+        self.evaluate_every = evaluate_every
+        self.max_examples = max_examples
+        self.outlier_factor = outlier_factor
+        self._check_numbers()
         self.algorithm = choose_algorithm(
             type(self).__name__,
             self.algorithm_type,
@@ -166,6 +186,35 @@ class Arguments(SynchronousRounds):
         self.checkpointer = checkpointer
         self.log_rounds = log_rounds
         check_overrides(self)
+        self._made = {name: getattr(self, name) for name in _MADE_OF}
+
+    def check_set(self) -> None:
+        """Check what was set on the strategy after it was made.
+
+        ConfigError for what it cannot be, and for what would have no effect, as the
+        strategy is made of it.
+        """
+        kind, given = type(self).__name__, vars(self)
+        if "_made" not in given:
+            raise ConfigError(
+                f"the __init__ of {kind} does not call super().__init__(...), which "
+                "takes the arguments of the strategy"
+            )
+        changed = [name for name in _MADE_OF if given[name] is not self._made[name]]
+        known = fields(self.algorithm) if self.algorithm else ()
+        changed += [each.name for each in known if each.name in given]
+        if changed:
+            raise ConfigError(
+                f"{changed[0]} of {kind} was set when the strategy was made, which has "
+                f"no effect: pass it, {kind}({changed[0]}=...)"
+            )
+        check_kinds({name: getattr(self, name) for name in CHECKED})
+        self._check_numbers()
+        self.codec = codec_choice(self.codec)
+
+    def _check_numbers(self) -> None:
+        for name, allowed in _NUMBERS.items():
+            setattr(self, name, allowed.check(name, getattr(self, name)))
 
     def build_aggregator(self, in_flight: int) -> Aggregator:
         """Return a new aggregator for so many devices in flight."""

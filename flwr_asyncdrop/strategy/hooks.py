@@ -5,7 +5,7 @@ they may change the config and the metrics, and see all that Flower shows them. 
 cannot be done any more by then, or not for tasks that leave one by one, is refused.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -18,7 +18,7 @@ from flwr_asyncdrop.readable import printable, shown, type_of
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
-from flwr_asyncdrop.strategy.train_configs import TrainConfigs
+from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
 
 _SEE = "(docs/migrating.md)"
 
@@ -121,6 +121,7 @@ class RoundHooks(Callback):
         # What the hook that is being called was given, and what super() made of it.
         self._arrays: ArrayRecord | None = None
         self._passed: ConfigRecord | None = None
+        self._number = 0
         self._tasks = TasksOneByOne(self._kind)
 
     def state_dict(self) -> StateDict:
@@ -154,17 +155,16 @@ class RoundHooks(Callback):
         if number < self._num_rounds:
             self._begin(state, number + 1)
 
-    def configured(
-        self, arrays: ArrayRecord, config: ConfigRecord
-    ) -> Sequence[Message]:
+    def configured(self, arrays: ArrayRecord, config: Config) -> Sequence[Message]:
         """Take what an overridden `configure_train` passes to its super()."""
         if arrays is not self._arrays:
             self._refuse_arrays()
-        if not isinstance(config, Mapping):
+        if config is None:
             raise ConfigError(
-                f"configure_train of {self._kind} passes {printable(shown(config))} on "
-                f"as the config: pass the record that it was given, or another {_SEE}"
+                f"configure_train of {self._kind} passes None on as the config: pass "
+                f"the record that it was given, or another {_SEE}"
             )
+        config = config_of(config, f"config of {self._kind}", self._number)
         self._passed = config
         return self._tasks
 
@@ -192,7 +192,7 @@ class RoundHooks(Callback):
         self, arrays: ArrayRecord, config: ConfigRecord, number: int
     ) -> ConfigRecord:
         """Return the config that an overridden `configure_train` passes on."""
-        before, self._passed = _parts_of(arrays), None
+        before, self._passed, self._number = _parts_of(arrays), None, number
         returned = self._strategy.configure_train(number, arrays, config, self._grid)
         passed: ConfigRecord | None = self._passed
         if returned is not self._tasks or passed is None:

@@ -35,6 +35,9 @@ _KEYS = ("arrayrecord_key", "configrecord_key", "weighted_by_key")
 _SWITCHES = ("devices_have_frozen", "log_rounds", "probe")
 _NEEDED = ("faults", "schedule")
 
+CHECKED = (*_PARTS, *_LISTS, *_FUNCTIONS, *_KEYS, *_SWITCHES)
+"""The names of the arguments that `check_kinds` looks at."""
+
 
 def check_kinds(arguments: Mapping[str, Any]) -> None:
     """Raise ConfigError for an argument, by its name, that is of another kind."""

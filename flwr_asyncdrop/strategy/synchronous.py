@@ -26,6 +26,7 @@ from flwr_asyncdrop.observers.results import (
     ResultCollector,
     aggregate_metrics,
 )
+from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.server.evaluation import (
     ClientEvaluator,
     EvaluateFn,
@@ -117,6 +118,10 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         """Return a new run on these nodes."""
 
     @abstractmethod
+    def check_set(self) -> None:
+        """Check what was set on the strategy after it was made."""
+
+    @abstractmethod
     def _objective_config(self) -> Mapping[str, object]:
         """Return what the local objective adds to a train config."""
 
@@ -141,6 +146,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
                 "(docs/migrating.md)",
                 type(self).__name__,
             )
+            self.check_set()
             node_ids = nodes.wait_for(self.sampling.needed, DEFAULT_TTL)
             in_flight = self.sampling.training(len(node_ids))
             self._driven = self._open(
@@ -194,6 +200,13 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             self._refuse_order("configure_evaluate")
         if self.fraction_evaluate == 0:
             return []
+        name = type(self).__name__
+        if not isinstance(arrays, ArrayRecord):
+            raise ConfigError(
+                f"configure_evaluate of {name} passes {type_of(arrays)} on as the "
+                "arrays: pass those that it was given, or others (docs/migrating.md)"
+            )
+        config = config_of(config, f"config of {name}", server_round)
         return rounds.evaluation_messages(
             run,
             server_round,

@@ -22,7 +22,7 @@ def config_of(config: Config, name: str, server_round: int) -> ConfigRecord:
     if config is None:
         return ConfigRecord()
     if isinstance(config, ConfigRecord):
-        return config
+        return _checked(config, name)
     if isinstance(config, Mapping):
         return _record(config, name)
     if not callable(config):
@@ -35,7 +35,19 @@ def config_of(config: Config, name: str, server_round: int) -> ConfigRecord:
         raise ConfigError(
             f"{name}({server_round}) returned {made!r}: return a ConfigRecord"
         )
-    return made
+    return _checked(made, name)
+
+
+def _checked(config: ConfigRecord, name: str) -> ConfigRecord:
+    """Return a config that can be sent: Flower's integers have 64 bits."""
+    for key, value in config.items():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, int) and not -(2**63) <= each < 2**63:
+                raise ConfigError(
+                    f"{name}[{key!r}]={shown(value)} cannot be sent: integers have 64 "
+                    "bits, so pass a float, or a text"
+                )
+    return config
 
 
 def _record(config: Mapping[str, Any], name: str) -> ConfigRecord:
@@ -50,7 +62,7 @@ def _record(config: Mapping[str, Any], name: str) -> ConfigRecord:
                 "has names, and values that are numbers, texts, bytes, or lists of one "
                 "of these"
             ) from error
-    return record
+    return _checked(record, name)
 
 
 class TrainConfigs:

@@ -155,7 +155,6 @@ class TestConfigureTrain:
             ),
             (lambda own, given: given.popitem() and own(), "passes other arrays on"),
             (lambda own, given: own(config=None), "passes None on as the config"),
-            (lambda own, given: own(config=[1]), r"passes \[1\] on as the config"),
         ],
     )
     def test_what_cannot_be_followed_is_refused_before_any_task(self, returned, says):
@@ -175,6 +174,28 @@ class TestConfigureTrain:
             Mine(**options()).start(grid, record(ZEROS))
         assert not grid.pushed
         assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("config", "says"),
+        [
+            ([1], r"config of Mine=\[1\] must be a ConfigRecord"),
+            ({"a": None}, r"config of Mine\['a'\]=None cannot be sent"),
+            ({"a": [0, 2**63]}, r"config of Mine\['a'\]=.* integers have 64 bits"),
+        ],
+    )
+    def test_a_config_that_cannot_be_sent_is_refused(self, config, says):
+        class Mine(AsyncFedAvg):
+            def configure_train(self, server_round, arrays, _, grid):
+                return super().configure_train(server_round, arrays, config, grid)
+
+        class Evaluates(AsyncFedAvg):
+            def configure_evaluate(self, server_round, arrays, _, grid):
+                return super().configure_evaluate(server_round, arrays, config, grid)
+
+        Evaluates.__name__ = "Mine"
+        for kind in (Mine, Evaluates):
+            with pytest.raises(ConfigError, match=says):
+                run(kind(**options(fraction_evaluate=1.0)))
 
     def test_a_hook_of_flowers_own_fedavg_is_refused(self):
         class Mine(AsyncFedAvg):
@@ -503,6 +524,14 @@ class TestEvaluation:
             run(Mine(**options(fraction_evaluate=share)))
         assert says in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    def test_no_arrays_are_refused(self):
+        class Mine(AsyncFedAvg):
+            def configure_evaluate(self, server_round, arrays, config, grid):
+                return super().configure_evaluate(server_round, None, config, grid)
+
+        with pytest.raises(ConfigError, match="passes a NoneType on as the arrays"):
+            run(Mine(**options(fraction_evaluate=1.0)))
 
     def test_without_a_number_of_examples_the_fix_is_not_another_function(self, log):  # noqa: F811
         def handle(message):
