@@ -174,6 +174,12 @@ def _check_mods(mods: object) -> None:
                 f"FrozenMod(train_mods=[...]) has {name} in it, which is no mod: pass "
                 "functions, and objects such as LocalDpMod(...)"
             )
+        if isinstance(mod, Mod):
+            raise ConfigError(
+                f"FrozenMod(train_mods=[...]) has {type_of(mod)} in it, which "
+                "evaluations and probes need, too: put it before, "
+                f"ClientApp(mods=[{type(mod).__name__}(...), FrozenMod(...)])"
+            )
 
 
 def _checked(state: State, sha256: str) -> ArrayRecord | None:

@@ -15,8 +15,6 @@ from flwr_asyncdrop.submodel import Frozen
 logger = logging.getLogger("flwr.asyncdrop")
 
 _MANY = 3
-# How load_submodel and PyTorch say that tensors are missing.
-_INCOMPLETE = ("also needs the tensor", "Missing key(s) in state_dict")
 
 
 class FrozenLackedError(Exception):
@@ -171,7 +169,7 @@ def _check_mod(frozen: Frozen, reply: Message) -> None:
                 "FrozenMod behind it gets what does not train: hand such a mod to it, "
                 "ClientApp(mods=[FrozenMod(train_mods=[...])]) (docs/frozen.md)",
             )
-        if any(words in reason for words in _INCOMPLETE):
+        if any(words in reason for words in wire.INCOMPLETE):
             raise ReplyError(
                 "client-error",
                 f"the client failed: {printable_ends(reason)}; the task leaves "

@@ -224,14 +224,15 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         measured = [self._read_evaluation(reply) for reply in sound]
         if not measured:
             if failed:
-                raised = any(reply.has_error() for reply in failed)
+                errors = [r.error.reason or "" for r in failed if r.has_error()]
+                lacks = any("No evaluate function" in reason for reason in errors)
                 logger.warning(
                     "none of %d clients has evaluated round %d%s",
                     len(failed),
                     server_round,
                     ": give the ClientApp an @app.evaluate(), or the strategy "
                     "fraction_evaluate=0.0"
-                    if raised
+                    if lacks
                     else "",
                 )
             return None

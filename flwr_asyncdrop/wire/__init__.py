@@ -6,7 +6,7 @@ learns the widths from the shapes that it receives; which units they are matters
 one that keeps layers of its own, or frozen ones.
 """
 
-from flwr_asyncdrop.wire.advice import WANTS_ONE_RECORD
+from flwr_asyncdrop.wire.advice import INCOMPLETE, WANTS_ONE_RECORD
 from flwr_asyncdrop.wire.arrays import check_values
 from flwr_asyncdrop.wire.client_state import FROZEN_KEY, RESIDUAL_KEY, kept_by_client
 from flwr_asyncdrop.wire.coding import (
@@ -83,6 +83,7 @@ from flwr_asyncdrop.wire.trace_context import trace_ids, traceparent
 __all__ = [
     "FROZEN_KEY",
     "FROZEN_RECORD",
+    "INCOMPLETE",
     "LARGEST_REPORTED",
     "MAX_EXAMPLES",
     "NUM_PARTITIONS",

@@ -34,6 +34,15 @@ _EVALUATES = (
     "load_personal and save_personal (docs/migrating.md#personal-layers)"
 )
 
+INCOMPLETE = ("also needs the tensor", "Missing key(s) in state_dict")
+"""How load_submodel and PyTorch say that tensors are missing."""
+
+_OF_ALL = (
+    "if the strategy trains only a part of the model, evaluations are without the "
+    "rest, too: put the mod into ClientApp(mods=[FrozenMod()]), and not into "
+    "@app.train alone (docs/frozen.md)"
+)
+
 # Words of an error, and the fix.
 _KNOWN: Sequence[tuple[str, str]] = (
     (
@@ -117,4 +126,6 @@ def advice(reason: str, *, evaluates: bool = False) -> str:
         return _EVALUATES
     if evaluates and WANTS_ONE_RECORD in end:
         return _OF_TRAINING
+    if evaluates and any(words in end for words in INCOMPLETE):
+        return _OF_ALL
     return next((text for words, text in _KNOWN if words in end), "")

@@ -83,6 +83,9 @@ def test_a_function_that_returns_no_model():
         (CodecMod(), r"train_mods=\.\.\.\) is a CodecMod: pass a list"),
         ([LocalDpMod], "has LocalDpMod in it"),
         ([None], "has None in it"),
+        ([CodecMod()], "has a CodecMod in it, which evaluations and probes need"),
+        ([CapacityMod()], "has a CapacityMod in it"),
+        ([FrozenMod()], "has a FrozenMod in it"),
         ("mods", "has a str in it"),
     ],
 )

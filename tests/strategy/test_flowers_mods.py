@@ -4,6 +4,7 @@ The table says what comes of an order: "" if every task is done, else words of t
 """
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -231,6 +232,25 @@ def test_mods_within_frozen_mod_let_clients_evaluate(name):
         assert CLIP / 2 < moved < 4 * CLIP, "they clip what trains, if that is all, too"
         assert all(each.metrics is not None for each in recorder.evaluations)
         assert len(recorder.evaluations) == 2
+
+
+def test_a_frozen_mod_of_training_alone(caplog, monkeypatch):
+    """An evaluation has not the whole model either, and its client has no mod."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    app = client_app([FrozenMod()], freezes=True)
+    why, _, recorder = outcome(app, freezes=True, fraction_evaluate=1.0)
+    assert why == ""
+    assert [each.metrics for each in recorder.evaluations] == [None, None]
+    assert "ClientApp(mods=[FrozenMod()]), and not into @app.train alone" in caplog.text
+    assert "give the ClientApp an @app.evaluate()" not in caplog.text
+
+
+def test_a_client_app_that_cannot_evaluate(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    app = ClientApp()
+    app.train()(lambda m, _: answer(m, wire.from_record(m.content["arrays"])))
+    assert outcome(app, fraction_evaluate=1.0)[0] == ""
+    assert "round 1: give the ClientApp an @app.evaluate(), or the" in caplog.text
 
 
 def test_an_error_that_the_size_mods_hide():
