@@ -68,6 +68,19 @@ def test_the_app_may_say_itself_how_long_its_steps_took():
     assert report.train_seconds == 7.5
 
 
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), -1.0, 1e300])
+def test_seconds_that_cannot_be_cost_no_report(said):
+    """What the owner declares, and the memory, would go with it."""
+
+    def train(message, _):
+        return answer(message, {}, **{"wall-train-seconds": said})
+
+    report = wire.read_report(app_of(train)(task(), context(capacity=2)))
+    assert report is not None
+    assert report.capacity == 2.0
+    assert 0 < report.train_seconds < 60
+
+
 def test_what_the_node_config_declares_is_reported():
     declared = {"capacity": 2, "memory-mb": 512, "bandwidth-mbps": 8.0}
     report = wire.read_report(app_of(slow)(task(), context(**declared)))
