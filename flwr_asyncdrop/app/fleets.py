@@ -58,17 +58,5 @@ def build_fleet(config: RunConfig) -> Callable[[int], Sequence[DeviceProfile]]:
     )
 
 
-def typical_fleet(config: RunConfig) -> Sequence[DeviceProfile]:
-    """Return a fleet that stands for the run's while the number of nodes is unknown.
-
-    It has every sort of device equally often, fastest first, and no fewer devices than
-    can be in flight.
-    """
-    if config.trace:
-        size = len(_trace(config))
-        return build_fleet(config)(size * math.ceil(config.in_flight / size))
-    return build_fleet(config)(config.levels * config.in_flight)
-
-
 def _trace(config: RunConfig) -> Sequence[DeviceProfile]:
     return read_trace(Path(config.trace).expanduser().absolute(), config.local_steps)

@@ -5,31 +5,35 @@ from collections.abc import Sequence
 from statistics import median
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.fleets import build_fleet, typical_fleet
+from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.server.schedule import StepDecay
 
 
-def expected_schedule(config: RunConfig, costs: Sequence[TaskCost]) -> StepDecay:
+def expected_schedule(
+    config: RunConfig, costs: Sequence[TaskCost], num_devices: int
+) -> StepDecay:
     """Place the milestones on the updates that the fastest rank will do.
 
     No milestone is before the first of them. Milestones in seconds stay what they are.
 
-    `costs` has a task of each rank: as many as devices in flight. Where those are fewer
-    than the run-config allows, there are no others. Of real devices nothing is known
-    yet: the simulated fleet that the run-config describes stands for them.
+    `costs` has a task of each rank: as many as devices in flight, of `num_devices`.
+    Of real devices nothing is known yet, and others may join: the simulated fleet that
+    the run-config describes stands for them.
     """
     if config.milestones_in_seconds:
         return StepDecay(config.milestones, config.lr_gamma, unit="seconds")
     in_flight = len(costs)
-    all_train = in_flight < config.in_flight
-    # More real devices may join, and the buffer is as large as for all of them.
-    slots = in_flight if config.clock == "virtual" else config.in_flight
+    slots, size = in_flight, num_devices
+    if config.clock == "wall":
+        # More may join, and the buffer is as large as for all of them.
+        slots = config.in_flight
+        size = in_flight if in_flight < slots else config.levels * in_flight
     aggregator = config.algorithm.clipped_aggregator(slots)
     share = fastest_share(
-        build_fleet(config)(in_flight) if all_train else typical_fleet(config),
+        build_fleet(config)(size),
         costs,
-        uniform=config.selection == "uniform" and not all_train,
+        uniform=config.selection == "uniform" and size > in_flight,
         waits_for=min(aggregator.waits_for, in_flight),
         wait_limit=aggregator.wait_limit,
         deadline=config.deadline,
@@ -50,7 +54,7 @@ def fastest_share(
 ) -> float:
     """Return the expected share of a run's updates that the fastest rank does.
 
-    `profiles` is the fleet, fastest first, and `costs` has a task of each rank.
+    `profiles` is the fleet, and `costs` has a task of each rank.
 
     One task of each rank is in flight at any moment, so a rank does updates at the
     rate at which its devices end theirs. If any idle device may be next (`uniform`),
@@ -67,7 +71,7 @@ def fastest_share(
         for updates, seconds in ranks
     ]
     durations = [profile.duration(costs[0]) for profile in profiles]
-    if median(durations) > wait_limit * durations[0]:
+    if median(durations) > wait_limit * min(durations):
         waits_for = 1
     return min(rates[0] / sum(rates), 1 / waits_for)
 
@@ -94,13 +98,12 @@ def _slot_updates(
     profiles: Sequence[DeviceProfile], costs: Sequence[TaskCost], deadline: float
 ) -> list[tuple[float, float]]:
     """Return for each rank the updates of a task for each device, and their seconds."""
+    ranks: list[list[DeviceProfile]] = [[] for _ in costs]
+    ordered = sorted(profiles, key=lambda profile: profile.duration(costs[0]))
+    for place, profile in enumerate(ordered):
+        ranks[place * len(costs) // len(ordered)].append(profile)
     found = []
-    for rank, cost in enumerate(costs):
-        devices = [
-            profile
-            for place, profile in enumerate(profiles)
-            if place * len(costs) // len(profiles) == rank
-        ]
+    for devices, cost in zip(ranks, costs, strict=True):
         updates = sum(1 - device.dropout for device in devices)
         seconds = sum(_slot_seconds(device, cost, deadline) for device in devices)
         found.append((float(updates), float(seconds)))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.fleets import typical_fleet
+from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.cli.advice import Advice, Candidate, advise, json_values
 from flwr_asyncdrop.cli.advice_text import commands, limits
 from flwr_asyncdrop.cli.budget import Plan
@@ -137,7 +137,8 @@ def _about_codecs(asked: Question, lane: Lane) -> Iterator[str]:
     config = RunConfig.parse(lane.settings({}))
     if "codec" in {*asked.terms.search.keys, *asked.terms.explicit}:
         return
-    if any(device.bytes_per_second_up < math.inf for device in typical_fleet(config)):
+    fleet = build_fleet(config)(asked.terms.devices)
+    if any(device.bytes_per_second_up < math.inf for device in fleet):
         yield "compression was not tried: --search codec=none,q8,q4 does"
 
 

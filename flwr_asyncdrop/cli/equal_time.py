@@ -7,7 +7,7 @@ from types import MappingProxyType
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.experiment import initial_model, load_data, weights_of
-from flwr_asyncdrop.app.fleets import build_fleet, typical_fleet
+from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import updates_per_second
 from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.cli.runs import RunSpec, is_complete
@@ -126,14 +126,13 @@ def default_seconds(config: RunConfig, devices: int) -> float:
     Devices train full models, which travel without compression. Four digits.
     """
     in_flight = min(config.in_flight, devices)
-    all_train = in_flight < config.in_flight
     load_data(config)  # which says what is wrong with it
     tensors = weights_of(initial_model(config)).values()
     size = sum(tensor.nbytes for tensor in tensors)
     rate = updates_per_second(
-        build_fleet(config)(in_flight) if all_train else typical_fleet(config),
+        build_fleet(config)(devices),
         [TaskCost(1.0, size, size)] * in_flight,
-        uniform=config.selection == "uniform" and not all_train,
+        uniform=config.selection == "uniform" and devices > in_flight,
         deadline=config.deadline,
     )
     return float(f"{config.num_rounds * in_flight / rate:.4g}")

@@ -23,8 +23,9 @@ class Schedule(Protocol):
         """
 
 
-ScheduleBuilder = Callable[[Sequence[TaskCost]], Schedule]
-"""A schedule from the cost of the first task of each speed rank, fastest first."""
+ScheduleBuilder = Callable[[Sequence[TaskCost], int], Schedule]
+"""A schedule from the cost of the first task of each speed rank, fastest first, and
+the number of devices that the run begins with."""
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ class AsyncStrategy(Runs):
         of it.
     schedule : Schedule or callable
         Schedule of ``train_config["lr"]``: `StepDecay`, by updates of the fastest
-        device or by seconds; or a function from the costs of the first tasks to one.
+        device or by seconds; or a function from the costs of the first tasks, one of
+        each speed rank, and the number of devices to one.
     faults : FaultPolicy
         How long tasks may take, what becomes of late replies, and how often a device
         may fail in a row.

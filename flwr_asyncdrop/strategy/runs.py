@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from flwr.app import DEFAULT_TTL, ArrayRecord
@@ -50,11 +51,11 @@ class Runs(Arguments):
         check_mergeable(state.arrays, codec.label if codec and codec.is_lossy else "")
         simulated, algorithm = self.fleet is not None, self.algorithm
         resends = resends or bool(self.checkpointer or state.frozen.tensors)
-        devices = saved["updates_per_round"] if saved else len(node_ids)
-        devices = min(in_flight, devices)
+        devices = len(saved["fleet"]["node_ids"] if saved else node_ids)
+        ranks = min(in_flight, saved["updates_per_round"] if saved else devices)
         settings = TrainSettings(
             config=config,
-            schedule=self._schedule(state, devices),
+            schedule=self._schedule(state, ranks, devices),
             keys=self.keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
@@ -85,12 +86,19 @@ class Runs(Arguments):
             run.unsaved = Unsaved({**run.parts, **self._shared}, build)
         return run
 
-    def _schedule(self, state: RunState, num_ranks: int) -> Schedule:
+    def _schedule(self, state: RunState, num_ranks: int, num_devices: int) -> Schedule:
         if not callable(self.schedule):
             return self.schedule
         typical = None if self.codec is None else self.codec.typical
         costs = first_costs(self.assignment, state, num_ranks, typical)
-        schedule = self.schedule(costs)
+        try:
+            signature(self.schedule).bind(costs, num_devices)
+        except TypeError as error:
+            raise ConfigError(
+                f"schedule(costs, num_devices) cannot be called ({error}): a function "
+                "gets the costs of the first tasks and the number of devices"
+            ) from error
+        schedule = self.schedule(costs, num_devices)
         if not hasattr(schedule, "factor"):
             raise ConfigError(
                 f"schedule(...) returned {printable(shown(schedule))}: a function is "

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from flwr_asyncdrop.app.config import RunConfig
-from flwr_asyncdrop.app.fleets import build_fleet, typical_fleet
+from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 
@@ -48,14 +48,3 @@ def test_a_trace_is_read_when_the_fleet_is_asked_for(tmp_path):
     assert [device.seconds_per_task for device in build(2)] == [2.0, 6.0]
     with pytest.raises(DataError, match="cannot read the trace"):
         build_fleet(RunConfig(trace=str(tmp_path / "none.csv")))
-
-
-def test_a_typical_fleet_has_all_sorts_alike_and_enough_of_them(tmp_path):
-    fleet = typical_fleet(RunConfig(levels=2, in_flight=3, local_steps=1))
-    assert [device.seconds_per_task for device in fleet] == [1.0] * 3 + [5.0] * 3
-    path = tmp_path / "trace.csv"
-    path.write_text("seconds_per_step\n3\n1\n2\n")
-    for in_flight, each in ((1, 1), (3, 1), (4, 2), (9, 3)):
-        config = RunConfig(trace=str(path), in_flight=in_flight, local_steps=1)
-        seconds = [device.seconds_per_task for device in typical_fleet(config)]
-        assert seconds == sorted([1.0, 2.0, 3.0] * each)

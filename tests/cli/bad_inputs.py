@@ -136,10 +136,6 @@ def cases() -> dict[str, Case]:
         "in-flight-of-few": ((*RUN, "--in-flight=10"), "of 4 devices cannot train"),
         "in-flight": ((*RUN, "--in-flight=1000000000"), "in-flight=1000000000"),
         "levels": ((*RUN, "--levels=1000000000"), "levels=1000000000"),
-        "planned": (
-            ("simulate", "--devices=90000", "--in-flight=80000", "--levels=1000"),
-            "too many to plan with",
-        ),
         "threads": ((*RUN, "--threads=100000"), "threads=100000"),
         "batch-size": ((*RUN, "--batch-size=1000000000000"), "batch-size="),
         "width": ((*RUN, "--width=1e9"), "more than can be counted"),

@@ -95,6 +95,12 @@ def test_what_a_function_returns_is_looked_at(name, returned, says):
         strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
 
 
+def test_a_schedule_of_the_costs_alone_is_refused_in_a_line():
+    strategy = HeteroAsyncDrop(mlp(), INPUTS, plan=PLAN, schedule=lambda costs: None)
+    with pytest.raises(ConfigError, match=r"^schedule\(costs, num_devices\) cannot be"):
+        strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
+
+
 @pytest.mark.parametrize("returned", [None, {"loss": 1.0}])
 def test_aggregate_train_returns_two_things(returned):
     class Mine(HeteroAsyncDrop):

@@ -17,8 +17,6 @@ from flwr_asyncdrop.checkpoint import run_folder
 # A RunConfig, which imports this module.
 Condition = Callable[[Any], bool]
 
-_MOST_PLANNED = 1_000_000
-
 DEVICE_KEYS = (
     "levels",
     "speed-ratio",
@@ -182,11 +180,6 @@ IMPOSSIBLE: tuple[tuple[Condition, str], ...] = (
         ),
         "dataset={c.dataset!r} asks for the next word, which model={c.model!r} does "
         f"not tell: choose model={NEXT_WORD_MODELS[0]!r}",
-    ),
-    (
-        lambda c: c.levels * c.in_flight > _MOST_PLANNED,
-        "levels={c.levels} with in-flight={c.in_flight} are too many to plan with: "
-        f"their product can be {_MOST_PLANNED:,}",
     ),
     (
         lambda c: (
