@@ -10,6 +10,29 @@ from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.server.schedule import StepDecay
 
 
+class ExpectedSchedule:
+    """Builds the schedule of a run by `expected_schedule`.
+
+    Attributes
+    ----------
+    built : StepDecay
+        The schedule that was built last.
+    num_updates : int
+        Updates in the whole run.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self.built = StepDecay()
+        self.num_updates = 0
+
+    def __call__(self, costs: Sequence[TaskCost], num_devices: int) -> StepDecay:
+        """Return the schedule, from a task of each rank and the number of devices."""
+        self.built = expected_schedule(self._config, costs, num_devices)
+        self.num_updates = self._config.num_rounds * len(costs)
+        return self.built
+
+
 def expected_schedule(
     config: RunConfig, costs: Sequence[TaskCost], num_devices: int
 ) -> StepDecay:

@@ -32,7 +32,7 @@ from flwr_asyncdrop.app.experiment import (
     weights_of,
 )
 from flwr_asyncdrop.app.fleets import build_fleet, keys_in, trace_digest
-from flwr_asyncdrop.app.lr_schedule import expected_schedule
+from flwr_asyncdrop.app.lr_schedule import ExpectedSchedule
 from flwr_asyncdrop.app.missed_decays import MissedDecays
 from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
 from flwr_asyncdrop.app.trackers import trackers_of
@@ -59,6 +59,7 @@ def build_strategy(
     config: RunConfig,
     callbacks: Sequence[Callback] = (),
     checkpointer: Checkpointer | None = None,
+    schedule: ExpectedSchedule | None = None,
 ) -> AsyncStrategy:
     """Build the strategy that a run-config describes."""
     fleet = build_fleet(config)
@@ -74,7 +75,7 @@ def build_strategy(
         codec=config.codec,
         duration=config.duration,
         selection=_SELECTIONS[config.selection](),
-        schedule=partial(expected_schedule, config),
+        schedule=schedule or ExpectedSchedule(config),
         max_examples=config.max_examples,
         outlier_factor=config.outlier_factor,
         faults=FaultPolicy(config.deadline, config.late, config.quarantine_after),
@@ -156,8 +157,10 @@ def _train(
     earlier = EarlierFiles(folder)
     watching = [*_monitors(config), *trackers_of(config, settings, folder.path)]
     # Those first that may refuse to begin: after them files are replaced.
-    callbacks = [*watching, earlier, history, test, MissedDecays(config), *callbacks]
-    strategy = build_strategy(config, callbacks, checkpointer)
+    schedule = ExpectedSchedule(config)
+    missed = MissedDecays(config, schedule)
+    callbacks = [*watching, earlier, history, test, missed, *callbacks]
+    strategy = build_strategy(config, callbacks, checkpointer, schedule)
     weights = weights_of(initial_model(config))
     check_types(weights)
     try:
