@@ -59,6 +59,17 @@ class Incomplete(Protocol):
         """Return, once each, what its last state lacks, as a clause; or ""."""
 
 
+@runtime_checkable
+class Composite(Protocol):
+    """An object whose state is made of those of others."""
+
+    def part_at(self, keys: Sequence[str | int]) -> tuple[object, Sequence[str | int]]:
+        """Return the object whose state a place is in, and where it is in that one.
+
+        `keys` lead to the place in the whole state.
+        """
+
+
 class Stateless:
     """A base class for what may have state: by default there is none to save."""
 

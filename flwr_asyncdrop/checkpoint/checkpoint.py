@@ -18,9 +18,14 @@ from flwr_asyncdrop.checkpoint.files import (
 from flwr_asyncdrop.checkpoint.refusal import refusal_of
 from flwr_asyncdrop.exceptions import CheckpointError, DamagedError, ShapeError
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART
+from flwr_asyncdrop.server.kept import is_users, load
+from flwr_asyncdrop.server.own_state import OwnState, names_in
 from flwr_asyncdrop.state_dict import StateDict, Stateful
 
 logger = logging.getLogger("flwr.asyncdrop")
+
+_OWN = f"{CALLBACK_PART}{OwnState.name}"
+_OWN_CALLED = "what your own strategy, functions or callbacks keep"
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,11 @@ class Checkpoint:
         A callback that was not saved starts afresh, and the state of one that is not
         there now is left out.
         """
-        for name in sorted(self.parts.keys() - parts.keys()):
+        gone = sorted(self.parts.keys() - parts.keys())
+        if _OWN in gone:
+            gone.remove(_OWN)
+            gone += names_in(self.parts[_OWN])
+        for name in gone:
             logger.warning(
                 "%s has the state of %r, which is not there now: it is left out",
                 self.path,
@@ -88,7 +97,11 @@ class Checkpoint:
             )
         for name, part in parts.items():
             if name.startswith(CALLBACK_PART) and name not in self.parts:
-                logger.info("%s does not know %r: it starts afresh", self.path, name)
+                called = _OWN_CALLED if name == _OWN else repr(name)
+                logger.info("%s does not know %s: it starts afresh", self.path, called)
+                continue
+            if name.startswith(CALLBACK_PART) and is_users(part):
+                load(part, self.parts[name])
                 continue
             try:
                 part.load_state_dict(self.parts[name])

@@ -11,7 +11,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest
-from flwr_asyncdrop.checkpoint.codec import Json, as_json, pack, unpack
+from flwr_asyncdrop.checkpoint.codec import Json, NoStateError, as_json, pack, unpack
 from flwr_asyncdrop.checkpoint.files import (
     FOLDER,
     all_checkpoints,
@@ -28,8 +28,9 @@ from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.kept import kind_of
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.state_dict import Incomplete, Restorable, Stateful
+from flwr_asyncdrop.state_dict import Composite, Incomplete, Restorable, Stateful
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
@@ -250,8 +251,8 @@ class Checkpointer(Callback):
         states = {name: part.state_dict() for name, part in self._parts.items()}
         try:
             parts, tensors = pack(states)
-        except TypeError as error:
-            raise CheckpointError(str(error)) from error
+        except NoStateError as error:
+            raise CheckpointError(self._told(error)) from error
         for name, part in self._parts.items():
             if isinstance(part, Restorable):
                 lacks = part.not_in(partial(unpack, parts[name], tensors))
@@ -270,6 +271,16 @@ class Checkpointer(Callback):
             "complete": True,
         }
         self._writing = self._thread.submit(self._write, body, tensors)
+
+    def _told(self, error: NoStateError) -> str:
+        """Return what is no state, and whose `state_dict` has it."""
+        name, *keys = error.keys
+        part: object = self._parts[str(name)]
+        inner: Sequence[str | int] = keys
+        if isinstance(part, Composite):
+            part, inner = part.part_at(keys)
+        where = "".join(f"[{key!r}]" for key in inner)
+        return f"{kind_of(part)}.state_dict(){where}{error.says}"
 
     def _give_up(self, lacks: str) -> None:
         """Have no checkpoints any more: none is all that the run depends on.

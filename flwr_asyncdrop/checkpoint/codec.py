@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import printable, shown
 
 Json = Any
 """None, truths, numbers, strings, lists, and dicts with string keys."""
@@ -19,21 +20,31 @@ Json = Any
 _MARK = "$"
 
 
+class NoStateError(TypeError):
+    """What is no state: `keys` lead to it, and `says` tells what is wrong with it."""
+
+    def __init__(self, keys: Sequence[str | int], says: str) -> None:
+        super().__init__(f"{_path(keys)}{says}")
+        self.keys = keys
+        self.says = says
+
+
 def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
     """Return a state as JSON, and its tensors by name, uncopied and each once.
 
-    What is no state raises a TypeError that names its place.
+    What is no state raises a NoStateError.
     """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
 
-    def packed(value: Any, path: str) -> Json:
+    def packed(value: Any, keys: tuple[str | int, ...]) -> Json:
         if isinstance(value, np.generic):
             value = value.item()
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, Tensor):
             if id(value) not in names:
+                path = _path(keys)
                 while path in tensors:  # keys may have slashes too
                     path += "'"
                 names[id(value)] = path
@@ -41,20 +52,24 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
             return {_MARK: names[id(value)]}
         if isinstance(value, Mapping):
             if odd := [key for key in value if not isinstance(key, str)]:
-                raise TypeError(f"{path} has the key {odd[0]!r}, which is not a string")
-            items = {
-                key: packed(item, f"{path}/{key}" if path else key)
-                for key, item in value.items()
-            }
+                raise NoStateError(
+                    keys, f" has the key {odd[0]!r}, which is not a string"
+                )
+            items = {key: packed(item, (*keys, key)) for key, item in value.items()}
             return {_MARK: items} if _MARK in items else items
         if isinstance(value, Sequence) and not isinstance(value, bytes):
-            return [packed(item, f"{path}/{at}") for at, item in enumerate(value)]
-        raise TypeError(
-            f"{path}: {value!r} cannot be saved in a checkpoint; tensors, numbers, "
-            "strings, None, lists and dicts can"
+            return [packed(item, (*keys, at)) for at, item in enumerate(value)]
+        raise NoStateError(
+            keys,
+            f": {printable(shown(value))} cannot be saved in a checkpoint; tensors, "
+            "numbers, strings, None, lists and dicts can",
         )
 
-    return packed(state, ""), tensors
+    return packed(state, ()), tensors
+
+
+def _path(keys: Sequence[str | int]) -> str:
+    return "/".join(map(str, keys))
 
 
 def unpack(json: Json, tensors: Mapping[str, Tensor]) -> Any:

@@ -4,8 +4,11 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
+from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.overrides import stored_by_package
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.contents import attributes, is_cached, is_own, of_classes
+from flwr_asyncdrop.state_dict import StateDict, Stateful
 
 
 def is_users(owner: object) -> bool:
@@ -20,6 +23,20 @@ def kind_of(owner: object) -> str:
     if isinstance(owner, FunctionType):
         return f"the function {owner.__name__}"
     return type(owner).__name__
+
+
+def load(owner: Stateful, state: StateDict) -> None:
+    """Load a user's own object; CheckpointError in one line if it cannot."""
+    try:
+        owner.load_state_dict(state)
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise CheckpointError(
+            f"{kind_of(owner)} cannot load what its state_dict returned "
+            f"({one_line(error)}): correct load_state_dict, or start the run again "
+            "without resume"
+        ) from error
 
 
 def held_by(owner: Any) -> dict[str, object]:

@@ -1,18 +1,16 @@
 """What a user's own strategy, its functions and callbacks keep from event to event."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from flwr_asyncdrop.exceptions import CheckpointError
-from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART, Callback, Evaluation
 from flwr_asyncdrop.server.digests import UNKNOWN, digest
 from flwr_asyncdrop.server.evaluation import EvaluateFn, ServerEvaluator
-from flwr_asyncdrop.server.kept import held_by, is_users, kind_of
+from flwr_asyncdrop.server.kept import held_by, is_users, load
 from flwr_asyncdrop.server.opaque import Opaque, Shapes
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, Stateful
@@ -129,21 +127,26 @@ class OwnState(Callback):
         ]
         return state
 
+    def part_at(self, keys: Sequence[str | int]) -> tuple[object, Sequence[str | int]]:
+        """Return the object whose state a place is in, and where it is in that one."""
+        name, _, *rest = keys
+        return self._objects[str(name)], rest
+
     def load_state_dict(self, state: StateDict) -> None:
         """Load the states; CheckpointError if an object cannot."""
         self._resumes = True
         self._resumed_with = {name: saved["changed"] for name, saved in state.items()}
+        for name in names_in(state):
+            if name not in self._objects:
+                logger.warning(
+                    "the checkpoint has the state of %r, which is not there now: it is "
+                    "left out",
+                    name,
+                )
         for name, each in self._objects.items():
             if name not in state or "state" not in state[name] or not _is_saved(each):
                 continue
-            try:
-                each.load_state_dict(state[name]["state"])
-            except Exception as error:  # whatever the user's own code raises
-                raise CheckpointError(
-                    f"{kind_of(each)} cannot load what its state_dict returned "
-                    f"({one_line(error)}): correct load_state_dict, or start the run "
-                    "again without resume"
-                ) from error
+            load(each, state[name]["state"])
 
     def left_out(self) -> str:
         """Return what the state that was made last lacks; "" for nothing new."""
@@ -219,6 +222,15 @@ class OwnState(Callback):
             name: digest(held, self._is_opaque)
             for name, held in held_by(self._objects[key]).items()
         }
+
+
+def names_in(state: StateDict) -> list[str]:
+    """Return of which objects a state has something, by name, but for callbacks."""
+    return [
+        name
+        for name, saved in state.items()
+        if not name.startswith(CALLBACK_PART) and ("state" in saved or saved["changed"])
+    ]
 
 
 def _is_saved(owner: object) -> bool:

@@ -1,7 +1,7 @@
 """What a run is made of: its state, and the objects that change it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flwr.app import Message
@@ -110,6 +110,12 @@ class Run:
             "guard": {} if self.guard is None else self.guard.state_dict(),
             "delivery": self.dispatcher.delivery.state_dict(),
         }
+
+    def part_at(self, keys: Sequence[str | int]) -> tuple[object, Sequence[str | int]]:
+        """Return the part whose state a place is in, and where it is in that one."""
+        name, *rest = keys
+        part = self.parts.get(str(name))
+        return (self, keys) if part is None else (part, rest)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Load a state.

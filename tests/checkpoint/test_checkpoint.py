@@ -91,6 +91,15 @@ def test_a_part_with_other_fields_is_of_another_version(error, tmp_path):
         checkpoint.restore({"run": Raises(error)})
 
 
+def test_a_callback_of_a_users_own_with_other_fields_is_told_by_its_class(tmp_path):
+    checkpoint = saved(tmp_path, stateful_parts([Counter()]))
+    says = (
+        r"^Raises cannot load what its state_dict returned \(KeyError: 'x'\): correct"
+    )
+    with pytest.raises(CheckpointError, match=says):
+        checkpoint.restore({"callback:Counter": Raises(KeyError("x"))})
+
+
 def test_what_is_no_callback_must_have_been_saved(tmp_path):
     checkpoint = saved(tmp_path, {"run": Counter()})
     with pytest.raises(CheckpointError, match=r"does not fit .*\(fleet: 'fleet'\)"):

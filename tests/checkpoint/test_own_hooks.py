@@ -1,13 +1,17 @@
 """What a user's own strategy, functions and callbacks keep is saved, or told of."""
 
 from functools import partial
+from threading import Lock
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord
 
-from flwr_asyncdrop import AsyncFedAvg, Checkpointer, speed_levels
+from flwr_asyncdrop import AsyncFedAvg, AsyncStrategy, Checkpointer, speed_levels
+from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.server.callbacks import Callback
 from tests.checkpoint.small_runs import client, copy_of, mlp
 from tests.grids import HandlerGrid
 from tests.runs import record
@@ -308,9 +312,58 @@ def test_a_state_that_cannot_be_loaded_is_told_with_its_class(tmp_path):
         resumed(tmp_path / "whole", Broken)
 
 
+class Mean(Mixing):
+    """An aggregator of somebody's own."""
+
+
+class Notes(Callback):
+    """A callback of somebody's own."""
+
+
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        ({"best": np.zeros((9, 9))}, r"['best']: array([["),
+        ({"best": [{1}]}, r"['best'][0]: {1} cannot"),
+        ({"best": Lock()}, r"['best']: <unlocked _thread.lock object"),
+        ({"best": {1: 0.5}}, r"['best'] has the key 1, which is not a string"),
+        ({1: 0.5}, " has the key 1, which is not a string"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Saved, Counts, Mean, Notes])
+def test_a_state_that_cannot_be_saved_is_told_with_its_class(kind, odd, says, tmp_path):
+    class Odd(kind):
+        def state_dict(self):
+            return odd
+
+        def load_state_dict(self, state):
+            pass
+
+    settings = {
+        Saved: lambda: {"kind": Odd},
+        Counts: lambda: {"start": {"evaluate_fn": Odd()}},
+        Mean: lambda: {"kind": AsyncStrategy, "aggregator": Odd()},
+        Notes: lambda: {"callbacks": [Odd()]},
+    }[kind]()
+    with pytest.raises(CheckpointError) as caught:
+        run(tmp_path, **settings)
+    assert str(caught.value).startswith(f"Odd.state_dict(){says}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("callbacks", [list, lambda: [Notes()]])
+def test_what_is_not_there_any_more_is_told_by_its_name(callbacks, tmp_path, caplog):
+    run(tmp_path / "whole", Saved, start={"evaluate_fn": lambda *_: None})
+    resumed(tmp_path / "whole", callbacks=callbacks())
+    (warning,) = [each for each in caplog.messages if "not there now" in each]
+    assert "has the state of 'strategy', which is not there now: it is" in warning
+    assert "own-state" not in caplog.text
+
+
 def test_checkpoints_of_versions_before_this_one(tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(AsyncFedAvg, "_own_state", lambda *_: None)
         run(tmp_path / "whole", Saved)
     resumed(tmp_path / "whole", Saved)
+    assert "own-state" not in caplog.text
     assert not lost(caplog)
