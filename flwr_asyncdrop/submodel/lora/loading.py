@@ -9,13 +9,15 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.in_place import resize_
-from flwr_asyncdrop.submodel.lora.memory import LoraMemory, memory_of, remember
+from flwr_asyncdrop.submodel.lora.memory import LoraMemory, remember
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
 from flwr_asyncdrop.submodel.lora.tensors import (
     adapter_name,
     check_unmerged,
+    current_memory,
     is_peft,
     lora_layers,
+    ranks_of,
     travelling,
 )
 from flwr_asyncdrop.submodel.patches import patch
@@ -51,8 +53,9 @@ def load_lora(
     UnsupportedModelError
         If adapters are merged into the base.
     """
-    tensors, name = travelling(model), adapter_name(model)
-    memory = memory_of(model, name) or LoraMemory(shapes_of(tensors))
+    tensors = travelling(model)
+    full = shapes_of(tensors)
+    memory = current_memory(model, full) or LoraMemory(full, ranks_of(model))
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}
     adapters = find_adapters(memory.shapes, pairs)
     shapes = shapes_of(sent)
@@ -60,7 +63,7 @@ def load_lora(
     check_unmerged(model, adapters)
     if not is_peft(model):  # whose layers are run without what is empty
         memory = _pause_empty(tensors, shapes, memory)
-    remember(model, memory, name)
+    remember(model, replace(memory, loaded=shapes), adapter_name(model))
     resize_(tensors, shapes)
     with torch.no_grad():
         for each, tensor in tensors.items():

@@ -1,6 +1,7 @@
 """What the adapters of a model were like before they were narrowed."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -12,12 +13,23 @@ _MEMORY = "_asyncdrop_lora"
 
 @dataclass(frozen=True)
 class LoraMemory:
-    """The full shapes of the tensors that travel, and which of them are paused.
+    """What the tensors that travel are like at full rank, and since they were loaded.
 
-    Those are empty: they train again once they have elements.
+    Attributes
+    ----------
+    shapes : mapping of str to tuple of int
+        The full shapes.
+    ranks : mapping of str to int
+        The full ranks that PEFT's layers were made with.
+    loaded : mapping of str to tuple of int
+        The shapes that arrived last.
+    paused : frozenset of str
+        Tensors without elements: they train again once they have some.
     """
 
     shapes: Shapes
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    loaded: Shapes = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
 
 

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.in_place import overlapping
-from flwr_asyncdrop.submodel.lora.memory import memory_of
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
 from flwr_asyncdrop.submodel.lora.tensors import (
-    adapter_name,
     check_unmerged,
+    current_memory,
     is_peft,
     travelling,
 )
@@ -208,7 +207,7 @@ def _axes(groups: Sequence[_Group], shapes: Shapes) -> dict[str, dict[int, Tenso
 
 def _check_full(model: nn.Module, shapes: Shapes) -> None:
     """Raise ConfigError if `load_lora` has narrowed the model."""
-    memory = memory_of(model, adapter_name(model))
+    memory = current_memory(model, shapes)
     if memory is not None and memory.shapes != shapes:
         raise ConfigError(
             f"load_lora has narrowed this {type(model).__name__}: load all components, "

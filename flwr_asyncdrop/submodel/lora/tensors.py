@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.submodel.lora.memory import memory_of
+from flwr_asyncdrop.submodel.lora.memory import LoraMemory, memory_of
 from flwr_asyncdrop.submodel.lora.pairs import Adapter
-from flwr_asyncdrop.submodel.types import State, owner_of, tensors_of
+from flwr_asyncdrop.submodel.types import Shapes, State, owner_of, shapes_of, tensors_of
 
 # PEFT's layers that add B(A(x)) to what the base layer makes of x. Those of quantised
 # bases are the same, and are named after their library.
@@ -113,6 +113,30 @@ def lora_layers(model: nn.Module) -> dict[str, Any]:
     }
 
 
+def ranks_of(model: nn.Module) -> dict[str, int]:
+    """Return the ranks that PEFT's layers were made with, by the layers' names."""
+    adapter = adapter_name(model)
+    layers = lora_layers(model).items() if adapter else ()
+    return {name: layer.r[adapter] for name, layer in layers if adapter in layer.r}
+
+
+def current_memory(model: nn.Module, shapes: Shapes) -> LoraMemory | None:
+    """Return what a model remembers of its tensors, which have these shapes now.
+
+    None if it was never loaded, or has other adapters since. ShapeError if some of its
+    own adapters were replaced while others are narrowed.
+    """
+    memory = memory_of(model, adapter_name(model))
+    if memory is None or (memory.loaded == shapes and memory.ranks == ranks_of(model)):
+        return memory
+    if is_peft(model) or memory.loaded == memory.shapes:
+        return None
+    raise ShapeError(
+        f"adapters of this {type(model).__name__} were replaced after load_lora had "
+        "narrowed it: load all components first, or build it anew for each task"
+    )
+
+
 def check_layers(model: Any, adapter: str) -> None:
     """Raise UnsupportedModelError unless every adapter is a plain product."""
     found = getattr(model.peft_config[adapter], "peft_type", "LORA")
@@ -165,8 +189,10 @@ def _trained(model: nn.Module) -> State:
     """Return what a module trains, and the buffers of the same layers."""
     tensors = tensors_of(model)
     memory = memory_of(model)
-    if memory is not None:  # what is left out is not trained just now
-        return {name: tensors[name] for name in memory.shapes}
+    if memory is not None:
+        mine = {name: tensors[name] for name in memory.shapes if name in tensors}
+        if shapes_of(mine) == memory.loaded:  # what is left out does not train just now
+            return mine
     layers = {owner_of(n) for n, t in tensors.items() if _is_trained(t)}
     return {
         name: tensor

@@ -333,6 +333,43 @@ class TestSkipping:
             load_lora(model, full[name])
             assert lora_plan(model).num_units == plan.num_units
 
+    @pytest.mark.parametrize("narrowed", [False, True])
+    @pytest.mark.parametrize("rank", [2, 3, 6])
+    def test_a_deleted_adapter_and_another_one_of_its_name(self, rank, narrowed):
+        model = layers(target_modules=["up"])
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        plan = lora_plan(model)
+        keep = tuple(torch.arange(2 if narrowed else 4) for _ in plan.groups)
+        load_lora(model, extract(state, plan.indices(keep)))
+        for module in ("up", "down"):  # it may have another layer, too
+            model.delete_adapter("default")
+            config = peft.LoraConfig(r=rank, target_modules=[module])
+            model.add_adapter("default", config)
+            model.set_adapter("default")
+            assert lora_plan(model).num_units == 3 * rank
+            load_lora(model, lora_state(with_noise(model)))
+        if rank < 4:
+            with pytest.raises(ShapeError, match="build the same model"):
+                load_lora(model, state)
+
+    def test_adapters_of_its_own_that_are_replaced(self):
+        model = Own()
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        load_lora(model, state, pairs=OWN_PAIRS)
+        model.down, model.up = map(nn.Parameter, (torch.ones(7, 6), torch.ones(5, 7)))
+        other = {"down": torch.zeros(7, 6), "up": torch.zeros(5, 7)}
+        load_lora(model, other, pairs=OWN_PAIRS)
+        load_lora(
+            model, {"down": torch.zeros(3, 6), "up": torch.zeros(5, 3)}, pairs=OWN_PAIRS
+        )
+        model.down = nn.Parameter(torch.ones(9, 6))
+        with pytest.raises(
+            ShapeError, match="adapters of this Own were replaced after"
+        ):
+            load_lora(model, other, pairs=OWN_PAIRS)
+        del model.up
+        assert list(lora_state(model)) == ["down"]
+
 
 class TestRefusals:
     @pytest.mark.parametrize(
