@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from flwr_asyncdrop.server.loaded_models import LoadedModels
+
 _PACKAGE, _FLOWER = __name__.partition(".")[0], "flwr"
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -22,7 +24,7 @@ class Opaque:
 
     That is: objects of this package and of Flower but for its records; objects of
     packages that are installed beside the user's own; data sets and pools of threads;
-    and models with the global model's tensors, into which each evaluation loads it.
+    and models with the global model's shapes that have what was loaded into them.
 
     Parameters
     ----------
@@ -32,21 +34,29 @@ class Opaque:
         Other objects of the run.
     shapes : list of tuple of int
         The `sorted_shapes` of the global model's tensors.
+    loaded : LoadedModels
+        Tells the models into which a version of the global model was loaded.
     """
 
     def __init__(
-        self, own: Collection[object], others: Iterable[object], shapes: Shapes
+        self,
+        own: Collection[object],
+        others: Iterable[object],
+        shapes: Shapes,
+        loaded: LoadedModels,
     ) -> None:
         self._apart = {id(each): each for each in (*own, *others) if each is not None}
         self._roots = {_root(each) for each in own}
         self._shapes = shapes
+        self._loaded = loaded
 
     def __call__(self, value: object) -> bool:
         """Return whether an object is not looked into."""
         if id(value) in self._apart or isinstance(value, _OPAQUE):
             return True
         if isinstance(value, nn.Module):
-            return sorted_shapes(value.state_dict()) == self._shapes
+            is_like = sorted_shapes(value.state_dict()) == self._shapes
+            return is_like and self._loaded.has(value)
         root = _root(value)
         if root == _PACKAGE:
             return True

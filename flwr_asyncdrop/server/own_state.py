@@ -7,10 +7,12 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART, Callback, Evaluation
 from flwr_asyncdrop.server.digests import UNKNOWN, digest
 from flwr_asyncdrop.server.evaluation import EvaluateFn, ServerEvaluator
 from flwr_asyncdrop.server.kept import held_by, is_users, load
+from flwr_asyncdrop.server.loaded_models import LoadedModels
 from flwr_asyncdrop.server.opaque import Opaque, Shapes
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, Stateful
@@ -67,9 +69,11 @@ class OwnState(Callback):
             known = any(owner is each for each in (*self._objects.values(), *callbacks))
             if is_users(owner) and not known:
                 self._objects[name] = owner
+        self._loaded = LoadedModels()
         self._is_opaque = Opaque(
-            [*self._objects.values()], [*others, *callbacks], shapes
+            [*self._objects.values()], [*others, *callbacks], shapes, self._loaded
         )
+        self._run: RunState | None = None
         self._start = {name: self._digests(name) for name in self._objects}
         # What has been changed when the run was saved, and is not as it was then.
         self._resumed_with: dict[str, Digests] = {}
@@ -101,12 +105,15 @@ class OwnState(Callback):
         It runs beside the loop, and a run that resumes evaluates again what was under
         way.
         """
-        if _EVALUATE not in self._objects:
+        if not self.has_any:
             return evaluate_fn
 
         def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if self._loaded.has_any:
+                self._loaded.note("evaluated", wire.from_record(arrays))
             found = evaluate_fn(number, arrays)
-            self._by_round[number] = self._snapshot(_EVALUATE)
+            if _EVALUATE in self._objects:
+                self._by_round[number] = self._snapshot(_EVALUATE)
             return found
 
         draws_nothing = getattr(evaluate_fn, "draws_nothing", False)
@@ -115,6 +122,7 @@ class OwnState(Callback):
 
     def state_dict(self) -> StateDict:
         """Return the states, and digests of all that has changed since the start."""
+        self._note_versions("saved")
         state = {
             name: self._evaluated if name == _EVALUATE else self._snapshot(name)
             for name in self._objects
@@ -161,6 +169,7 @@ class OwnState(Callback):
 
     def on_start(self, state: RunState) -> None:
         """Note what callbacks have when they have started."""
+        self._run = state
         for name, each in self._objects.items():
             if _starts_alike(each):
                 self._start[name] = self._digests(name)
@@ -189,11 +198,22 @@ class OwnState(Callback):
                 _listed(self._lost),
             )
 
+    def on_round(self, state: RunState, number: int) -> None:
+        """Note the version that hooks and callbacks may have loaded."""
+        self._note_versions("round")
+
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """Note what `evaluate_fn` keeps when its metrics have been passed on."""
         if evaluation.source == ServerEvaluator.source:
             found = self._by_round.pop(evaluation.round, None)
             self._evaluated = self._evaluated if found is None else found
+
+    def _note_versions(self, source: str) -> None:
+        if self._run is None or not self._loaded.has_any:
+            return
+        self._loaded.note(source, self._run.served)
+        if self._run.averaged is not None:
+            self._loaded.note(f"{source} without averaging", self._run.arrays)
 
     def _find_lost(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -312,6 +312,95 @@ def test_a_state_that_cannot_be_loaded_is_told_with_its_class(tmp_path):
         resumed(tmp_path / "whole", Broken)
 
 
+class Averaging(AsyncFedAvg):
+    """Keeps a moving average of the versions in a model of its own."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.ema = mlp()
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        new = arrays.to_torch_state_dict()
+        for name, mine in self.ema.state_dict().items():
+            mine.lerp_(new[name], 0.5)
+        metrics["size"] = sum(float(p.detach().sum()) for p in self.ema.parameters())
+        return arrays, metrics
+
+
+class SavedAverage(Averaging):
+    def state_dict(self):
+        return {"ema": {n: t.clone() for n, t in self.ema.state_dict().items()}}
+
+    def load_state_dict(self, state):
+        self.ema.load_state_dict(state["ema"])
+
+
+def test_an_average_of_the_versions_is_saved_or_told(tmp_path, caplog):
+    run(tmp_path / "told", Averaging)
+    assert ["has Averaging.ema, so" in each for each in told(caplog)] == [True]
+    resumed(tmp_path / "told", Averaging, at=2)
+    assert ["had in Averaging.ema when" in each for each in lost(caplog)] == [True]
+    caplog.clear()
+    whole = run(tmp_path / "saved", SavedAverage)
+    for at in (0, 3):
+        assert resumed(tmp_path / "saved", SavedAverage, at=at) == whole
+    assert not told(caplog)
+    assert not lost(caplog)
+
+
+class Loading(AsyncFedAvg):
+    """Has a model for the versions that its hooks, or `evaluate_fn`, get."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.trained, self.tested = mlp(), mlp()
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        self.trained.load_state_dict(arrays.to_torch_state_dict())
+        return arrays, metrics
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        self.tested.load_state_dict(arrays.to_torch_state_dict())
+        return super().configure_evaluate(server_round, arrays, config, grid)
+
+
+class Following(Callback):
+    """Has each version, and that of each round."""
+
+    def __init__(self):
+        self.newest, self.rounds = mlp(), mlp()
+
+    def on_update(self, state, merged):
+        self.newest.load_state_dict(state.arrays)
+
+    def on_round(self, state, number):
+        self.rounds.load_state_dict(state.served)
+
+
+class Evaluating:
+    """Has the version that is evaluated."""
+
+    def __init__(self):
+        self.model = mlp()
+
+    def __call__(self, number, arrays):
+        self.model.load_state_dict(arrays.to_torch_state_dict())
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_model_into_which_versions_are_loaded_is_not_told(every, tmp_path, caplog):
+    def settings():
+        start = {"evaluate_fn": Evaluating()}
+        return {"start": start, "callbacks": [Following()], "fraction_evaluate": 1.0}
+
+    run(tmp_path / "whole", Loading, every=every, **settings())
+    resumed(tmp_path / "whole", Loading, every=every, **settings())
+    assert not told(caplog)
+    assert not lost(caplog)
+
+
 class Mean(Mixing):
     """An aggregator of somebody's own."""
 

@@ -24,6 +24,7 @@ from tests.states import saved_and_read
 
 MODEL = torch.nn.Linear(2, 1)
 SHAPES = [(1,), (1, 2)]
+EVALUATED = {name: t + 9 for name, t in MODEL.state_dict().items()}
 STATE = RunState.start_from({}, seed=0)
 
 
@@ -109,11 +110,6 @@ def test_each_kind_of_change_is_told_once(name):
     )
 
 
-def evaluated(one):
-    """Load the global model into one's own."""
-    one.held.load_state_dict({name: t + 1 for name, t in MODEL.state_dict().items()})
-
-
 QUIET = {
     "lock": (threading.Lock, lambda one: one.held.acquire()),
     "condition": (threading.Condition, lambda one: None),
@@ -125,7 +121,6 @@ QUIET = {
     ),
     "weak reference": (lambda: weakref.ref(MODEL), lambda one: one.held()),
     "generator that waits": (lambda: (n for n in range(3)), lambda one: None),
-    "model": (lambda: torch.nn.Linear(2, 1), evaluated),
     "loader": (
         lambda: DataLoader(TensorDataset(torch.zeros(4)), shuffle=True),
         lambda one: list(one.held),
@@ -144,6 +139,38 @@ def test_what_is_no_state_is_not_told(name):
     if name == "itself":
         one.held.append(one)
     assert lost(one, change) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"),
+    [
+        (lambda model: model.load_state_dict(STATE.served), False),
+        (lambda model: model.load_state_dict(STATE.arrays), False),
+        (lambda model: model.load_state_dict(EVALUATED), False),
+        (lambda model: changed(model.weight.data), True),
+        (lambda model: model.weight.data.lerp_(EVALUATED["weight"], 0.5), True),
+    ],
+)
+def test_a_model_that_has_no_recent_version_is_told(change, is_told, monkeypatch):
+    monkeypatch.setattr(STATE, "arrays", {n: t + 1 for n, t in EVALUATED.items()})
+    monkeypatch.setattr(STATE, "averaged", {n: t + 2 for n, t in EVALUATED.items()})
+    one = Keeping(torch.nn.Linear(2, 1))
+    own = of(one)
+    own.on_start(STATE)
+    own.watched(lambda *_: None)(1, ArrayRecord(EVALUATED))
+    own.state_dict()
+    assert own.left_out() == ""
+    change(one.held)
+    own.state_dict()
+    assert own.left_out().startswith("no checkpoint has Keeping.held") == is_told
+
+
+def test_buffers_are_calibrated_after_loading():
+    one = Keeping(torch.nn.BatchNorm1d(2))
+    own = OwnState({}, [one], (), sorted(map(tuple, ((), (2,), (2,), (2,), (2,)))))
+    changed(one.held.running_mean)
+    own.state_dict()
+    assert own.left_out() == ""
 
 
 def test_a_file_is_not_told(tmp_path):

@@ -1,0 +1,51 @@
+"""Which modules have what was loaded into them, and nothing of their own."""
+
+from collections import deque
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+
+from flwr_asyncdrop.server.contents import digest_of
+from flwr_asyncdrop.submodel import State
+
+_KEPT = 2
+"""Versions of each source: one may be about to be loaded."""
+
+_Digests = frozenset[str]
+
+
+class LoadedModels:
+    """Tells models into which a version of the global model is loaded from others.
+
+    A user's module with the global model's shapes is loaded anew by each evaluation, or
+    by a hook; or it has something of its own, as an average of versions has, or the
+    best of them. Its parameters tell: each is that of a recent version, or what it was
+    when the module was first seen. Buffers do not count: batch normalisation may have
+    been calibrated since.
+    """
+
+    def __init__(self) -> None:
+        self._first: WeakKeyDictionary[nn.Module, _Digests] = WeakKeyDictionary()
+        self._versions: dict[str, deque[_Digests]] = {}
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a module was seen."""
+        return len(self._first) > 0
+
+    def note(self, source: str, arrays: State) -> None:
+        """Note a version that modules may be loaded with, from now on."""
+        versions = self._versions.setdefault(source, deque(maxlen=_KEPT))
+        versions.append(_digests(arrays.values()))
+
+    def has(self, module: nn.Module) -> bool:
+        """Return whether a module has what was loaded into it."""
+        own = _digests(module.parameters())
+        first = self._first.setdefault(module, own)
+        recent = [each for versions in self._versions.values() for each in versions]
+        return own <= first.union(*recent)
+
+
+def _digests(tensors: Iterable[Tensor]) -> _Digests:
+    return frozenset(map(digest_of, tensors))
