@@ -44,6 +44,7 @@ from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.seeding import numpy_generator
 from flwr_asyncdrop.simulation import LocalGrid
+from flwr_asyncdrop.storage.whole import write_whole
 from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
 
 __all__ = ["Tests", "accuracies", "rows"]
@@ -160,6 +161,15 @@ def _mean(values: Sequence[float]) -> str:
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.1f}"
 
 
+def _read(path: Path) -> Accuracies | None:
+    """Return what a run has found; None if it is not there, or was cut off."""
+    try:
+        found: Accuracies = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what runs are missing, and print a table for each algorithm."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -182,12 +192,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 explicit["num-rounds"] = options.num_rounds
             name = "-".join([options.task, *(str(v) for v in explicit.values())])
             found = options.out / f"{name}.json"
-            if not found.exists():
+            if (known := _read(found)) is None:
                 say(name)
                 explicit["data-dir"] = options.data_dir
                 settings = preset_settings(PRESETS[options.task], explicit)
-                found.write_text(json.dumps(accuracies(settings)))
-            runs.append(json.loads(found.read_text()))
+                known = accuracies(settings)
+                write_whole(found, json.dumps(known).encode())
+            runs.append(known)
         print(f"\n{algo}\n", *rows(runs), sep="\n", flush=True)
 
 

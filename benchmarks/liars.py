@@ -6,7 +6,6 @@ are not made again. Ends with tables of the final accuracy.
 """
 
 import argparse
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from benchmarks.figures import say
+from benchmarks.lines import add_result, read_results
 from flwr_asyncdrop import LocalGrid, wire
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app import client
@@ -231,16 +231,14 @@ def main() -> None:
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     out: Path = arguments.out
-    lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
-    results = [json.loads(line) for line in lines]
+    results = read_results(out)
     known = {_key(result) for result in results}
     for case in cases(arguments.algos):
         if case in known:
             continue
         say(str(case))
         results.append(run_case(case))
-        with out.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(results[-1])}\n")
+        add_result(out, results[-1])
     for liars in COUNTS:
         print("\n".join(table(results, liars)), end="\n\n")
     clean = [result for result in results if result["guard"]]

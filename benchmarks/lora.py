@@ -21,7 +21,6 @@ the table.
 """
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch import Tensor, nn
 
 from benchmarks.figures import say
+from benchmarks.lines import add_result, read_results
 from benchmarks.lora_baselines import ZeroPadded
 from flwr_asyncdrop import (
     AsyncStrategy,
@@ -311,8 +311,7 @@ def main() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     out: Path = arguments.out
-    lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
-    results = [json.loads(line) for line in lines]
+    results = read_results(out)
     data = (arguments.data_file, arguments.base_steps)
     for case in cases(
         arguments.methods, arguments.seeds, arguments.rounds, data, results
@@ -321,8 +320,7 @@ def main() -> None:
             continue
         say(str(case))
         results.append(run_case(case))
-        with out.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(results[-1])}\n")
+        add_result(out, results[-1])
     print("\n".join(table(results, arguments.target)))
 
 

@@ -22,7 +22,9 @@ from benchmarks.figures import Figure, say, show
 from benchmarks.shares.figure import draw
 from benchmarks.shares.prediction import (
     SHARES,
+    differences,
     is_complete,
+    is_predicted,
     predict,
     seconds_per_step,
 )
@@ -57,6 +59,14 @@ def main() -> int:
     end_with_signals()
     out, config = arguments.out.absolute(), _config(arguments)
     missing = [a for a in ALGORITHMS if not is_complete(_history(out / "real", a))]
+    for algorithm in ALGORITHMS:
+        history = _history(out / "real", algorithm)
+        if algorithm not in missing and (were := differences(history, config)):
+            print(
+                f"{history} is of a run with {were}: choose another --out, or the same",
+                file=sys.stderr,
+            )
+            return 2
     if missing and not containers_run():
         print("podman and podman-compose are needed", file=sys.stderr)
         return 2
@@ -65,14 +75,12 @@ def main() -> int:
         train(missing, arguments, config, out / "real")
     slowness = seconds_per_step(_history(out / "real", "async-fedavg"), config)
     for algorithm in ALGORITHMS:
-        if is_complete(_history(out / "predicted", algorithm)):
+        folder = out / "predicted" / algorithm
+        if is_predicted(config, slowness, folder):
             continue
         say(f"predict {algorithm}")
-        predict(
-            {**config, "algo": algorithm, "data-dir": str(arguments.data)},
-            slowness,
-            out / "predicted" / algorithm,
-        )
+        described = {**config, "algo": algorithm, "data-dir": str(arguments.data)}
+        predict(described, slowness, folder)
     logs = {
         kind: {
             algorithm: RunLog.from_records(

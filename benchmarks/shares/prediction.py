@@ -10,7 +10,14 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report.runlog import RunLog
 
-__all__ = ["SHARES", "is_complete", "predict", "seconds_per_step"]
+__all__ = [
+    "SHARES",
+    "differences",
+    "is_complete",
+    "is_predicted",
+    "predict",
+    "seconds_per_step",
+]
 
 SHARES = (0.5, 0.4, 0.3, 0.2, 0.1)
 """CPUs of each device; together they leave a quarter of two cores to the server."""
@@ -22,6 +29,28 @@ def is_complete(history: Path) -> bool:
         return RunLog.from_records(read_history(history)).complete
     except DataError:
         return False
+
+
+def differences(history: Path, config: Mapping[str, object]) -> str:
+    """Return what in the run-config of a complete run is another, "" for nothing."""
+    first, *_ = read_history(history)
+    return ", ".join(
+        f"{key}={first['config'].get(key)!r}"
+        for key, value in config.items()
+        if first["config"].get(key) != value
+    )
+
+
+def is_predicted(
+    config: Mapping[str, object], seconds_per_step_of_fastest: float, out: Path
+) -> bool:
+    """Return whether what `predict` would make is there."""
+    history, trace = out / "history.jsonl", out / "fleet.csv"
+    return (
+        is_complete(history)
+        and not differences(history, config)
+        and trace.read_text() == _trace(seconds_per_step_of_fastest)
+    )
 
 
 def seconds_per_step(history: Path, config: Mapping[str, object]) -> float:
@@ -63,8 +92,7 @@ def predict(
     """
     out.mkdir(parents=True, exist_ok=True)
     trace = out / "fleet.csv"
-    lines = [seconds_per_step_of_fastest * SHARES[0] / share for share in SHARES]
-    trace.write_text("\n".join(["seconds_per_step", *map(str, lines)]) + "\n")
+    trace.write_text(_trace(seconds_per_step_of_fastest))
     flags = [f"--{key}={value}" for key, value in config.items()]
     command = [sys.executable, "-m", "flwr_asyncdrop", "simulate", "--workers", "2"]
     subprocess.run(
@@ -76,3 +104,8 @@ def predict(
         check=True,
         stdout=subprocess.DEVNULL,
     )
+
+
+def _trace(seconds_per_step_of_fastest: float) -> str:
+    lines = [seconds_per_step_of_fastest * SHARES[0] / share for share in SHARES]
+    return "\n".join(["seconds_per_step", *map(str, lines)]) + "\n"

@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from benchmarks import bn_calibration
 from benchmarks.bn_calibration import accuracies, main, rows
 
 SOURCES = ["merged", "test inputs", "held out", "a sixteenth of it", "devices"]
@@ -32,3 +35,15 @@ def test_what_is_there_is_not_run_again(tmp_path, capsys):
     flags = ["--algos=asyncdrop", "--seeds=4", "--num-rounds=3", f"--out={tmp_path}"]
     main(flags)
     assert "| test inputs | 25.0 | 25.0 | +0.00 | +0.00 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cut", ["", '{"test inputs": [0.'])
+def test_what_was_cut_off_is_run_again(cut, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "digits-asyncdrop-4-3.json"
+    path.write_text(cut)
+    found = {"test inputs": [0.25]}
+    monkeypatch.setattr(bn_calibration, "accuracies", lambda settings: found)
+    flags = ["--algos=asyncdrop", "--seeds=4", "--num-rounds=3", f"--out={tmp_path}"]
+    main(flags)
+    assert "| test inputs | 25.0 | 25.0 | +0.00 | +0.00 |" in capsys.readouterr().out
+    assert json.loads(path.read_text()) == found

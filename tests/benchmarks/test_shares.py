@@ -1,13 +1,17 @@
 """The comparison of real containers with what the virtual clock predicts."""
 
 import json
+import sys
 
 import pytest
 
+from benchmarks.shares import __main__ as shares
 from benchmarks.shares.figure import draw
 from benchmarks.shares.prediction import (
     SHARES,
+    _trace,
     is_complete,
+    is_predicted,
     predict,
     seconds_per_step,
 )
@@ -16,8 +20,8 @@ from flwr_asyncdrop.report.runlog import RunLog
 from tests.nightly import by_night
 
 
-def write(path, lines):
-    first = {"event": "run", "schema": 2, "seed": 0, "full_bytes": 1}
+def write(path, lines, **more):
+    first = {"event": "run", "schema": 2, "seed": 0, "full_bytes": 1, **more}
     text = "".join(
         f"{json.dumps({**line, 'wall': {'seconds': 0}})}\n" for line in [first, *lines]
     )
@@ -59,6 +63,34 @@ def test_no_run_is_not_there(tmp_path):
     assert not is_complete(tmp_path / "history.jsonl")
     (tmp_path / "history.jsonl").touch()
     assert not is_complete(tmp_path / "history.jsonl")
+
+
+def test_runs_of_other_settings_are_not_those_that_are_asked_for(
+    tmp_path, monkeypatch, capsys
+):
+    given = ["shares", f"--data={tmp_path}", f"--out={tmp_path}", "--seconds=60"]
+    monkeypatch.setattr(sys, "argv", [*given, "--seed=7"])
+    config = {**shares._CONFIG, "max-seconds": 60.0, "seed": 3}
+    for algorithm in shares.ALGORITHMS:
+        folder = tmp_path / "real" / algorithm
+        folder.mkdir(parents=True)
+        write(folder / "history.jsonl", [{"event": "end", "time": 60.0}], config=config)
+    assert shares.main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("is of a run with seed=3: choose another --out, or the same")
+
+
+def test_a_prediction_is_of_its_settings_and_seconds(tmp_path):
+    config = {"seed": 3}
+    assert not is_predicted(config, 0.5, tmp_path)
+    end = [{"event": "end", "time": 60.0}]
+    write(tmp_path / "history.jsonl", end, config=config)
+    (tmp_path / "fleet.csv").write_text("seconds_per_step\n0.5\n0.625\n")
+    assert not is_predicted(config, 0.5, tmp_path)
+    (tmp_path / "fleet.csv").write_text(_trace(0.5))
+    assert is_predicted(config, 0.5, tmp_path)
+    assert not is_predicted({"seed": 4}, 0.5, tmp_path)
+    assert not is_predicted(config, 0.25, tmp_path)
 
 
 @pytest.fixture(scope="module")
