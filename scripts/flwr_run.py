@@ -39,6 +39,7 @@ _PATIENCE = 10
 _MOMENT = 0.1
 _UNREADABLE = re.compile(r"[ ,%]")
 _OTHERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # if TMPDIR is unreadable, too
+_LOOPBACK = "127.0.0.1"
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DETAILS = re.compile(r"^\w+ failed with exception: ")
 
@@ -138,14 +139,25 @@ def run_environment(home: Path) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on the loopback interface that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
+    """Return ports on the loopback interface that nobody listens on.
+
+    No other caller gets them while this process lives, whatever its process: UDP's
+    ports of these numbers, which nobody else needs, say that they are taken.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = _free_port()
+        with suppress(OSError), socket.socket(type=socket.SOCK_DGRAM) as claim:
+            claim.bind((_LOOPBACK, port))
+            claim.detach()  # open until the process ends
+            ports.append(port)
     return ports
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return int(probe.getsockname()[1])
 
 
 def flwr_run(

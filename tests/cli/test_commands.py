@@ -197,6 +197,26 @@ def test_what_all_runs_would_refuse_is_said_once(tmp_path, capsys):
     assert "0 residual blocks" in capsys.readouterr().err
 
 
+SLOW = """
+import os
+import time
+from dataclasses import dataclass
+
+from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.algorithms import AsyncDrop
+
+class Waiting(Mixing):
+    def merge(self, state, update):
+        time.sleep(float(os.environ.get("SECONDS_AN_UPDATE", 0)))
+        return super().merge(state, update)
+
+@dataclass(frozen=True)
+class Slow(AsyncDrop):
+    def aggregator(self, in_flight):
+        return Waiting(0.5)
+"""
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [
@@ -209,11 +229,17 @@ def test_what_all_runs_would_refuse_is_said_once(tmp_path, capsys):
     ],
 )
 def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    out = tmp_path / "out"
     flags = [*SMALL, "--num-rounds=40", "--evaluate-every=20", *FLEET]
     compare = [sys.executable, "-m", "flwr_asyncdrop", "compare", *flags, "--jobs=1"]
-    command = [*compare, "--algos=asyncdrop", "--seeds=0", f"--out={tmp_path}"]
-    run = tmp_path / "asyncdrop" / "seed-0"
-    with subprocess.Popen(command, cwd=ROOT, process_group=0) as process:
+    command = [*compare, "--algos=slow:Slow", "--seeds=0", f"--out={out}"]
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split()])
+    known = {**os.environ, "PYTHONPATH": path}
+    # Ninety updates are left when it is stopped: on no machine is it over by then.
+    slow = {**known, "SECONDS_AN_UPDATE": "0.03"}
+    run = out / "Slow" / "seed-0"
+    with subprocess.Popen(command, cwd=ROOT, env=slow, process_group=0) as process:
         while not (run / "checkpoints" / "000002").exists():  # the first has no update
             assert process.poll() is None
             time.sleep(0.01)
@@ -223,7 +249,8 @@ def test_a_comparison_that_is_stopped_ends_its_runs_and_is_resumed(end, code, tm
     assert not psutil.wait_procs(children, 300)[1]
     before = (run / "history.jsonl").read_text()
     assert '"end"' not in before
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    again = subprocess.run(command, cwd=ROOT, env=known, check=False)
+    assert again.returncode == 0
     if code < 0:  # what came after the newest checkpoint was done again
         before = "".join(before.splitlines(keepends=True)[:2])
     assert (run / "history.jsonl").read_text().startswith(before)

@@ -15,6 +15,8 @@ import pytest
 
 from scripts import flwr_run
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
@@ -230,3 +232,21 @@ def test_signals_that_are_ignored_stay_so():
         process.send_signal(signal.SIGHUP)
         process.send_signal(signal.SIGTERM)
         assert process.wait(50) == 128 + signal.SIGTERM
+
+
+_SAME = """
+from scripts import flwr_run
+
+found = iter([{port}, 0])  # 0 can be claimed again and again
+flwr_run._free_port = found.__next__
+print(*flwr_run.free_ports(1))
+"""
+
+
+def test_no_port_is_given_twice_while_its_process_lives(monkeypatch):
+    (mine,) = flwr_run.free_ports(1)
+    command = [sys.executable, "-c", _SAME.format(port=mine)]
+    other = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    assert other.stdout.split() == [b"0"]
+    monkeypatch.setattr(flwr_run, "_free_port", iter([mine, 0]).__next__)
+    assert flwr_run.free_ports(1) == [0]
