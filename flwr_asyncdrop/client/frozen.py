@@ -12,6 +12,7 @@ from flwr_asyncdrop.client.mods import (
     AnyMod,
     ClientAppCallable,
     Mod,
+    inner_clipping,
     outer_mod,
     with_mods,
 )
@@ -64,6 +65,7 @@ class FrozenMod(Mod):
         self._own = own
         self._train_mods = list(train_mods)
         self._known: dict[str, ArrayRecord] = {}  # one at the most, by its hash
+        self._not_finite: dict[str, str] = {}  # so is a tensor in it, "" for none
 
     def __call__(
         self, message: Message, context: Context, call_next: ClientAppCallable
@@ -82,6 +84,9 @@ class FrozenMod(Mod):
                 )
             return wire.ask_for_frozen(message, part.sha256)
 
+        if self._is_task(message):
+            self._check_clipping(call_next, part.sha256, frozen)
+
         def complete(message: Message, context: Context) -> Message:
             message.content, used = wire.completed(message, part, frozen)
             reply = call_next(message, context)
@@ -96,10 +101,28 @@ class FrozenMod(Mod):
         self, message: Message, app: ClientAppCallable
     ) -> ClientAppCallable:
         """Return an app behind the mods of training, if this is a task."""
+        return with_mods(app, self._train_mods) if self._is_task(message) else app
+
+    @staticmethod
+    def _is_task(message: Message) -> bool:
         kind = message.metadata.message_type.partition(".")[0]
-        if kind != MessageType.TRAIN or wire.is_probe(message):
-            return app
-        return with_mods(app, self._train_mods)
+        return kind == MessageType.TRAIN and not wire.is_probe(message)
+
+    def _check_clipping(
+        self, app: ClientAppCallable, sha256: str, frozen: ArrayRecord
+    ) -> None:
+        """Raise ConfigError for a mod that clips by a length that is no number."""
+        name = inner_clipping(app)
+        if not name:
+            return
+        if sha256 not in self._not_finite:
+            self._not_finite = {sha256: _not_finite(frozen)}
+        if odd := self._not_finite[sha256]:
+            raise ConfigError(
+                f"{name} clips nothing where {odd!r}, which does not train, has NaN or "
+                "infinity: hand it to the mod before it, FrozenMod(train_mods=[...]) "
+                "(docs/frozen.md)"
+            )
 
     def _find(
         self, part: wire.FrozenPart, message: Message, context: Context
@@ -180,6 +203,12 @@ def _check_mods(mods: object) -> None:
                 "evaluations and probes need, too: put it before, "
                 f"ClientApp(mods=[{type(mod).__name__}(...), FrozenMod(...)])"
             )
+
+
+def _not_finite(frozen: ArrayRecord) -> str:
+    """Return the name of a tensor with a value that is no finite number, or ""."""
+    tensors = wire.from_record(frozen).items()
+    return next((name for name, each in tensors if not each.isfinite().all()), "")
 
 
 def _checked(state: State, sha256: str) -> ArrayRecord | None:

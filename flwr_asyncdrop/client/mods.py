@@ -1,6 +1,7 @@
 """What the mods of this package have in common."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from traceback import walk_stack
 from typing import Self
 
@@ -50,6 +51,25 @@ def outer_mod() -> str:
     """
     codes = (frame.f_code for frame, _ in walk_stack(None))
     return next((_WANT_ARRAYS[code] for code in codes if code in _WANT_ARRAYS), "")
+
+
+def inner_clipping(app: ClientAppCallable) -> str:
+    """Return the name of a mod of Flower that clips what an app trains, or ""."""
+    found: dict[int, object] = {}
+    left: list[object] = [app]
+    while left:
+        each = left.pop()
+        if id(each) in found:
+            continue
+        found[id(each)] = each
+        code = getattr(each, "__code__", None)
+        if code in _WANT_ARRAYS:
+            return _WANT_ARRAYS[code]
+        # Mods, and functions of a ClientApp, are what closures of Flower have.
+        for cell in getattr(each, "__closure__", None) or ():
+            with suppress(ValueError):  # it is empty
+                left.append(cell.cell_contents)
+    return ""
 
 
 def with_mods(app: ClientAppCallable, mods: list[AnyMod]) -> ClientAppCallable:

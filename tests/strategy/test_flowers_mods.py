@@ -286,5 +286,44 @@ def test_tensors_of_whole_numbers(dtype):
         assert bool(why) == bool(fix)
 
 
+@pytest.mark.parametrize("value", [float("nan"), -float("inf"), 0.5])
+@pytest.mark.parametrize("of_all", [True, False])
+@pytest.mark.parametrize("name", CLIPS)
+def test_a_frozen_part_that_is_not_finite(name, of_all, value):
+    """The length of the whole change is NaN there, and Flower clips nothing."""
+
+    def start():
+        state = {each: tensor.clone() for each, tensor in net().state_dict().items()}
+        state["0.weight"][0, 0] = value
+        return state
+
+    def reply(message, context):
+        state = wire.from_record(message.content["arrays"])
+        state["2.bias"] += 1
+        return answer(message, state)
+
+    clip = CLIPS[name]
+    for order in ([FrozenMod(), clip], [FrozenMod(train_mods=[clip])]):
+        app = ClientApp(mods=order if of_all else order[:1])
+        app.train(mods=[] if of_all else order[1:])(reply)
+        recorder, initial = Recorder(), start()
+        strategy = AsyncFedAvg(
+            in_flight=2,
+            fleet=speed_levels,
+            callbacks=[recorder],
+            fraction_evaluate=0.0,
+            trainable=trains,
+        )
+        config = ConfigRecord({"clipping_norm": CLIP})
+        with LocalGrid(lambda app=app: app, num_nodes=3, workers=0) as grid:
+            if value != 0.5 and len(order) == 2:
+                with pytest.raises(RunError, match=rf"{clip.__name__} clips nothing"):
+                    strategy.start(grid, ArrayRecord(initial), 2, train_config=config)
+                continue
+            result = strategy.start(grid, ArrayRecord(initial), 2, train_config=config)
+        final = wire.from_record(result.arrays)["2.bias"]
+        assert float((final - initial["2.bias"]).norm()) < 4 * CLIP
+
+
 def trains(name):
     return name.startswith("2.")
