@@ -151,7 +151,9 @@ def _chosen(
         if foreign and not (aliases and here):
             raise ConfigError(
                 f"{foreign[0]!r} is not among the arrays of the message: load the "
-                "model that was built for it, and keep layers that are sent"
+                "model that was built for it, and name layers that are sent; one that "
+                "never travels stays in context.state as it is "
+                "(docs/migrating.md#personal-layers)"
             )
         chosen |= here
     return chosen

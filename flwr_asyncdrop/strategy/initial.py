@@ -86,6 +86,11 @@ def _check_planned(initial: State, plan: Plan) -> None:
             fix = "for adapters alone pass plan=lora_plan(model, inputs) (docs/lora.md)"
         elif all(map(str.isdecimal, initial.keys() - plan.shapes.keys() or [""])):
             fix = NAMELESS
+        elif initial.keys() < plan.shapes.keys():
+            fix += (
+                ", or give the strategy the part of the model that travels "
+                "(docs/migrating.md#personal-layers)"
+            )
         raise ConfigError(
             f"initial_arrays do not fit the plan of submodels: {name!r} is {given} in "
             f"them and {planned} in the plan; {fix}"

@@ -1,6 +1,6 @@
 """Build the narrower module that a submodel's tensors belong to."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -120,6 +120,16 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
     return small
 
 
+def _only_part(sent: Collection[str], names: Collection[str]) -> str:
+    """Return the part of a model that these arrays are, by its own names or not."""
+    for part in dict.fromkeys(name.partition(".")[0] for name in names):
+        mine = {name for name in names if name.startswith(f"{part}.")}
+        own = {name.removeprefix(f"{part}.") for name in mine}
+        if mine and set(sent) in (mine, own):
+            return part
+    return ""
+
+
 def _check_shapes(
     model: str,
     tensors: Mapping[str, Tensor],
@@ -134,6 +144,11 @@ def _check_shapes(
             fix = f"load the model inside of it, .{inner}, and return its state_dict"
         elif are_adapters_alone(shapes, tensors):
             fix = "they are adapters alone, which load_lora(model, arrays) loads"
+        elif part := _only_part(shapes, tensors):
+            fix += (
+                f", or, if {part} alone travels, load that part of the model alone "
+                "(docs/migrating.md#personal-layers)"
+            )
         raise ShapeError(f"{complaint}: the module {found} {name}; {fix}")
     for name, tensor in tensors.items():
         if tensor.dim() and any(is_inside(name, block) for block in skipped):

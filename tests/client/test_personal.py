@@ -3,16 +3,33 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from flwr_asyncdrop import load_personal, load_submodel, save_personal, wire
+from flwr_asyncdrop import (
+    HeteroAsyncDrop,
+    LocalGrid,
+    load_personal,
+    load_submodel,
+    save_personal,
+    speed_levels,
+    wire,
+)
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.submodel import extract, plan_blocks, plan_submodels, silenced
+from tests.grids import HandlerGrid
 from tests.nightly import examples
-from tests.runs import mlp, residual_mlp
+from tests.runs import mlp, plus_one, residual_mlp
 
 KEYS = wire.RecordKeys()
 
@@ -282,7 +299,76 @@ def test_a_message_of_another_strategy_is_about_the_full_model():
     assert wire.read_kept(message) == wire.Kept()
 
 
+class Net(nn.Module):
+    """A body that travels, and a head that does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 9), nn.ReLU(), nn.Linear(9, 3))
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+@pytest.mark.usefixtures("no_settling")
+def test_a_head_that_never_travels_fits_whatever_body_comes():
+    widths, heads = [], {}
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        model = Net()
+        load_submodel(model.body, message.content["arrays"])
+        if "head" in context.state:
+            head = context.state["head"].to_torch_state_dict()
+            model.head.load_state_dict(head)
+        widths.append(model.body[0].weight.shape[0])
+        model(torch.ones(1, 2)).sum().backward()
+        shift(model.head, 1.0)
+        context.state["head"] = ArrayRecord(model.head.state_dict())
+        heads[context.node_id] = model.head.bias.detach().sum().item()
+        content = {
+            "arrays": ArrayRecord(model.body.state_dict()),
+            "metrics": MetricRecord({"num-examples": 1}),
+        }
+        return Message(RecordDict(content), reply_to=message)
+
+    body = Net().body
+    strategy = HeteroAsyncDrop(
+        body,
+        torch.zeros(1, 2),
+        drop_rate=0.4,
+        in_flight=2,
+        fleet=speed_levels,
+        fraction_evaluate=0.0,
+    )
+    with LocalGrid(lambda: app, num_nodes=2, workers=0) as grid:
+        strategy.start(grid, ArrayRecord(body.state_dict()), num_rounds=3)
+    assert len(widths) >= 6
+    assert min(widths) < 9
+    assert max(heads.values()) > 3
+
+
 class TestMistakes:
+    @pytest.mark.parametrize("call", [load_personal, save_personal])
+    def test_a_head_that_never_travels(self, call):
+        model = Net()
+        message = task(nn.ModuleDict({"body": model.body}))
+        with pytest.raises(ConfigError, match=r"'head.bias' is not .* never travels"):
+            call(context(), model, message, "head")
+        says = "if body alone travels, load that part of the model alone"
+        for sent in (message, task(model.body)):
+            with pytest.raises(ShapeError, match=says):
+                loaded(Net, sent)
+
+    def test_initial_arrays_without_a_head(self):
+        start = {n: t for n, t in Net().state_dict().items() if n.startswith("body")}
+        strategy = HeteroAsyncDrop(Net(), torch.zeros(1, 2))
+        says = "or give the strategy the part of the model that travels"
+        with pytest.raises(ConfigError, match=says):
+            strategy.start(HandlerGrid(plus_one), ArrayRecord(start))
+
     def test_a_name_that_is_not_there(self):
         message = task(two_layers())
         with pytest.raises(
