@@ -17,6 +17,7 @@ class Node:
     room: int = 2
     alive: bool = True
     data: str = "same"  # what the tests' fingerprint finds there
+    busy: int = 0  # places that others have
 
 
 @dataclass(eq=False)
@@ -140,7 +141,7 @@ class FakeRay:
                 return False
             if wanted and node.name not in wanted:
                 return False
-            used = sum(other.node is node for other in self.handles)
+            used = node.busy + sum(other.node is node for other in self.handles)
             return used < node.room or not takes_room
 
         return fits

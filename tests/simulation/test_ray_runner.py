@@ -1,6 +1,7 @@
 """RayRunner on a Ray of one process; `test_ray_cluster.py` has a real one."""
 
 import logging
+import re
 import socket
 import sys
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
+from flwr_asyncdrop.simulation.ray import fleet as fleet_module
 from flwr_asyncdrop.simulation.ray import runner as runner_module
 from flwr_asyncdrop.simulation.ray.cluster import (
     connect,
@@ -175,6 +177,26 @@ def test_no_room_from_the_start_says_what_was_asked_for(use):
     use(FakeRay([Node("one", room=0)]))
     with pytest.raises(RunError, match=r"has no room for one \(2 CPU, 0.5 GPU each\)"):
         RayRunner(APP, actors=1, cpus_per_actor=2, gpus_per_actor=0.5, patience=0.05)
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (Node("one", room=0), "the cluster has no room for one (1 CPU, 0 GPU each)"),
+        (Node("one", alive=False), "the cluster has no room for one"),
+        (Node("one", room=1, busy=1), "its nodes are busy, or slow to start one (1"),
+    ],
+)
+def test_what_is_waited_for_is_said_once_long_before_the_end(
+    use, monkeypatch, caplog, node, why
+):
+    monkeypatch.setattr(fleet_module, "_SILENCE", 0.01)
+    use(FakeRay([node]))
+    with pytest.raises(RunError, match=re.escape(why)):
+        RayRunner(APP, actors=1, patience=0.2)
+    (warning,) = [each for each in caplog.messages if "no actor for" in each]
+    assert "the run ends after 0.2 s" in warning
+    assert why in warning
 
 
 class KillAt(Callback):

@@ -21,6 +21,8 @@ _log = logging.getLogger("flwr.asyncdrop")
 
 # Seconds from a start that failed to the next one: doubled each time, up to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
+# Seconds without any actor after which a warning says what is waited for.
+_SILENCE = 30.0
 NODE_ID = "ray.io/node-id"
 """Ray's label of a node, for the selectors of actors."""
 
@@ -87,6 +89,7 @@ class Fleet:
         self._cause = ""
         self._pause = _FIRST_PAUSE
         self._next_start = self._none_since = timer()
+        self._has_warned = False
 
     @property
     def has_refused(self) -> bool:
@@ -132,6 +135,7 @@ class Fleet:
         self._end(actor)
         if not self.ready:
             self._none_since = self._timer()
+            self._has_warned = False
 
     def trouble(self) -> str:
         """Say in one line why no actor can be expected any more; "" while one can."""
@@ -140,13 +144,20 @@ class Fleet:
         refusals = "; ".join(self._refused.values())
         if self._refused and self._refused.keys() >= self._nodes():
             return f"Ray has no node that could be used: {refusals}"
-        if self._timer() - self._none_since < self._options.patience:
+        waited, patience = self._timer() - self._none_since, self._options.patience
+        if waited < patience:
+            if waited >= _SILENCE and not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "Ray: no actor for %.0f s, and the run ends after %g s: %s",
+                    waited,
+                    patience,
+                    self._why_none(refusals),
+                )
             return ""
-        asked = f"{self._options.num_cpus:g} CPU, {self._options.num_gpus:g} GPU each"
-        causes = "; ".join(filter(None, [refusals, self._cause]))
         return (
-            f"no Ray actor has been there for {self._options.patience:g} s: "
-            f"{causes or f'the cluster has no room for one ({asked})'}"
+            f"no Ray actor has been there for {patience:g} s: "
+            f"{self._why_none(refusals)}"
         )
 
     def close(self) -> None:
@@ -216,6 +227,14 @@ class Fleet:
             return
         with suppress(Exception):  # the cluster may be gone
             self._ray.kill(actor.handle)
+
+    def _why_none(self, refusals: str) -> str:
+        if causes := "; ".join(filter(None, [refusals, self._cause])):
+            return causes
+        asked = f"{self._options.num_cpus:g} CPU, {self._options.num_gpus:g} GPU each"
+        if not self._nodes():
+            return f"the cluster has no room for one ({asked})"
+        return f"its nodes are busy, or slow to start one ({asked})"
 
     def _nodes(self) -> set[str]:
         """Return the ids of the nodes that have room for an actor, if nothing else."""
