@@ -10,6 +10,8 @@ from typing import Self
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _PATIENCE = 5.0
+# A signal that ends the process may be about to end its owner, too.
+_MOMENT = 0.5
 
 
 class Supervisor:
@@ -52,7 +54,7 @@ class Supervisor:
             started = time.monotonic()
             with self._process:
                 status = self._process.wait()
-            if self._over.is_set():
+            if self._over.wait(_MOMENT):
                 return
             if time.monotonic() - started > _LONGEST_PAUSE:
                 pause = self._first_pause

@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     Return the exit status. A process that was forked for a task returns after it.
     """
     path, *modules = arguments
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends an import, and no more
     clientapp = load_program(_PROGRAM)
     preload(modules)
     connection = serve(Path(path), sys.stdin.fileno())

@@ -25,6 +25,16 @@ def test_a_killed_process_is_started_again_and_ended_at_last(caplog):
     assert "in 0.05 s" in caplog.text
 
 
+def test_nothing_is_said_of_one_that_a_signal_ends_with_its_owner(caplog, monkeypatch):
+    """As systemd does, and a terminal at Ctrl-C."""
+    monkeypatch.setattr("flwr_asyncdrop.device.supervisor._MOMENT", 60.0)
+    with Supervisor(UNTIL_INPUT_ENDS) as supervisor:
+        os.kill(supervisor.pid, signal.SIGTERM)
+        wait_until(lambda: not is_running(supervisor.pid))
+        time.sleep(0.1)
+    assert not caplog.records
+
+
 def test_one_that_always_ends_is_started_ever_later(caplog):
     with Supervisor(AT_ONCE, first_pause=0.1):
         wait_until(lambda: "in 0.4 s" in caplog.text)

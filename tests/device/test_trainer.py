@@ -15,7 +15,7 @@ import pytest
 from flwr_asyncdrop.device import shim
 from flwr_asyncdrop.device.thin import thin_command
 from flwr_asyncdrop.device.trainer import serve
-from tests.device.processes import is_running, wait_until
+from tests.device.processes import PATIENCE, is_running, wait_until
 from tests.nightly import by_night
 
 PLAIN = 7
@@ -265,3 +265,24 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path, environment):
         check=True,
     )
     assert "cannot import no_such_module" in done.stderr
+
+
+def test_an_interrupt_while_it_imports_ends_it_without_a_traceback(
+    tmp_path, environment
+):
+    (tmp_path / "slow.py").write_text(
+        "import sys, time\nprint('importing', flush=True)\ntime.sleep(600)\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), environment.get("PYTHONPATH", "")])
+    with subprocess.Popen(
+        thin_command("trainer", str(tmp_path / "trainer.socket"), "slow"),
+        env=environment | {"PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == -signal.SIGINT
+        assert process.stderr.read() == ""
