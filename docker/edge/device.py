@@ -66,9 +66,16 @@ def own_address(environment: Mapping[str, str]) -> list[str]:
 
 def node_config(environment: Mapping[str, str]) -> str:
     """Return what the app is told of the device: only what is set."""
+    share = whole(environment, "PARTITION_ID", 0)
+    shares = whole(environment, "NUM_PARTITIONS", 1)
+    if share is not None and shares is not None and share >= shares:
+        raise InvalidError(
+            f"PARTITION_ID='{share}' must be below NUM_PARTITIONS='{shares}': shares "
+            "are counted from 0"
+        )
     values = {
-        "partition-id": whole(environment, "PARTITION_ID", 0),
-        "num-partitions": whole(environment, "NUM_PARTITIONS", 1),
+        "partition-id": share,
+        "num-partitions": shares,
         "capacity": positive(environment, "ASYNCDROP_CAPACITY"),
         "memory-mb": whole(environment, "ASYNCDROP_MEMORY_MB", 1),
         "bandwidth-mbps": positive(environment, "ASYNCDROP_BANDWIDTH_MBPS"),

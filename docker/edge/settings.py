@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -129,7 +130,7 @@ def past_proxies(environment: Mapping[str, str]) -> dict[str, str]:
 
 def become(who: str, command: Sequence[str]) -> NoReturn:
     """Print a command and become it, or end with one line."""
-    print(f"{who}:", *command, flush=True)
+    print(f"{who}: {shlex.join(command)}", flush=True)
     try:
         os.execvpe(command[0], command, past_proxies(os.environ))
     except FileNotFoundError:

@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -149,6 +150,32 @@ def test_a_wrong_variable_is_refused_by_name(name, value):
     assert done.returncode == 1
     assert done.stderr.startswith(f"device: {name}={value!r} ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_share_beyond_the_last_is_refused(device):
+    """Who counts from 1 would have a device all of whose tasks fail."""
+    with pytest.raises(ValueError, match="PARTITION_ID='5' must be below NUM_PART"):
+        device.node_config({"PARTITION_ID": "5", "NUM_PARTITIONS": "5"})
+    assert device.node_config({"PARTITION_ID": "4", "NUM_PARTITIONS": "5"}) == (
+        "partition-id=4 num-partitions=5"
+    )
+
+
+def test_the_command_that_is_shown_can_be_given_to_a_shell(tmp_path):
+    program = tmp_path / "flower-supernode"
+    program.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    program.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "SUPERLINK": "here:9092",
+        "ASYNCDROP_INSECURE": "1",
+        "ASYNCDROP_DATA": "/my data",
+        "PARTITION_ID": "0",
+    }
+    done = run("device.py", environment)
+    shown, ran = done.stdout.splitlines()
+    again = ["flower-supernode", *ran.removesuffix("|").split("|")]
+    assert shlex.split(shown.removeprefix("device: ")) == again
 
 
 def test_a_device_says_which_credential_it_lacks(tmp_path):
