@@ -68,6 +68,8 @@ def test_no_run_is_not_there(tmp_path):
 def test_runs_of_other_settings_are_not_those_that_are_asked_for(
     tmp_path, monkeypatch, capsys
 ):
+    # It is for a process of its own.
+    monkeypatch.setattr(shares, "end_with_signals", lambda: None)
     given = ["shares", f"--data={tmp_path}", f"--out={tmp_path}", "--seconds=60"]
     monkeypatch.setattr(sys, "argv", [*given, "--seed=7"])
     config = {**shares._CONFIG, "max-seconds": 60.0, "seed": 3}
