@@ -12,11 +12,17 @@ from flwr_asyncdrop.aggregation.changes import Change, as_real, is_weight
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.latest_per_group import LatestPerGroup
+from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, add_, extract
 
 FULLY_BALANCED: Final = 0.25
 """The intraclass correlation from which on all groups are heard alike."""
+_LEAST_COMMON: Final = 0.125
+_MOST_COMMON: Final = 0.25
+"""The common share from which on groups need no balance, and from which on none."""
+_DECAY: Final = 2.0
+"""The most that an update is discounted by, as a power of one plus its staleness."""
 _MAX_WEIGHT: Final = 4.0
 """Of a group that is seldom heard."""
 _ARRIVALS: Final = 8.0
@@ -29,10 +35,17 @@ _UPDATES: Final = 2
 class _Measured:
     correlation: float = FULLY_BALANCED
     """Its exponential mean; no less than -1, and no more than 1."""
+    common: float = 0.0
+    """The mean of the common share: of all at first, an exponential one later."""
+    number: int = 0
+    """Updates that said something of the two."""
     arrivals: dict[int, float] = field(default_factory=dict)
     """Of each group, in a window that forgets exponentially."""
-    fresh: list[tuple[int, Change, float]] = field(default_factory=list)
-    """Groups, changes and `Update.lr_factor` of the updates since the last step."""
+    fresh: list[tuple[int, Change, float, int]] = field(default_factory=list)
+    """Groups, changes, rates and staleness of the updates since the last step.
+
+    The rate is `Update.lr_factor`.
+    """
     mean: State = field(default_factory=dict)
     """What the memory asked for at the last step."""
     lr_factor: float = 1.0
@@ -66,27 +79,60 @@ class AdaptivePerGroup(LatestPerGroup):
     1952). ``1 / (G p_g)`` is 4 at the most, and ``G`` the number of devices if they are
     fewer; ``s_i`` is that of `LatestPerGroup`. It starts with ``rho`` = 1/4.
 
+    Where much of a change is what all groups have in common, it matters more that it is
+    new than whose it is. If `staleness` is on, that share of the variance is measured,
+    too: it is the mean, an exponential one from 2 G updates on, of
+
+    ``kappa = <Delta, M_-g> / |Delta|^2``, ``M_-g = M - m_g (Delta_g - M) / (G - 1)``
+
+    ``M_-g`` is the mean of the other groups' changes. It starts as one update that says
+    0. With ``c = 8 kappa - 1``, cut to [0, 1], ``(1 - c) rho`` takes the place of
+    ``rho`` above, and an update that is ``tau_i`` versions stale counts in F
+
+    ``K (1 + tau_i)^(-2 c) / sum_j (1 + tau_j)^(-2 c)``
+
+    times as much.
+
     Parameters
     ----------
     size : int
         ``K``, at least 1: updates from one step to the next.
     combine_fresh : callable
         Makes one change of K.
+    staleness : bool
+        Whether stale updates count less as far as changes have much in common.
     **options
         Of `LatestPerGroup`.
     """
 
-    def __init__(self, size: int, *, combine_fresh: Combiner, **options: Any) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        combine_fresh: Combiner,
+        staleness: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(size, **options)
+        A_SWITCH.check("adaptive_staleness", staleness)
         # The fresh changes may be no longer in the memory, and there is its mean.
         self.collects += size + 1
         self._combine_fresh = combine_fresh
+        self._staleness = staleness
         self._measured = _Measured()
 
     @property
     def correlation(self) -> float:
         """The intraclass correlation of changes, in [0, 1]."""
         return max(self._measured.correlation, 0.0)
+
+    @property
+    def common_share(self) -> float:
+        """The share of the variance of changes that all groups have in common, 0 to 1.
+
+        It is 0 where it is not measured.
+        """
+        return max(self._measured.common, 0.0)
 
     def state_dict(self) -> StateDict:
         """Return what is remembered, here and by `combine_fresh`, and was measured."""
@@ -111,17 +157,25 @@ class AdaptivePerGroup(LatestPerGroup):
             count = measured.arrivals.get(each, _ARRIVALS)
             count *= 1 - 1 / (_ARRIVALS * groups)
             measured.arrivals[each] = count + heard * (each == group)
-        found = self._correlation(state, update, change)
+        found = self._shares(state, update, change)
         if found is not None:
+            between, common = found
             new = 1 / (_UPDATES * groups)
-            measured.correlation += new * (found - measured.correlation)
-        measured.fresh.append((group, change, update.lr_factor))
+            measured.correlation += new * (between - measured.correlation)
+            measured.number += 1
+            new = max(new, 1 / (measured.number + 1))
+            measured.common += new * (common - measured.common)
+        measured.fresh.append((group, change, update.lr_factor, update.staleness))
         super()._remember(state, update, change)
 
-    def _correlation(
+    def _shares(
         self, state: State, update: Update, change: Change
-    ) -> float | None:
-        """Return what one update says of the correlation; None if it says nothing."""
+    ) -> tuple[float, float] | None:
+        """Return what one update says of the shares; None if it says nothing.
+
+        They are the share of the variance of changes that is between groups, and the
+        one that all have in common, 0 if it is not asked for.
+        """
         measured, latest = self._measured, self._latest.changes
         if self.group_of(update) not in latest or len(latest) == 1 or not measured.mean:
             return None
@@ -129,7 +183,7 @@ class AdaptivePerGroup(LatestPerGroup):
         if 0 in (lr_factor, measured.lr_factor):
             return None
         share = last.weight * (measured.lr_factor / lr_factor)
-        shared = squared = 0.0
+        own_part = everyone = squared = 0.0
         for name, delta in change.delta.items():
             if not is_weight(name, state[name]):
                 continue
@@ -141,25 +195,36 @@ class AdaptivePerGroup(LatestPerGroup):
                 full = torch.zeros_like(state[name])
                 add_(full, differs, dims)
                 differs = full
+            kept = change.indices.get(name, {})
             here = _flat(delta.to(differs.device))
-            there = _flat(_part(differs, change.indices.get(name, {})))
-            shared += float(here.dot(there))
+            own_part += float(here.dot(_flat(_part(differs, kept))))
+            if self._staleness:
+                everyone += float(here.dot(_flat(_part(measured.mean[name], kept))))
             squared += float(here.dot(here))
         if squared == 0:
             return None
+        groups = len(latest)
         # The change and the memory are of other learning rates.
         scale = update.lr_factor / measured.lr_factor
-        scale *= len(latest) / (len(latest) - 1)
-        return min(max(scale * shared / squared, -1.0), 1.0)
+        between = scale * (groups / (groups - 1)) * own_part / squared
+        common = scale * (everyone - own_part / (groups - 1)) / squared
+        return _cut(between, -1.0), _cut(common, -1.0) if self._staleness else 0.0
 
     def _take(self, state: State) -> State:
-        measured, correlation = self._measured, self.correlation
+        measured = self._measured
+        above = self.common_share - _LEAST_COMMON
+        alike = _cut(above / (_MOST_COMMON - _LEAST_COMMON), 0.0)
+        correlation = (1 - alike) * self.correlation
         balance = min(correlation / FULLY_BALANCED, 1.0)
+        discounts = [(1 + each[-1]) ** (-_DECAY * alike) for each in measured.fresh]
         fresh = []
-        for group, change, lr_factor in measured.fresh:
+        for (group, change, lr_factor, _), discount in zip(
+            measured.fresh, discounts, strict=True
+        ):
             rarity = min(_ARRIVALS / measured.arrivals[group], _MAX_WEIGHT)
             shrunk = self._shrunk(change, lr_factor)
             weight = shrunk.weight * (1 + balance * (rarity - 1))
+            weight *= len(discounts) * discount / sum(discounts)
             fresh.append(replace(shrunk, weight=weight))
         measured.fresh = []
         measured.mean = super()._take(state)
@@ -169,6 +234,11 @@ class AdaptivePerGroup(LatestPerGroup):
             if is_weight(name, tensor):
                 combined[name] = tensor.lerp(measured.mean[name], correlation)
         return combined
+
+
+def _cut(number: float, least: float) -> float:
+    """Return a number cut to [least, 1]."""
+    return min(max(number, least), 1.0)
 
 
 def _part(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:

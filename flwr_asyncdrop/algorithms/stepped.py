@@ -188,6 +188,9 @@ class AsyncDropPlus(Collecting, Narrowed):
         and hears the groups alike as far; if not it steps with them alone
         (`LatestPerGroup`), as it does anyway with a robust `combine`, which needs the
         changes of many to judge by.
+    adaptive_staleness : bool
+        Whether stale updates count less, and groups are balanced less, as far as all
+        groups' changes are measured to have much in common; with `adaptive_memory`.
     wait_limit : float
         A device does not wait, but gets its next task at once, if the median device
         takes more than so many times as long for a task; 0 for no limit.
@@ -216,6 +219,9 @@ class AsyncDropPlus(Collecting, Narrowed):
     adaptive_memory: bool = parameter(
         True, "step with it only as far as the groups' changes are measured to differ"
     )
+    adaptive_staleness: bool = parameter(
+        False, "stale updates count less where all groups' changes have much in common"
+    )
     wait_limit: float = parameter(
         8.0,
         "a device does not wait if the median one takes more than so many times as "
@@ -232,15 +238,26 @@ class AsyncDropPlus(Collecting, Narrowed):
         built.wait_limit = self.wait_limit or math.inf
         return built
 
+    def _adapts(self) -> bool:
+        return self.group_memory and self.adaptive_memory and self.combine == "mean"
+
     def _unlimited(self, in_flight: int) -> Aggregator:
         size = self.size(in_flight)
+        if self.adaptive_staleness and not self._adapts():
+            raise ConfigError(
+                "adaptive_staleness=True goes by what the adaptive memory measures: "
+                "leave group_memory and adaptive_memory on, and combine the mean"
+            )
         if not self.group_memory:
             return self.buffered(size, "counts", waits=self.waits)
         groups = min(NUM_GROUPS, in_flight)
-        adapts = self.adaptive_memory and self.combine == "mean"
         made = (
-            partial(AdaptivePerGroup, combine_fresh=self.combiner(size, "counts"))
-            if adapts
+            partial(
+                AdaptivePerGroup,
+                combine_fresh=self.combiner(size, "counts"),
+                staleness=self.adaptive_staleness,
+            )
+            if self._adapts()
             else LatestPerGroup
         )
         return made(

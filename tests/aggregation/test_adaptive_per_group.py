@@ -36,6 +36,7 @@ def update(
     lr_factor=1.0,
     discount=1.0,
     num_devices=None,
+    staleness=0,
 ):
     base = [1.0] * len(change)
     local = [1.0 + each for each in change]
@@ -43,7 +44,7 @@ def update(
     return Update(
         one(local),
         indices,
-        staleness=0,
+        staleness=staleness,
         num_examples=1,
         base=one(base),
         rank=rank,
@@ -93,6 +94,69 @@ class TestByHand:
         assert found[0] == pytest.approx(found[1])
         assert found[0] < 0.25
 
+    def test_what_groups_have_in_common(self):
+        """M = (4 + 4) / 2. <4, 4> / 16 = 1, beside one update that says 0.
+
+        So there is no balance: the step is the change.
+        """
+        state, memory = one([0.0]), adaptive(1, staleness=True)
+        feed(memory, state, update([4.0], rank=0), update([4.0], rank=1))
+        assert memory.common_share == 0.0
+        before = state["w"].item()
+        feed(memory, state, update([4.0], rank=0))
+        assert memory.common_share == 0.5
+        assert state["w"].item() - before == pytest.approx(4.0)
+
+    def test_between_an_eighth_and_a_quarter_a_part_of_the_balance_stays(self):
+        """At 3/16 rho is halved, from 1/4: 7/8 * F + 1/8 * 8, with half a balance."""
+
+        class Between(AdaptivePerGroup):
+            common_share = 3 / 16
+
+        state = one([0.0])
+        feed(Between(1, combine_fresh=MEAN), state, update([8.0]))
+        fresh = 8 * (1 + (8 / 8.5 - 1) / 2)
+        assert state["w"].item() == pytest.approx(7 / 8 * fresh + 1 / 8 * 8)
+
+    def test_stale_updates_count_less_where_all_pull_alike(self):
+        """Staleness 0, 1 and 2: 1, 1/4 and 1/9 of what they are, times 3 * 36 / 49.
+
+        A change of 1 in one of three makes a step of a third of that.
+        """
+        for new, expected in ((0, 1.0), (1, 1 / 4), (2, 1 / 9)):
+            state, memory = one([0.0, 0.0]), adaptive(3, staleness=True)
+            same = [update([1.0, 0.0], rank=n % 3, num_ranks=3) for n in range(6)]
+            feed(memory, state, *same)
+            assert memory.common_share == pytest.approx(0.75)
+            before = state["w"][1].item()
+            changes = [
+                update([1.0, float(each == new)], each, 3, staleness=each)
+                for each in range(3)
+            ]
+            feed(memory, state, *changes)
+            moved = state["w"][1].item() - before
+            assert moved == pytest.approx(expected * 36 / 49)
+
+    def test_an_eighth_in_common_changes_nothing(self):
+        """From there on staleness counts, and below it does not."""
+
+        class Fixed(AdaptivePerGroup):
+            common_share = 0.125
+
+        class Unlike(AdaptivePerGroup):
+            common_share = 0.0
+
+        class More(AdaptivePerGroup):
+            common_share = 0.126
+
+        states = []
+        for kind in (Fixed, Unlike, More):
+            memory, state = kind(2, combine_fresh=MEAN), one([0.0])
+            for n in range(9):
+                feed(memory, state, update([1.0 + n], rank=n % 2, staleness=n % 3))
+            states.append(state["w"].item())
+        assert states[0] == states[1] != states[2]
+
     def test_running_statistics_and_counters_are_those_of_the_fresh(self):
         state = {
             "bn.running_mean": torch.zeros(1),
@@ -123,48 +187,71 @@ class TestByHand:
 class Reference:
     """The equations again, in NumPy, on whole vectors with masks."""
 
-    def __init__(self, size, num_groups, length, server_lr):
+    def __init__(self, size, num_groups, length, server_lr, staleness):
+        self.staleness = staleness
         self.size, self.num_groups, self.lr = size, num_groups, server_lr
         self.w = np.zeros(length)
         self.rho, self.counts = 0.25, np.full(num_groups, 8.0)
         self.memory, self.fresh, self.mean = {}, [], None
-        self.least, self.least_then = 1.0, 1.0
+        self.today, self.today_then = 1.0, 1.0
+        self.newest, self.steps = None, 0
+        self.kappa, self.number = 0.0, 0
 
-    def merge(self, change, mask, group, lr_factor, discount):
+    def merge(self, change, mask, group, lr_factor, discount, staleness):
         groups = self.num_groups
         self.counts *= 1 - 1 / (8 * groups)
         self.counts[group] += 1
         if group in self.memory and len(self.memory) > 1 and self.mean is not None:
             last, there, factor, weight = self.memory[group]
-            own = last * weight * self.least_then / factor
-            scaled = change * mask / lr_factor * self.least_then
+            own = last * weight * self.today_then / factor
+            scaled = change * mask / lr_factor * self.today_then
             inner = np.sum(scaled * there * (own - self.mean))
             number = len(self.memory)
+            others = np.where(
+                there > 0, (number * self.mean - own) / (number - 1), self.mean
+            )
             if np.any(scaled):
-                found = number / (number - 1) * inner / np.sum(scaled**2)
+                length = np.sum(scaled**2)
+                found = number / (number - 1) * inner / length
                 self.rho += (np.clip(found, -1, 1) - self.rho) / (2 * groups)
+                found = np.clip(np.sum(scaled * others) / length, -1, 1)
+                self.number += 1
+                share = max(1 / (2 * groups), 1 / (self.number + 1))
+                self.kappa = (1 - share) * self.kappa + share * found
         self.memory[group] = change * mask, mask, lr_factor, discount
-        self.fresh.append((change * mask, mask, lr_factor, discount, group))
-        self.least = min(self.least, lr_factor)
+        kept = change * mask, mask, lr_factor, discount, group, staleness
+        self.fresh.append(kept)
+        sent = self.steps - staleness, -lr_factor
+        if self.newest is None or sent > self.newest:
+            self.newest, self.today = sent, lr_factor
         if len(self.fresh) == self.size:
             self.step()
 
     def step(self):
-        rho = max(self.rho, 0)
+        alike = np.clip(8 * self.kappa - 1, 0, 1) * self.staleness
+        rho = max(self.rho, 0) * (1 - alike)
         total, number = np.zeros_like(self.w), np.zeros_like(self.w)
-        for change, mask, factor, weight, group in self.fresh:
+        ages = np.array([1.0 + each[-1] for each in self.fresh])
+        young = ages ** (-2 * alike) / np.mean(ages ** (-2 * alike))
+        for (change, mask, factor, weight, group, _), new in zip(
+            self.fresh, young, strict=True
+        ):
             rare = min(8 / self.counts[group], 4)
             balanced = 1 + min(1, 4 * rho) * (rare - 1)
-            total += balanced * weight * self.least / factor * change
+            total += new * balanced * weight * self.shrink(factor) * change
             number += mask
         fresh = total / np.maximum(number, 1)
         total, number = np.zeros_like(self.w), np.zeros_like(self.w)
         for change, mask, factor, weight in self.memory.values():
-            total += weight * self.least / factor * change
+            total += weight * self.shrink(factor) * change
             number += mask
-        self.mean, self.least_then = total / np.maximum(number, 1), self.least
+        self.mean, self.today_then = total / np.maximum(number, 1), self.today
         self.w += self.lr * ((1 - rho) * fresh + rho * self.mean)
         self.fresh = []
+        self.steps += 1
+
+    def shrink(self, factor):
+        return min(1, self.today / factor)
 
 
 LENGTH = 5
@@ -178,23 +265,33 @@ UPDATES = st.lists(
         st.sets(st.integers(0, LENGTH - 1), min_size=1),
         st.integers(0, 5),
         st.sampled_from([1.0, 0.5]),
+        st.integers(0, 3),
     ),
     max_size=24,
 )
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(updates=UPDATES, size=st.integers(1, 3), groups=st.sampled_from([1, 2, 3, 6]))
-def test_any_updates_give_what_the_equations_give(updates, size, groups):
-    state, reference = one([0.0] * LENGTH), Reference(size, groups, LENGTH, 0.5)
-    memory = adaptive(size, num_groups=groups, server_lr=0.5)
-    for number, (change, kept, rank, discount) in enumerate(updates):
+@given(
+    updates=UPDATES,
+    size=st.integers(1, 3),
+    groups=st.sampled_from([1, 2, 3, 6]),
+    staleness=st.booleans(),
+)
+def test_any_updates_give_what_the_equations_give(updates, size, groups, staleness):
+    state = one([0.0] * LENGTH)
+    reference = Reference(size, groups, LENGTH, 0.5, staleness)
+    memory = adaptive(size, num_groups=groups, server_lr=0.5, staleness=staleness)
+    for number, (change, kept, rank, discount, staleness) in enumerate(updates):
         lr_factor = 1.0 if number < 12 else 0.1
         mask = np.isin(np.arange(LENGTH), list(kept)).astype(float)
         part = [change[each] for each in sorted(kept)]
-        sent = update(part, rank, 6, sorted(kept), lr_factor, discount)
+        sent = update(
+            part, rank, 6, sorted(kept), lr_factor, discount, staleness=staleness
+        )
         memory.merge(state, sent)
-        reference.merge(np.array(change), mask, rank * groups // 6, lr_factor, discount)
+        group = rank * groups // 6
+        reference.merge(np.array(change), mask, group, lr_factor, discount, staleness)
         assert memory.correlation == pytest.approx(max(reference.rho, 0), abs=1e-6)
         assert np.allclose(state["w"].numpy(), reference.w)
 
@@ -204,7 +301,8 @@ def run_of(between, within, *, groups=8, length=400, steps=100, seed=0):
     torch.manual_seed(seed)
     common = torch.randn(length, dtype=torch.float64)
     centres = between**0.5 * torch.randn(groups, length, dtype=torch.float64)
-    memory, state = adaptive(4, num_groups=groups), one([0.0] * length)
+    memory = adaptive(4, num_groups=groups, staleness=True)
+    state = one([0.0] * length)
     for number in range(4 * steps):
         rank = number * 5 % groups
         noise = within**0.5 * torch.randn(length, dtype=torch.float64)
@@ -220,6 +318,14 @@ def test_it_finds_the_share_of_variance_that_is_between_groups(between, within):
     """What all have in common is part of the whole, and not of what is between."""
     expected = between / (1.0 + between + within)
     assert run_of(between, within).correlation == pytest.approx(expected, abs=0.08)
+
+
+@pytest.mark.parametrize(
+    ("between", "within"), [(0.0, 4.0), (1.0, 3.0), (4.0, 5.0), (0.0, 0.5), (0.0, 99.0)]
+)
+def test_it_finds_the_share_that_all_groups_have_in_common(between, within):
+    expected = 1.0 / (1.0 + between + within)
+    assert run_of(between, within).common_share == pytest.approx(expected, abs=0.05)
 
 
 def test_groups_that_always_pull_apart_are_all_heard_alike():
@@ -271,7 +377,7 @@ def test_it_keeps_no_more_models_than_it_says():
         rank = 0 if number % 6 > 2 else number % 4
         memory.merge(state, update([1.0], rank, 4))
         kept = [change for change, _ in memory._latest.changes.values()]
-        kept += [change for _, change, _ in memory._measured.fresh]
+        kept += [change for _, change, *_ in memory._measured.fresh]
         most = max(most, len({id(change) for change in kept}) + 1)
     assert 4 < most <= memory.collects == 4 + 3 + 1
 
