@@ -54,7 +54,8 @@ def test_every_key_is_a_flag_of_its_type():
         value = next(iter(key.own.values())) if key.own else key.default
         expected[name] = key.kind(value or 0) if key.kind is not str else value
         words.append(f"--{name}" if key.kind is bool else f"--{name}={expected[name]}")
-    expected |= dict.fromkeys(("augment", "download", "overwrite", "waits"), True)
+    off = ("adaptive-staleness", "augment", "download", "overwrite", "waits")
+    expected |= dict.fromkeys(off, True)
     values = parsed(*words)
     assert values == expected
     assert [type(value) for value in values.values()] == [
