@@ -17,6 +17,6 @@ def is_running(process_id):
     """Whether there is a process of this number that is not a zombie."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended just now
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"

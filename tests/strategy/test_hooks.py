@@ -505,7 +505,7 @@ class TestEvaluation:
     @pytest.mark.parametrize(
         ("change", "says"),
         [
-            (lambda messages: None, "returns a NoneType in place of messages: return"),
+            (lambda messages: None, "returns None in place of messages: return"),
             (lambda messages: 3, "returns an int in place of messages"),
             (lambda messages: {1: "two"}, "returns an int in place of messages"),
             (lambda messages: [*messages, "x"], "returns a str in place of messages"),
@@ -530,7 +530,7 @@ class TestEvaluation:
             def configure_evaluate(self, server_round, arrays, config, grid):
                 return super().configure_evaluate(server_round, None, config, grid)
 
-        with pytest.raises(ConfigError, match="passes a NoneType on as the arrays"):
+        with pytest.raises(ConfigError, match="passes None on as the arrays"):
             run(Mine(**options(fraction_evaluate=1.0)))
 
     def test_without_a_number_of_examples_the_fix_is_not_another_function(self, log):  # noqa: F811
