@@ -229,6 +229,14 @@ class AsyncDropPlus(Collecting, Narrowed):
         at_least(0),
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adaptive_staleness and not self._adapts():
+            raise ConfigError(
+                "adaptive_staleness=True goes by what the adaptive memory measures: "
+                "leave group_memory and adaptive_memory on, and combine the mean"
+            )
+
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `AdaptivePerGroup`, or one of those that it stands between.
 
@@ -243,11 +251,6 @@ class AsyncDropPlus(Collecting, Narrowed):
 
     def _unlimited(self, in_flight: int) -> Aggregator:
         size = self.size(in_flight)
-        if self.adaptive_staleness and not self._adapts():
-            raise ConfigError(
-                "adaptive_staleness=True goes by what the adaptive memory measures: "
-                "leave group_memory and adaptive_memory on, and combine the mean"
-            )
         if not self.group_memory:
             return self.buffered(size, "counts", waits=self.waits)
         groups = min(NUM_GROUPS, in_flight)

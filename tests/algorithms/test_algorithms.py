@@ -173,9 +173,8 @@ class TestAsyncDropPlus:
         [{"group_memory": False}, {"adaptive_memory": False}, {"combine": "median"}],
     )
     def test_staleness_does_not_adapt_without_what_measures(self, settings):
-        plus = AsyncDropPlus(adaptive_staleness=True, **settings)
         with pytest.raises(ConfigError, match="goes by what the adaptive memory"):
-            plus.aggregator(8)
+            AsyncDropPlus(adaptive_staleness=True, **settings)
 
     @pytest.mark.parametrize("memory", [True, False])
     def test_without_waiting(self, memory):
