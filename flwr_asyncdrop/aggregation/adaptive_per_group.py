@@ -20,7 +20,7 @@ FULLY_BALANCED: Final = 0.25
 """The intraclass correlation from which on all groups are heard alike."""
 _LEAST_COMMON: Final = 0.125
 _MOST_COMMON: Final = 0.25
-"""The common share from which on groups need no balance, and from which on none."""
+"""The common share from which on groups are balanced less, and not any more."""
 _DECAY: Final = 2.0
 """The most that an update is discounted by, as a power of one plus its staleness."""
 _MAX_WEIGHT: Final = 4.0

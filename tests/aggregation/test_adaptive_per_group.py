@@ -396,20 +396,28 @@ def test_groups_without_a_device_make_no_step_smaller():
     assert state["w"].item() - before == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.parametrize("staleness", [False, True])
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_a_run_that_is_saved_anywhere_goes_on_alike(cut):
+def test_a_run_that_is_saved_anywhere_goes_on_alike(cut, staleness):
     torch.manual_seed(cut)
     updates = [
-        update(torch.randn(3).tolist(), n * 3 % 4, 4, lr_factor=1.0 if n < 6 else 0.1)
+        update(
+            (torch.randn(3) + 2 * staleness).tolist(),
+            n * 3 % 4,
+            4,
+            lr_factor=1.0 if n < 6 else 0.1,
+            staleness=n % 3 * staleness,
+        )
         for n in range(14)
     ]
-    straight, state = adaptive(3, momentum=0.5), one([0.0] * 3)
+    made = partial(adaptive, 3, momentum=0.5, staleness=staleness)
+    straight, state = made(), one([0.0] * 3)
     feed(straight, state, *updates)
-    first, resumed = adaptive(3, momentum=0.5), one([0.0] * 3)
+    first, resumed = made(), one([0.0] * 3)
     feed(first, resumed, *updates[:cut])
     saved = first.state_dict()
     feed(first, one([0.0] * 3), *updates[cut:])  # what was saved does not change
-    second = adaptive(3, momentum=0.5)
+    second = made()
     second.load_state_dict(saved)
     feed(second, resumed, *updates[cut:])
     assert torch.equal(state["w"], resumed["w"])

@@ -196,7 +196,7 @@ def test_a_number_of_examples_that_cannot_be(count):
         wire.read_reply(reply(metrics={"num-examples": count}), EXPECTED)
     assert ("; raise max-examples if there can be more" in str(bad.value)) == (
         count > 1000
-    ), "it mends nothing for others"
+    ), "max-examples is no help to others"
     assert bad.value.kind == "num-examples"
     with pytest.raises(ReplyError, match="from 1 to 1,000"):
         wire.read_evaluation(reply(metrics={"num-examples": count}), KEYS, 1000)
