@@ -201,6 +201,7 @@ def _machine() -> dict[str, object]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "flwr-asyncdrop": version("flwr-asyncdrop"),
         "flwr": version("flwr"),
         "torch": torch.__version__,
         "gpu": torch.cuda.is_available(),

@@ -10,7 +10,7 @@ from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.shell import as_operand, command_of, quoted
 
-_MACHINE: Final = ("python", "flwr", "torch", "platform", "gpu")
+_MADE_BY: Final = ("python", "flwr-asyncdrop", "flwr", "torch", "platform", "gpu")
 # Keys that the command line has flags of its own for, or that no run shares.
 _TOLD: Final = frozenset({"algo", "seed"})
 # What a task of the command line sets, and is left empty on purpose.
@@ -98,7 +98,7 @@ def _facts(by_label: dict[str, dict[int, RunLog]]) -> Iterator[tuple[str, str]]:
     else:
         yield from ((f"seeds of {label}", of_it) for label, of_it in seeds.items())
     logs = [log for of_label in by_label.values() for log in of_label.values()]
-    for name in _MACHINE:
+    for name in _MADE_BY:
         if found := _listed(log.run.get("wall", {}).get(name) for log in logs):
             yield name, {"True": "yes", "False": "no"}.get(found, found)
 

@@ -1,6 +1,7 @@
 import shlex
 import subprocess
 from errno import ENOSPC
+from importlib.metadata import version
 
 import pytest
 from flwr.common.config import parse_config_args
@@ -11,6 +12,7 @@ from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import checkpointer_of, run_experiment
 from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
+from flwr_asyncdrop.observers.history_reading import read_history
 from tests.app.own import APP, TINY
 
 
@@ -90,6 +92,14 @@ def test_so_does_that_of_one_whose_files_the_disk_does_not_take(tmp_path, monkey
     (line,) = said
     assert "No space left on device; waiting until that is possible" in line
     assert line.endswith(' --federation-config "num-supernodes=4")')
+
+
+def test_a_history_says_which_version_made_it(tmp_path):
+    config = RunConfig.parse(TINY | {"out-dir": str(tmp_path), "num-rounds": 1})
+    with LocalGrid(APP, num_nodes=4, workers=0, run_config=config.settings) as grid:
+        run_experiment(grid, config)
+    first = next(iter(read_history(tmp_path / "history.jsonl")))
+    assert first["wall"]["flwr-asyncdrop"] == version("flwr-asyncdrop")
 
 
 def full(*_):

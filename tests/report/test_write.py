@@ -244,13 +244,18 @@ def test_the_page_says_what_made_it(tmp_path):
         label = f"asyncdrop,drop-rate={rate}"
         config = {"algo": "asyncdrop", "drop-rate": rate, "trace": "", "scale": False}
         lines = history(label, seed, [0.5], **config)
-        lines[0]["wall"] |= {"flwr": "1.41.0", "gpu": False}
+        lines[0]["wall"] |= {
+            "flwr": "1.41.0",
+            "flwr-asyncdrop": "0.2.0",
+            "gpu": False,
+        }
         write(tmp_path / "mine" / label / f"seed-{seed}", lines)
     runs = read_series([tmp_path])
     made = what_made(runs, compare(runs, 0.5), ["mine"])
     assert made.facts == (
         ("seeds of asyncdrop,drop-rate=0.1", "0, 1"),
         ("seeds of asyncdrop,drop-rate=0.2", "0"),
+        ("flwr-asyncdrop", "0.2.0"),
         ("flwr", "1.41.0"),
         ("gpu", "no"),
     )
