@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from math import isfinite
 from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
@@ -89,21 +88,11 @@ def aggregate_metrics(
 
     So it is if `aggregate` returns something else than a record or a dict of numbers.
 
-    Clients choose what they measure, and Flower's own function raises where a list
-    from one meets a number from another. Those of a client with NaN or infinity among
-    them are left out, with a warning, as one would make NaN of all; unless all have
-    some, so that a run that diverges shows it.
+    Clients choose what they measure, and a function of a user's own may not expect it:
+    as in Flower, it gets the metrics of all clients, NaN and infinity among them.
     """
-    finite = [record for record in records if _is_finite(record)]
-    if len(finite) < len(records):
-        logger.warning(
-            "the metrics of %d of %d clients hold NaN or infinity%s",
-            len(records) - len(finite),
-            len(records),
-            " and are left out of the mean" if finite else "",
-        )
     try:
-        found = aggregate(finite or records, weighting_key)
+        found = aggregate(records, weighting_key)
     except Exception as error:
         logger.warning(
             "the metrics of %d clients cannot be aggregated (%s) and are left out: %s",
@@ -120,12 +109,3 @@ def aggregate_metrics(
     except ConfigError as error:
         logger.warning("%s; those of %d clients are left out", error, len(records))
         return MetricRecord()
-
-
-def _is_finite(record: RecordDict) -> bool:
-    return all(
-        isfinite(number)
-        for metrics in wire.records_of(record, MetricRecord).values()
-        for value in metrics.values()
-        for number in (value if isinstance(value, list) else [value])
-    )

@@ -161,28 +161,9 @@ def test_what_else_it_returns_costs_a_warning(odd, caplog, monkeypatch):
     assert str(collector.result)
 
 
-class TestNumbersThatAreNone:
-    """One client's NaN would make NaN of the whole round."""
-
-    def records(self, *losses):
-        return [merged(loss).reply.metrics for loss in losses]
-
-    def aggregate(self, *losses):
-        return aggregate_metrics(aggregate_metricrecords, self.records(*losses), "n")
-
-    @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, [0.5, math.nan]])
-    def test_those_of_such_a_client_are_left_out_and_it_is_said(self, odd, caplog):
-        assert self.aggregate(1.0, odd, 3.0)["loss"] == 2.0
-        (record,) = caplog.records
-        assert record.getMessage() == (
-            "the metrics of 1 of 3 clients hold NaN or infinity and are left out of "
-            "the mean"
-        )
-
-    def test_if_all_have_some_it_shows(self, caplog):
-        assert math.isnan(self.aggregate(math.nan, math.nan)["loss"])
-        assert "2 of 2 clients hold NaN" in caplog.text
-
-    def test_others_are_as_they_were(self, caplog):
-        assert self.aggregate(1.0, 3.0)["loss"] == 2.0
-        assert not caplog.records
+def test_a_users_own_function_gets_what_all_clients_sent():
+    """As in Flower: to leave out what is NaN, or to count it, is its business."""
+    sent = records({"loss": 1.0}, {"loss": math.nan}, {"loss": math.inf})
+    given = []
+    aggregate_metrics(lambda *found: given.append(found), sent, "num-examples")
+    assert given == [(sent, "num-examples")]
