@@ -38,7 +38,8 @@ def type_of(value: object) -> str:
 def headline(metrics: Mapping[str, object]) -> tuple[str, float] | None:
     """Return the name and value of the metric to show if there is room for one.
 
-    It is ``"accuracy"`` if that is a number, else the first finite number, or None.
+    It is ``"accuracy"`` if that is a number, else the first other accuracy, such as
+    ``"eval_acc"``, else the first finite number, or None.
     """
     numbers = {
         name: float(value)
@@ -47,15 +48,21 @@ def headline(metrics: Mapping[str, object]) -> tuple[str, float] | None:
     }
     if not numbers:
         return None
-    name = "accuracy" if "accuracy" in numbers else next(iter(numbers))
+    accuracies = filter(is_accuracy, numbers)
+    first = next(accuracies, next(iter(numbers)))
+    name = "accuracy" if "accuracy" in numbers else first
     return name, numbers[name]
+
+
+def is_accuracy(name: str) -> bool:
+    """Return whether a metric of that name is an accuracy, e.g. ``"eval_acc"``."""
+    return name.lower().endswith("accuracy") or _last_word(name) == "acc"
 
 
 def lower_is_better(name: str) -> bool:
     """Return whether a metric of that name falls as the model gets better."""
-    lower = name.lower()
-    last_word = re.split(r"[^a-z0-9]", lower)[-1]
-    return lower.endswith(_LOWER_IS_BETTER) or last_word in _SHORT_LOWER_IS_BETTER
+    is_short = _last_word(name) in _SHORT_LOWER_IS_BETTER
+    return name.lower().endswith(_LOWER_IS_BETTER) or is_short
 
 
 def metric_text(name: str, value: float, decimals: int = 3) -> str:
@@ -63,9 +70,13 @@ def metric_text(name: str, value: float, decimals: int = 3) -> str:
 
     Another has one digit more, wherever its point is: a loss may be very small.
     """
-    if name.endswith("accuracy"):
+    if is_accuracy(name):
         return f"{value:.{decimals}f}"
     return Notation.of([value], decimals + 1).text(value)
+
+
+def _last_word(name: str) -> str:
+    return re.split(r"[^a-z0-9]", name.lower())[-1]
 
 
 @dataclass(frozen=True)

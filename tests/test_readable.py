@@ -25,14 +25,18 @@ from flwr_asyncdrop.readable import (
     ("metrics", "expected"),
     [
         ({"loss": 0.5, "accuracy": 0.9}, ("accuracy", 0.9)),
-        ({"loss": 0.5, "f1": 0.9}, ("loss", 0.5)),
+        ({"eval_loss": 0.5, "eval_acc": 0.9}, ("eval_acc", 0.9)),
+        ({"loss": 0.5, "val/Accuracy": 0.9, "acc": 0.8}, ("val/Accuracy", 0.9)),
+        ({"eval_acc": 0.8, "accuracy": 0.9}, ("accuracy", 0.9)),
+        ({"eval_acc": math.nan, "loss": 0.5}, ("loss", 0.5)),
+        ({"loss": 0.5, "f1": 0.9, "vacc": 0.1}, ("loss", 0.5)),
         ({"per-class": [0.1, 0.9], "name": "x", "f1": 1}, ("f1", 1.0)),
         ({"accuracy": math.nan, "loss": 0.5}, ("loss", 0.5)),
         ({"per-class": [0.1, 0.9]}, None),
         ({}, None),
     ],
 )
-def test_headline_is_the_accuracy_or_the_first_finite_number(metrics, expected):
+def test_headline_is_an_accuracy_or_the_first_finite_number(metrics, expected):
     assert headline(metrics) == expected
 
 
@@ -41,6 +45,7 @@ def test_headline_is_the_accuracy_or_the_first_finite_number(metrics, expected):
     [
         ("accuracy", 0.5, "0.500"),
         ("eval/accuracy", 0.91349, "0.913"),
+        ("eval_acc", 0.09134, "0.091"),
         ("loss", 2.29471, "2.295"),
         ("loss", 1.25e-6, "1.250e-06"),
         ("mae", 6.7761557e33, "6.776e+33"),

@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from flwr_asyncdrop.readable import Notation, lower_is_better, printable_ends
+from flwr_asyncdrop.readable import (
+    Notation,
+    is_accuracy,
+    lower_is_better,
+    printable_ends,
+)
 
 _LONGEST_NAME = 60  # characters of a metric's
 _ROUNDING = 1e-5  # of a mean over clients, whose weights may have a sum above 1
@@ -40,7 +45,7 @@ class Metric:
     @property
     def is_share(self) -> bool:
         """Whether it is written in per cent."""
-        return self.name.endswith("accuracy") and not self.above_one
+        return is_accuracy(self.name) and not self.above_one
 
     @property
     def extreme(self) -> str:
