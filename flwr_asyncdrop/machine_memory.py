@@ -1,17 +1,21 @@
 """How much memory the machine, or the container, has, and has left."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
-# Limit, use, and the field of memory.stat that can be reclaimed: cgroup 2, then 1.
+MEMBERSHIP = Path("/proc/self/cgroup")
+# The controller, limit, use, and the field of memory.stat that can be reclaimed:
+# cgroup 2, then 1.
 _CONTROLLERS = (
-    ("memory.max", "memory.current", "inactive_file"),
+    ("", "memory.max", "memory.current", "inactive_file"),
     (
-        "memory/memory.limit_in_bytes",
-        "memory/memory.usage_in_bytes",
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
         "total_inactive_file",
     ),
 )
@@ -29,12 +33,19 @@ class Memory:
     total: int | None = None
 
     @classmethod
-    def here(cls, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> Self:
+    def here(
+        cls,
+        meminfo: Path = MEMINFO,
+        cgroup: Path = CGROUP,
+        membership: Path = MEMBERSHIP,
+    ) -> Self:
         """Return that of this machine, or of its container; swap counts."""
         fields = _fields(meminfo)
         swap = fields.get("SwapTotal", 0)
-        free = _least(fields.get("MemAvailable"), left_in_container(cgroup))
-        total = _least(fields.get("MemTotal"), _container_limit(cgroup))
+        left = left_in_container(cgroup, membership)
+        free = _least(fields.get("MemAvailable"), left)
+        limits = (most for most, _ in _limits(cgroup, membership))
+        total = _least(fields.get("MemTotal"), *limits)
         return cls(
             None if free is None else free + fields.get("SwapFree", 0),
             None if total is None else total + swap,
@@ -46,39 +57,58 @@ def available_memory(meminfo: Path = MEMINFO) -> int | None:
     return _fields(meminfo).get("MemAvailable")
 
 
-def left_in_container(cgroup: Path = CGROUP) -> int | None:
+def left_in_container(
+    cgroup: Path = CGROUP, membership: Path = MEMBERSHIP
+) -> int | None:
     """Return the bytes that the container may still use; None outside of one."""
-    for limit, used, cached in _CONTROLLERS:
-        try:
-            most = (cgroup / limit).read_text().strip()
-            taken = int((cgroup / used).read_text())
-            stat = (cgroup / used).with_name("memory.stat").read_text()
-        except OSError:
-            continue
-        if most == "max" or int(most) >= _NO_LIMIT:
-            return None
-        # Cached files count as used, but can be reclaimed.
-        files = dict(line.split() for line in stat.splitlines()).get(cached, 0)
-        return int(most) - taken + int(files)
-    return None
+    return _least(*(left for _, left in _limits(cgroup, membership)))
 
 
-def _container_limit(cgroup: Path) -> int | None:
-    for limit, _, _ in _CONTROLLERS:
-        try:
-            most = (cgroup / limit).read_text().strip()
-        except OSError:
-            continue
-        return None if most == "max" or int(most) >= _NO_LIMIT else int(most)
-    return None
+def _limits(cgroup: Path, membership: Path) -> Iterator[tuple[int, int | None]]:
+    """Return the limits of this process's control groups, and what is left of each.
+
+    A batch system or systemd limits a group below the root, where a container has its
+    own. None is left where nobody says how much is used.
+    """
+    own = _groups(membership)
+    for controller, limit, used, cached in _CONTROLLERS:
+        root = cgroup / controller
+        group = root / own.get(controller, "")
+        above = (each for each in group.parents if each.is_relative_to(root))
+        for folder in (group, *above):
+            most = _text(folder / limit)
+            if most is None or most == "max" or int(most) >= _NO_LIMIT:
+                continue
+            taken, stat = _text(folder / used), _text(folder / "memory.stat")
+            if taken is None or stat is None:
+                yield int(most), None
+                continue
+            # Cached files count as used, but can be reclaimed.
+            files = dict(line.split() for line in stat.splitlines()).get(cached, 0)
+            yield int(most), int(most) - int(taken) + int(files)
+
+
+def _groups(membership: Path) -> dict[str, str]:
+    """Return the group of this process by its controller, "" for cgroup 2."""
+    lines = (_text(membership) or "").splitlines()
+    parts = (line.split(":", 2) for line in lines if line.count(":") >= 2)
+    return {
+        controller: group.lstrip("/")
+        for _, controllers, group in parts
+        for controller in controllers.split(",")
+    }
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None
 
 
 def _fields(meminfo: Path) -> dict[str, int]:
     """Return the sizes that a machine says of its memory, in bytes."""
-    try:
-        lines = meminfo.read_text().splitlines()
-    except OSError:
-        return {}
+    lines = (_text(meminfo) or "").splitlines()
     named = (line.split(":", 1) for line in lines if ":" in line)
     words = ((name, rest.split()) for name, rest in named)
     return {name: int(size[0]) * 1024 for name, size in words if size[1:] == ["kB"]}

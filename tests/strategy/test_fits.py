@@ -234,5 +234,43 @@ class TestMemory:
     def test_of_a_container_without_a_limit(self, tmp_path):
         assert self.here(tmp_path, "max") == Memory(620 * 1024, 1050 * 1024)
 
+    @pytest.mark.parametrize(
+        ("line", "names"),
+        [
+            ("0::/job/step", ("memory.max", "memory.current", "inactive_file")),
+            (
+                "4:hugetlb,memory:/job/step",
+                (
+                    "memory.limit_in_bytes",
+                    "memory.usage_in_bytes",
+                    "total_inactive_file",
+                ),
+            ),
+        ],
+    )
+    @pytest.mark.parametrize("least", ["job", "job/step", ""])
+    def test_of_a_group_below_the_root(self, tmp_path, line, names, least):
+        """A batch system limits such a one: of the root's limit alone it was unseen."""
+        self.here(tmp_path)
+        membership = tmp_path / "membership"
+        membership.write_text(f"7:pids:/elsewhere\n{line}\n")
+        root = tmp_path / "cgroup" / ("memory" if "memory:" in line else "")
+        limit, used, cached = names
+        for group in ("", "job", "job/step"):
+            folder = root / group
+            folder.mkdir(parents=True, exist_ok=True)
+            most = 400 if group == least else 500
+            (folder / limit).write_text(str(most * 1024))
+            (folder / used).write_text(str(100 * 1024))
+            (folder / "memory.stat").write_text(f"{cached} {30 * 1024}\n")
+        found = Memory.here(tmp_path / "meminfo", tmp_path / "cgroup", membership)
+        assert found == Memory(350 * 1024, 450 * 1024)
+
+    def test_of_a_container_that_does_not_say_what_it_uses(self, tmp_path):
+        self.here(tmp_path, str(400 * 1024))
+        (tmp_path / "cgroup" / "memory.current").unlink()
+        found = Memory.here(tmp_path / "meminfo", tmp_path / "cgroup")
+        assert found == Memory(620 * 1024, 450 * 1024)
+
     def test_of_a_system_that_says_nothing(self, tmp_path):
         assert Memory.here(tmp_path / "no", tmp_path / "no") == Memory()

@@ -1,7 +1,6 @@
 """Models by name, with weights that depend on a seed and nothing else."""
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ from flwr_asyncdrop.app.models.resnet import RESNET10, RESNET18, RESNET34, ResNe
 from flwr_asyncdrop.app.models.small import cnn, mlp
 from flwr_asyncdrop.app.models.transformer import Transformer
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.machine_memory import Memory
 from flwr_asyncdrop.readable import readable_bytes, type_of
 from flwr_asyncdrop.references import call_reference
 
@@ -102,19 +102,21 @@ def build_model(
 
 def _check_fits(build: Callable[[], nn.Module], width: float) -> None:
     """Refuse a model that is too large for this machine, before it is made."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = Memory.here().total
     try:
         with torch.device("meta"):  # shapes alone
             tensors = build().state_dict().values()
         needed = _COPIES * sum(tensor.nbytes for tensor in tensors)
     except (OverflowError, RuntimeError, TypeError):  # more than a shape can say
         needed = None
-    if needed is None or needed > memory:
-        size = "more than can be counted" if needed is None else readable_bytes(needed)
-        raise ConfigError(
-            f"width={width:g} makes a model that takes {size} to train, and this "
-            f"machine has {readable_bytes(memory)}: choose a smaller width"
-        )
+    if needed is not None and (memory is None or needed <= memory):
+        return
+    size = "more than can be counted" if needed is None else readable_bytes(needed)
+    has = "" if memory is None else f", and this machine has {readable_bytes(memory)}"
+    raise ConfigError(
+        f"width={width:g} makes a model that takes {size} to train{has}: choose a "
+        "smaller width"
+    )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from torch import nn
 from flwr_asyncdrop.app.models import MODEL_NAMES, TEXT_MODELS, build_model
 from flwr_asyncdrop.app.models.width import scaled
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.machine_memory import Memory
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from tests.masks.choosing import choose
@@ -194,6 +195,17 @@ def test_impossible_sizes_of_text(input_shape, vocabulary):
 def test_impossible_widths(width):
     with pytest.raises(ConfigError, match=r"width=.* must be more than 0"):
         build_model("mlp", DIGITS, 10, seed=0, width=width)
+
+
+@pytest.mark.parametrize("total", [10_000_000, None])
+def test_a_model_fits_into_what_the_container_has(total, monkeypatch):
+    """It was compared with the memory of the machine."""
+    monkeypatch.setattr(Memory, "here", lambda: Memory(total=total))
+    if total is None:  # nobody knows
+        assert build_model("mlp", DIGITS, 10, seed=0, width=30.0)
+        return
+    with pytest.raises(ConfigError, match=r"this machine has 10\.0 MB: choose"):
+        build_model("mlp", DIGITS, 10, seed=0, width=30.0)
 
 
 def test_models_of_the_other_kind_of_data():
