@@ -25,6 +25,7 @@
 
 from pathlib import Path
 from signal import Signals
+from typing import Literal
 
 
 class AsyncDropError(Exception):
@@ -84,17 +85,32 @@ class ShapeError(SubmodelError, ValueError):
     """Tensors that do not fit the model or the plan that they are used with."""
 
 
+ReplyKind = Literal[
+    "client-error",
+    "codec",
+    "counter",
+    "dtype",
+    "frozen",
+    "metrics",
+    "names",
+    "non-finite",
+    "num-examples",
+    "outlier",
+    "records",
+    "shape",
+    "unreadable",
+    "variance",
+]
+"""What is wrong with a reply; docs/robustness.md says of each what it means."""
+
+
 class ReplyError(AsyncDropError):
     """A client's reply cannot be merged: it costs the task, never the run.
 
-    `kind` counts failures of a sort: ``"client-error"``, ``"records"`` (not one
-    ArrayRecord), ``"names"``, ``"unreadable"``, ``"shape"``, ``"dtype"``,
-    ``"non-finite"``, ``"variance"``, ``"counter"``, ``"num-examples"``, ``"metrics"``,
-    ``"frozen"`` (it asks for tensors that it was sent) or ``"outlier"`` (its change is
-    far outside what others send).
+    `kind` counts failures of a sort.
     """
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: ReplyKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 

@@ -42,10 +42,9 @@ class Memory:
         """Return that of this machine, or of its container; swap counts."""
         fields = _fields(meminfo)
         swap = fields.get("SwapTotal", 0)
-        left = left_in_container(cgroup, membership)
-        free = _least(fields.get("MemAvailable"), left)
-        limits = (most for most, _ in _limits(cgroup, membership))
-        total = _least(fields.get("MemTotal"), *limits)
+        limits = [*_limits(cgroup, membership)]
+        free = _least(fields.get("MemAvailable"), *(left for _, left in limits))
+        total = _least(fields.get("MemTotal"), *(most for most, _ in limits))
         return cls(
             None if free is None else free + fields.get("SwapFree", 0),
             None if total is None else total + swap,

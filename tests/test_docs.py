@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from string import Template
+from typing import get_args
 
 import pytest
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.parser import Parser
+from flwr_asyncdrop.exceptions import ReplyKind
+from flwr_asyncdrop.server.callbacks import LossKind
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -51,6 +54,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             lost.append(link)
     assert lost == []
+
+
+def test_all_kinds_of_failures_are_told() -> None:
+    """Two were in no list."""
+    text = (ROOT / "docs/robustness.md").read_text(encoding="utf-8")
+    table = set(re.findall(r"^\| `([a-z-]+)` \| .* \|$", text, flags=re.MULTILINE))
+    assert set(get_args(ReplyKind)) <= table
+    (others,) = re.findall(r"^Other tasks fail .*\n.*", text, flags=re.MULTILINE)
+    assert set(re.findall(r"`([a-z-]+)`", others)) == set(get_args(LossKind))
 
 
 def commands(page: Path) -> Iterator[str]:

@@ -15,9 +15,7 @@ from flwr_asyncdrop.fleet.profiles import (
     speed_levels,
 )
 from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
-
-TRACE_DIGEST = "trace-sha256"
-"""What histories and checkpoints have beside a trace's name: it is no key."""
+from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 
 FLEET_KEYS = frozenset(DEVICE_KEYS) | {"trace"}
 """The keys that say what devices there are, which nobody can choose."""

@@ -14,13 +14,14 @@ from flwr_asyncdrop.app.config import (
     earlier_values,
     key_table,
 )
-from flwr_asyncdrop.app.fleets import TRACE_DIGEST, keys_in, trace_digest
+from flwr_asyncdrop.app.fleets import keys_in, trace_digest
 from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.checkpoint import Checkpoint, newest
 from flwr_asyncdrop.cli.events import RunProgress
 from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError, DamagedError
 from flwr_asyncdrop.fleet.codecs import codec_choice
+from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 LOG = "run.log"

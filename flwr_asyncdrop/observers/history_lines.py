@@ -11,6 +11,9 @@ from flwr_asyncdrop.server.state import RunState
 Record = dict[str, Any]
 """One line of a history."""
 
+TRACE_DIGEST = "trace-sha256"
+"""What configs that are saved have beside the name of a trace: it is no key."""
+
 
 def update_line(state: RunState, merged: Merged) -> Record:
     """Return the line of a reply that has been merged."""

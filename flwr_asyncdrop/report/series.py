@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.report.comparable import check_comparable
 from flwr_asyncdrop.report.files import HISTORY, histories
@@ -19,7 +20,6 @@ from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 _SEED = "seed-"
 _NUMBER = re.compile(r"((?:(?<==)-)?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
-_DIGEST: Final = "trace-sha256"
 # What algorithms are compared on; that they have settings of their own is the rule.
 _GROUND: Final = (
     *("devices", "in-flight", "num-rounds", "max-seconds"),
@@ -28,7 +28,7 @@ _GROUND: Final = (
     *("model", "width", "evaluate-every"),
     *("levels", "speed-ratio", "step-seconds", "bandwidth-mbps", "duration"),
     *("jitter", "dropout", "availability", "watts", "joules-per-megabyte"),
-    *("trace", _DIGEST),
+    *("trace", TRACE_DIGEST),
 )
 
 
@@ -83,7 +83,7 @@ def ground_differs_in(series: Sequence[Series]) -> tuple[str, ...]:
     """
     found = []
     for name in _GROUND:
-        key = "trace" if name == _DIGEST else name
+        key = "trace" if name == TRACE_DIGEST else name
         silent = [one for one in series if f",{key}=" not in one.label]
         if _differ([each for one in silent for each in one.settings], name):
             found.append(name)

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from flwr.app import Message, MetricRecord
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, ReplyKind
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -15,6 +16,16 @@ from flwr_asyncdrop.wire import Reply
 
 CALLBACK_PART = "callback:"
 """Prefix of the names of callbacks among the parts of a checkpoint."""
+
+LossKind = Literal[
+    "dropout", "interrupted", "late", "no-reply", "no-worker", "not-sent"
+]
+"""Why a task is lost without a reply that was looked at; docs/robustness.md has more.
+
+Only simulated devices drop out.
+"""
+
+FailureKind = ReplyKind | LossKind
 
 
 @dataclass(frozen=True)
@@ -104,9 +115,7 @@ class Callback:
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """React to the loss of a task; its slot is free again.
 
-        `kind` is that of a `ReplyError`, or ``"no-reply"``, ``"not-sent"``, ``"late"``,
-        ``"no-worker"``, ``"interrupted"`` or, of simulated devices, ``"dropout"``;
-        `reason` is a sentence.
+        `kind` is that of a `ReplyError`, or a `LossKind`; `reason` is a sentence.
         """
 
     def on_evaluation_due(self, state: RunState, source: str, number: int) -> None:

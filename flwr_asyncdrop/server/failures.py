@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from flwr_asyncdrop.exceptions import RunError
-from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.callbacks import Callback, FailureKind
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.stopping import StoppingRule
@@ -48,7 +48,7 @@ class Failures:
         else:
             self.fail(order, "no-reply", f"no reply within {patience:g} s")
 
-    def fail(self, order: Order, kind: str, reason: str) -> None:
+    def fail(self, order: Order, kind: FailureKind, reason: str) -> None:
         """Count a failure; end the run when only failures come in."""
         state = self._state
         state.lost_in_a_row.append(order.device)
@@ -64,12 +64,12 @@ class Failures:
                 f"{order.device}: {reason}",
             )
 
-    def lose(self, order: Order, kind: str, reason: str) -> None:
+    def lose(self, order: Order, kind: FailureKind, reason: str) -> None:
         """Count a task that is lost, and hold it against its device."""
         self._dispatcher.failed(self._state, order)
         self.count(order, kind, reason)
 
-    def count(self, order: Order, kind: str, reason: str) -> None:
+    def count(self, order: Order, kind: FailureKind, reason: str) -> None:
         """Count a task that is lost by no fault of its device."""
         failures = self._state.failures
         failures[kind] = failures.get(kind, 0) + 1

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 from flwr.app import Message
 
@@ -18,6 +19,7 @@ from flwr_asyncdrop.exceptions import ReplyError, RunError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.assignment import only
+from flwr_asyncdrop.server.callbacks import LossKind
 from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.merging import changed_by
@@ -35,10 +37,7 @@ from flwr_asyncdrop.submodel import (
 )
 from flwr_asyncdrop.submodel.types import shapes_of
 
-# Kinds of failures without a reply that was looked at.
-_LOST = frozenset(
-    {"dropout", "interrupted", "late", "no-reply", "no-worker", "not-sent"}
-)
+_LOST = frozenset(get_args(LossKind))
 
 
 @dataclass

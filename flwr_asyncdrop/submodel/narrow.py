@@ -24,6 +24,9 @@ from flwr_asyncdrop.submodel.types import (
 )
 from flwr_asyncdrop.submodel.wrappers import are_adapters_alone, wrapped_as
 
+LACKS = "also needs the tensor"
+"""What is said of a module that lacks one; the server looks for it, too."""
+
 
 def narrow(
     model: nn.Module,
@@ -138,7 +141,7 @@ def _check_shapes(
 ) -> None:
     complaint = f"these arrays are not a submodel of {model}"
     for name in sorted(tensors.keys() ^ shapes.keys()):
-        found = "does not have a tensor" if name in shapes else "also needs the tensor"
+        found = "does not have a tensor" if name in shapes else LACKS
         fix = "build the same module on the server and on the client"
         if shapes and (inner := wrapped_as(next(iter(shapes)), tensors)):
             fix = f"load the model inside of it, .{inner}, and return its state_dict"

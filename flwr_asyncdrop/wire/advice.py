@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from flwr_asyncdrop.submodel.narrow import LACKS
+from flwr_asyncdrop.wire.npy import CODED
+
 _MOST_CHARACTERS = 100_000
 _LEGACY = (
     "the client uses an API that Flower has replaced (NumPyClient, Client, or a mod "
@@ -34,7 +37,7 @@ _EVALUATES = (
     "load_personal and save_personal (docs/migrating.md#personal-layers)"
 )
 
-INCOMPLETE = ("also needs the tensor", "Missing key(s) in state_dict")
+INCOMPLETE = (LACKS, "Missing key(s) in state_dict")
 """How load_submodel and PyTorch say that tensors are missing."""
 
 _OF_ALL = (
@@ -67,7 +70,7 @@ _KNOWN: Sequence[tuple[str, str]] = (
         "(docs/robustness.md)",
     ),
     (
-        "'asyncdrop.",
+        f"'{CODED}",
         "the server compresses the arrays: add CodecMod() of flwr_asyncdrop to the "
         "client, ClientApp(mods=[CodecMod()]), before mods that read arrays",
     ),
