@@ -18,6 +18,8 @@ Json = Any
 """None, truths, numbers, strings, lists, and dicts with string keys."""
 
 _MARK = "$"
+_DEEPEST = 200  # dicts and lists inside of each other: JSON has not many more
+_MOST_KEYS = 4
 
 
 class NoStateError(TypeError):
@@ -36,6 +38,7 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
     """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
+    around: set[int] = set()  # the dicts and lists that a value is in
 
     def packed(value: Any, keys: tuple[str | int, ...]) -> Json:
         if isinstance(value, np.generic):
@@ -50,6 +53,25 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
                 names[id(value)] = path
                 tensors[path] = value
             return {_MARK: names[id(value)]}
+        if id(value) in around:
+            raise NoStateError(
+                keys,
+                f" is the {type(value).__name__} that it is in: a state that contains "
+                "itself cannot be saved in a checkpoint",
+            )
+        if len(keys) > _DEEPEST:
+            raise NoStateError(
+                keys[:_MOST_KEYS],
+                f" has more than {_DEEPEST} dicts and lists inside of each other, and "
+                "cannot be saved in a checkpoint",
+            )
+        around.add(id(value))
+        try:
+            return packed_items(value, keys)
+        finally:
+            around.remove(id(value))
+
+    def packed_items(value: Any, keys: tuple[str | int, ...]) -> Json:
         if isinstance(value, Mapping):
             if odd := [key for key in value if not isinstance(key, str)]:
                 raise NoStateError(
@@ -89,7 +111,7 @@ def as_json(key: str, value: Json) -> Json:
     """Return a setting as it will be read again; ConfigError if JSON has no such."""
     try:
         return json.loads(json.dumps(value))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"the setting {key!r} cannot be saved in a checkpoint ({error}): give a "
             "number, a text, a list or a dict"

@@ -2,8 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import chain
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.server.contents import digest_of
@@ -13,6 +15,7 @@ _KEPT = 2
 """Versions of each source: one may be about to be loaded."""
 
 _Digests = frozenset[str]
+_ByDtype = dict[torch.dtype, _Digests]
 
 
 class LoadedModels:
@@ -21,12 +24,14 @@ class LoadedModels:
     A user's module with the global model's shapes is loaded anew by each evaluation, or
     by a hook; or it has something of its own, as an average of versions has, or the
     best of them. Its parameters tell: each is that of a recent version, or what it was
-    when the module was first seen. Buffers do not count: batch normalisation may have
-    been calibrated since.
+    when the module was first seen in its dtype; a module in half precision has what
+    loading rounds to. Buffers do not count: batch normalisation may have been
+    calibrated since.
     """
 
     def __init__(self) -> None:
-        self._first: WeakKeyDictionary[nn.Module, _Digests] = WeakKeyDictionary()
+        self._first: WeakKeyDictionary[nn.Module, _ByDtype] = WeakKeyDictionary()
+        self._dtypes: set[torch.dtype] = set()
         self._versions: dict[str, deque[_Digests]] = {}
 
     @property
@@ -37,14 +42,26 @@ class LoadedModels:
     def note(self, source: str, arrays: State) -> None:
         """Note a version that modules may be loaded with, from now on."""
         versions = self._versions.setdefault(source, deque(maxlen=_KEPT))
-        versions.append(_digests(arrays.values()))
+        rounded = (
+            tensor.to(dtype)
+            for tensor in arrays.values()
+            if tensor.is_floating_point()
+            for dtype in self._dtypes - {tensor.dtype}
+        )
+        versions.append(_digests(chain(arrays.values(), rounded)))
 
     def has(self, module: nn.Module) -> bool:
         """Return whether a module has what was loaded into it."""
-        own = _digests(module.parameters())
-        first = self._first.setdefault(module, own)
+        own: _ByDtype = {}
+        for dtype in {each.dtype for each in module.parameters()}:
+            own[dtype] = _digests(p for p in module.parameters() if p.dtype == dtype)
+        self._dtypes.update(dtype for dtype in own if dtype.is_floating_point)
+        first = self._first.setdefault(module, {})
+        for dtype, digests in own.items():
+            first.setdefault(dtype, digests)
         recent = [each for versions in self._versions.values() for each in versions]
-        return own <= first.union(*recent)
+        known = frozenset[str]().union(*first.values(), *recent)
+        return all(digests <= known for digests in own.values())
 
 
 def _digests(tensors: Iterable[Tensor]) -> _Digests:

@@ -1,16 +1,17 @@
 """The runs that the arguments of a strategy describe, new and resumed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from inspect import signature
 from typing import Any
 
 from flwr.app import DEFAULT_TTL, ArrayRecord
 
+from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import sha256_of
-from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.readable import first_line, printable, shown
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.opaque import sorted_shapes
@@ -194,7 +195,7 @@ class Runs(Arguments):
 
     def _settings(self, num_rounds: int) -> dict[str, Any]:
         """Return the settings that a resumed run must share."""
-        hyper = {} if self.algorithm is None else asdict(self.algorithm)
+        hyper = {} if self.algorithm is None else _hyperparameters(self.algorithm)
         return {
             "algo": self._label,
             "num-rounds": num_rounds,
@@ -203,3 +204,26 @@ class Runs(Arguments):
             **({} if self.codec is None else {"codec": self.codec.label}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},
         }
+
+
+@dataclass(frozen=True)
+class _Hyperparameter:
+    value: Any
+
+
+def _hyperparameters(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the fields of an algorithm by name, dataclasses in them as dicts."""
+    found = {}
+    for field in fields(algorithm):
+        try:
+            held = asdict(_Hyperparameter(getattr(algorithm, field.name)))
+        except Exception as error:  # whatever a copy of an object of a user's raises
+            why = first_line(error)
+            if isinstance(error, RecursionError):
+                why = "it contains itself, or has very many parts inside of each other"
+            raise ConfigError(
+                f"{field.name} of {type(algorithm).__name__} cannot be saved in a "
+                f"checkpoint ({why}): give a number, a text, a list or a dict"
+            ) from error
+        found[field.name] = held["value"]
+    return found

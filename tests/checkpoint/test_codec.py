@@ -82,6 +82,22 @@ def test_what_cannot_be_saved_is_an_error_when_it_is_saved(value, says):
         pack(value)
 
 
+@pytest.mark.parametrize("kind", [list, dict])
+def test_what_has_too_many_parts_in_each_other_cannot_be_saved(kind):
+    def nested(depth):
+        inner = nested(depth - 1) if depth else 1.5
+        return [inner] if kind is list else {"in": inner}
+
+    assert there_and_back(nested(199)) == nested(199)
+    with pytest.raises(TypeError, match="more than 200 dicts and lists inside of each"):
+        pack(nested(500))
+
+
+def test_one_list_in_two_places_is_no_list_in_itself():
+    one = [1]
+    assert there_and_back({"a": one, "b": [one, one]}) == {"a": [1], "b": [[1], [1]]}
+
+
 def test_numbers_of_numpy_are_saved_as_pythons():
     state = {"step": np.int64(2), "shares": [np.float32(0.5), np.bool_(True)]}
     assert there_and_back(state) == {"step": 2, "shares": [0.5, True]}

@@ -349,6 +349,26 @@ def test_an_average_of_the_versions_is_saved_or_told(tmp_path, caplog):
     assert not lost(caplog)
 
 
+class HalfAveraging(Averaging):
+    """Keeps it in half precision."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.ema.half()
+
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = AsyncFedAvg.aggregate_train(self, server_round, replies)
+        new = arrays.to_torch_state_dict()
+        for name, mine in self.ema.state_dict().items():
+            mine.lerp_(new[name].half(), 0.5)
+        return arrays, metrics
+
+
+def test_an_average_in_half_precision_is_told(tmp_path, caplog):
+    run(tmp_path, HalfAveraging)
+    assert ["has HalfAveraging.ema, so" in each for each in told(caplog)] == [True]
+
+
 class Loading(AsyncFedAvg):
     """Has a model for the versions that its hooks, or `evaluate_fn`, get."""
 
@@ -380,13 +400,15 @@ class Following(Callback):
 
 
 class Evaluating:
-    """Has the version that is evaluated."""
+    """Has the version that is evaluated, in half precision too."""
 
     def __init__(self):
-        self.model = mlp()
+        self.model, self.half, self.later = mlp(), mlp().half(), mlp()
 
     def __call__(self, number, arrays):
-        self.model.load_state_dict(arrays.to_torch_state_dict())
+        for model in (self.model, self.half, self.later):
+            model.load_state_dict(arrays.to_torch_state_dict())
+        self.later.bfloat16()
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -409,9 +431,21 @@ class Notes(Callback):
     """A callback of somebody's own."""
 
 
+def in_itself():
+    inner: dict[str, object] = {}
+    inner["me"] = inner
+    return {"best": [inner]}
+
+
+def nested(depth):
+    return {"best": nested(depth - 1)} if depth else {}
+
+
 @pytest.mark.parametrize(
     ("odd", "says"),
     [
+        (in_itself(), r"['best'][0]['me'] is the dict that it is in"),
+        (nested(500), r"['best']"),
         ({"best": np.zeros((9, 9))}, r"['best']: array([["),
         ({"best": [{1}]}, r"['best'][0]: {1} cannot"),
         ({"best": Lock()}, r"['best']: <unlocked _thread.lock object"),
