@@ -1,14 +1,16 @@
-"""Class attributes of a subclass that have no effect on its instances.
+"""Attributes of a subclass that have no effect, or take the place of this package's.
 
 ``class Half(AsyncDrop): drop_rate = 0.5`` without the decorator of dataclasses is an
-algorithm with the rate of `AsyncDrop`: Python says nothing.
+algorithm with the rate of `AsyncDrop`: Python says nothing. Nor does it where a
+subclass has a ``_run`` of its own, and its base class has another one.
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from dataclasses import Field, fields, is_dataclass
 from dis import get_instructions
 from functools import cache
-from inspect import get_annotations
+from inspect import get_annotations, getattr_static
 from types import FunctionType
 from typing import Any, ClassVar, get_origin
 
@@ -16,6 +18,9 @@ from flwr_asyncdrop.exceptions import ConfigError
 
 _PACKAGE = __name__.partition(".")[0]
 _OWN_FIELDS = "__dataclass_fields__"
+# Whose classes are no user's.
+_KNOWN = frozenset({_PACKAGE, "flwr", "torch", *sys.stdlib_module_names})
+_MACHINERY = ("_abc_", "_is_protocol", "_is_runtime_protocol")
 
 
 def check_overrides(instance: object) -> None:
@@ -23,8 +28,10 @@ def check_overrides(instance: object) -> None:
 
     In a dataclass it is a value for a field that no decorator has seen. In other
     classes it is one that the ``__init__`` of this package's base class has replaced.
+    So it does for what is no function in the place of a method.
     """
     kind: Any = type(instance)
+    check_methods(instance)
     if is_dataclass(kind):
         check_fields(type(instance))
         return
@@ -62,6 +69,44 @@ def check_fields(kind: type) -> None:
         seen |= vars(owner).keys() | declared.keys()
 
 
+def check_methods(instance: object) -> None:
+    """Raise ConfigError for what an object has in the place of a method, and is none.
+
+    ``self.extra = {}`` of an aggregator hides the method that the loop calls.
+    """
+    for owner in type(instance).__mro__:
+        if not _is_ours(owner):
+            continue
+        for name, method in vars(owner).items():
+            if not isinstance(method, FunctionType) or name.startswith("__"):
+                continue
+            found = getattr_static(instance, name)
+            if not callable(found) and not hasattr(type(found), "__get__"):
+                raise ConfigError(
+                    f"{name} of {type(instance).__name__} is no function, and hides "
+                    f"the method {name} of {owner.__name__}: give it another name"
+                )
+
+
+def check_names(kind: type, but: Collection[str] = ()) -> None:
+    """Raise ConfigError for a private name of this package's that a subclass has, too.
+
+    `kind` has classes of this package above it. What a class has are its attributes,
+    and those that its methods set. Of some names, `but` them, somebody else tells.
+    """
+    for owner in kind.__mro__:
+        if owner.__module__.partition(".")[0] in _KNOWN:
+            continue
+        mine = vars(owner).keys() | _stored(owner)
+        for parent in filter(_is_ours, kind.__mro__):
+            taken = vars(parent).keys() | _stored(parent)
+            for name in sorted(filter(_is_private, mine & taken - set(but))):
+                raise ConfigError(
+                    f"{owner.__name__} has an attribute {name}, and {parent.__name__} "
+                    "has another one of that name for itself: give it another name"
+                )
+
+
 def check_no_fields(instance: object, made: Any) -> None:
     """Raise ConfigError for what a class sets, and takes as an argument instead.
 
@@ -92,19 +137,24 @@ def named_by_package(kind: type) -> frozenset[str]:
 @cache
 def stored_by_package(kind: type) -> frozenset[str]:
     """Return the attributes that methods of this package set in its classes above."""
-    methods = (
-        method
-        for owner in kind.__mro__
-        if _is_ours(owner)
-        for method in vars(owner).values()
-        if isinstance(method, FunctionType)
-    )
+    ours = (owner for owner in kind.__mro__ if _is_ours(owner))
+    return frozenset[str]().union(*map(_stored, ours))
+
+
+@cache
+def _stored(owner: type) -> frozenset[str]:
+    """Return the attributes that methods of a class set, of whatever object."""
     return frozenset(
         step.argval
-        for method in methods
+        for method in vars(owner).values()
+        if isinstance(method, FunctionType)
         for step in get_instructions(method)
         if step.opname == "STORE_ATTR"
     )
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith(("__", *_MACHINERY))
 
 
 def _with_fields(owner: type) -> tuple[type, ...]:

@@ -295,3 +295,81 @@ def test_an_own_init_may_set_what_it_likes():
     check_overrides(Bare())
     check_overrides(torch.zeros(2))
     check_overrides(Mixing())
+
+
+class TestNamesOfOurs:
+    """They ended in an AttributeError or a TypeError deep in a run."""
+
+    @pytest.mark.parametrize(
+        ("name", "base"),
+        [
+            ("_open", AsyncStrategy),
+            ("_evaluators", flwr_asyncdrop.FedBuff),
+            ("_read_evaluation", AsyncStrategy),
+            ("_made", AsyncStrategy),
+            ("_collect", flwr_asyncdrop.LocalGrid),
+            ("_contexts", flwr_asyncdrop.LocalGrid),
+            ("_probe", flwr_asyncdrop.CapacityMod),
+        ],
+    )
+    def test_an_attribute_of_a_class(self, name, base):
+        says = f"^Mine has an attribute {name}, and .* another one of that name"
+        with pytest.raises(ConfigError, match=says):
+            type("Mine", (base,), {name: 1, "__module__": __name__})
+        with pytest.raises(ConfigError, match=says):
+            type("Mine", (base,), {name: str, "__module__": __name__})
+
+    def test_what_methods_set(self):
+        with pytest.raises(ConfigError, match="Mine has an attribute _run, and Sync"):
+
+            class Mine(AsyncStrategy):
+                def aggregate_train(self, server_round, replies):
+                    self._run = "a name for a tracker"
+                    return super().aggregate_train(server_round, replies)
+
+    @pytest.mark.parametrize("before", [True, False])
+    def test_of_a_class_beside_it(self, before):
+        class Tracked:
+            def track(self):
+                self._hooks = []
+
+        bases = (Tracked, AsyncStrategy) if before else (AsyncStrategy, Tracked)
+        with pytest.raises(ConfigError, match=r"^Tracked has an attribute _hooks, and"):
+            type("Mine", bases, {})
+
+    def test_parts_are_looked_at_when_they_are_given(self):
+        class Mine(Buffered):
+            def __init__(self):
+                super().__init__(4)
+                self._collected = 0
+
+        with pytest.raises(
+            ConfigError, match=r"^Mine has an attribute _collected, and"
+        ):
+            AsyncStrategy(aggregator=Mine(), in_flight=4)
+
+    @pytest.mark.parametrize("name", ["sampling", "keys", "check_set", "_own", "__x"])
+    def test_other_names_are_free(self, name):
+        class Mine(AsyncStrategy):
+            def __init__(self, **settings):
+                super().__init__(**settings)
+                setattr(self, name, 0.5)
+
+        Mine(aggregator=Mixing())._check_set()
+
+    def test_what_hides_a_method(self):
+        class Mine(AsyncStrategy):
+            def __init__(self, **settings):
+                super().__init__(**settings)
+                self.summary = "all of it"
+
+        class Noting(Mixing):
+            def __init__(self):
+                super().__init__()
+                self.extra = {}
+
+        says = r"^summary of Mine is no function, and hides the method summary of Argu"
+        with pytest.raises(ConfigError, match=says):
+            Mine(aggregator=Mixing())._check_set()
+        with pytest.raises(ConfigError, match=r"^extra of Noting is no function"):
+            AsyncStrategy(aggregator=Noting())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.overrides import check_overrides
+from flwr_asyncdrop.overrides import check_names, check_overrides
 from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.state_dict import Stateless
 from flwr_asyncdrop.submodel import Indices, State
@@ -153,6 +153,7 @@ def check_aggregator(found: object, whose: str) -> Aggregator:
             f"aggregator() of {whose} returned {found!r}: return an Aggregator"
         )
     check_overrides(found)
+    check_names(type(found))
     kind = type(found).__name__
     for name in ("waits_for", "updates_per_version"):
         whole_from(1).check(f"{name} of {kind}", getattr(found, name))

@@ -9,7 +9,7 @@ from flwr_asyncdrop.aggregation.aggregator import check_aggregator
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
-from flwr_asyncdrop.overrides import check_fields, check_overrides
+from flwr_asyncdrop.overrides import check_fields, check_names, check_overrides
 from flwr_asyncdrop.parameters import at_least, check_parameters, in_interval, parameter
 from flwr_asyncdrop.readable import shown
 
@@ -79,6 +79,7 @@ class Algorithm(ABC):
         """Return what `masks` does; ConfigError if that is no mask policy."""
         found: object = self.masks()
         check_overrides(found)
+        check_names(type(found))
         if found is None or isinstance(found, MaskPolicy):
             return found
         raise ConfigError(
@@ -90,6 +91,7 @@ class Algorithm(ABC):
         """Return what `objective` does; ConfigError if that is no objective."""
         found: object = self.objective()
         check_overrides(found)
+        check_names(type(found))
         if isinstance(found, LocalObjective):
             return found
         raise ConfigError(

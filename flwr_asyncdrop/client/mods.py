@@ -9,6 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.overrides import check_names
 
 ClientAppCallable = Callable[[Message, Context], Message]
 """A ClientApp, or the rest of it behind a mod."""
@@ -29,6 +30,10 @@ class Mod:
 
     ConfigError if it calls the class.
     """
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        check_names(cls)
 
     def __new__(cls, *arguments: object, **_: object) -> Self:
         """Make the object, unless Flower passes a message."""

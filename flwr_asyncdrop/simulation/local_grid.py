@@ -22,6 +22,7 @@ from flwr_asyncdrop.flower_internals.identity import (
     assume_identity,
     stamp,
 )
+from flwr_asyncdrop.overrides import check_names
 from flwr_asyncdrop.parameters import integer_in
 from flwr_asyncdrop.seeding import derive_seed, kept_global_generators
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
@@ -109,6 +110,10 @@ class LocalGrid(Grid):
 
     answers_at_once: ClassVar[bool] = True
     """No call waits for anything far away."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        check_names(cls)
 
     def __init__(
         self,

@@ -211,7 +211,7 @@ class AsyncStrategy(Runs):
         num_rounds = whole_from(1).check("num_rounds", num_rounds)
         timeout = _TIMEOUTS.check("timeout", timeout)
         check_no_legacy(self)
-        self.check_set()
+        self._check_set()
         with self.checkpointer or nullcontext():
             return self._start(
                 grid,
@@ -257,9 +257,9 @@ class AsyncStrategy(Runs):
         )
         # A simulated fleet keeps its size.
         keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
-        node_ids = nodes.wait_for(max(self.sampling.needed, keeps), timeout)
+        node_ids = nodes.wait_for(max(self._sampling.needed, keeps), timeout)
         saved = checkpoint.parts["run"] if checkpoint else None
-        in_flight = self.sampling.training(len(node_ids))
+        in_flight = self._sampling.training(len(node_ids))
         if saved is not None and self.in_flight is None:
             # A share is one of the nodes that were there at the start.
             in_flight = saved["updates_per_round"]
@@ -290,7 +290,7 @@ class AsyncStrategy(Runs):
             memory=Memory.here(),
         )
         _log_amount(stopping)
-        collector = ResultCollector(self.train_metrics_aggr_fn, self.keys.num_examples)
+        collector = ResultCollector(self.train_metrics_aggr_fn, self._keys.num_examples)
         hooks = self._round_hooks(configs, collector, grid, num_rounds)
         logs = [RoundLog(collector.result, num_rounds)] if self.log_rounds else []
         own = self._own_state(

@@ -21,7 +21,7 @@ from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.observers.results import MetricsFn
-from flwr_asyncdrop.overrides import check_no_fields, check_overrides
+from flwr_asyncdrop.overrides import check_methods, check_no_fields, check_overrides
 from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
@@ -129,7 +129,7 @@ class Arguments(SynchronousRounds):
         self.weighted_by_key = weighted_by_key
         self.arrayrecord_key = arrayrecord_key
         self.configrecord_key = configrecord_key
-        in_flight = self.sampling.in_flight
+        in_flight = self._sampling.in_flight
         self.seed = seed
         self.max_seconds = max_seconds
         self.queue_ahead = queue_ahead
@@ -188,7 +188,7 @@ class Arguments(SynchronousRounds):
         check_overrides(self)
         self._made = {name: getattr(self, name) for name in _MADE_OF}
 
-    def check_set(self) -> None:
+    def _check_set(self) -> None:
         """Check what was set on the strategy after it was made.
 
         ConfigError for what it cannot be, and for what would have no effect, as the
@@ -200,6 +200,7 @@ class Arguments(SynchronousRounds):
                 f"the __init__ of {kind} does not call super().__init__(...), which "
                 "takes the arguments of the strategy"
             )
+        check_methods(self)
         changed = [name for name in _MADE_OF if given[name] is not self._made[name]]
         known = fields(self.algorithm) if self.algorithm else ()
         changed += [each.name for each in known if each.name in given]
@@ -234,7 +235,7 @@ class Arguments(SynchronousRounds):
         """Log what this strategy does."""
         logger.info("\t├── Algorithm: %s, seed %d", self._label, self.seed)
         clock = "wall" if self.fleet is None else "virtual"
-        flying = self.sampling.described()
+        flying = self._sampling.described()
         logger.info("\t├── In flight: %s, on the %s clock", flying, clock)
         if self.plan is None:
             logger.info("\t└── Every device trains the full model")

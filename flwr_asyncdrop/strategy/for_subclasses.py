@@ -46,7 +46,7 @@ class ForSubclasses:
 
     @property
     @abstractmethod
-    def keys(self) -> wire.RecordKeys:
+    def _keys(self) -> wire.RecordKeys:
         """Where the project keeps its records."""
 
     def _check_and_log_replies(
@@ -82,4 +82,4 @@ class ForSubclasses:
         return [Message(record, node_id, message_type) for node_id in node_ids]
 
     def _read_evaluation(self, reply: Message) -> RecordDict:
-        return wire.read_evaluation(reply, self.keys, self.max_examples)
+        return wire.read_evaluation(reply, self._keys, self.max_examples)

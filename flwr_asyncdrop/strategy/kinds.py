@@ -11,7 +11,7 @@ from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
-from flwr_asyncdrop.overrides import check_overrides
+from flwr_asyncdrop.overrides import check_names, check_overrides
 from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.readable import printable, shown, with_article
 from flwr_asyncdrop.server.callbacks import Callback
@@ -55,6 +55,7 @@ def check_kinds(arguments: Mapping[str, Any]) -> None:
     lists = (value for name in _LISTS for value in given[name])
     for value in (*(given[name] for name in _PARTS if name in given), *lists):
         check_overrides(value)
+        check_names(type(value))
     for name in _FUNCTIONS:
         if name in given and not callable(given[name]):
             raise ConfigError(f"{name}={_text(given[name])} must be a function")

@@ -57,7 +57,7 @@ class Runs(Arguments):
         settings = TrainSettings(
             config=config,
             schedule=self._schedule(state, ranks, devices),
-            keys=self.keys,
+            keys=self._keys,
             ttl=max(timeout, DEFAULT_TTL) if simulated else timeout,
         )
         run = open_run(
@@ -185,7 +185,7 @@ class Runs(Arguments):
             "faults": self.faults,
             "queue_ahead": self.queue_ahead,
             "fraction_evaluate": self.fraction_evaluate,
-            "min_evaluate_nodes": self.sampling.min_evaluate_nodes,
+            "min_evaluate_nodes": self._sampling.min_evaluate_nodes,
             "evaluate_every": self.evaluate_every,
             "weighted_by_key": self.weighted_by_key,
             "max_examples": self.max_examples,
@@ -199,7 +199,7 @@ class Runs(Arguments):
         return {
             "algo": self._label,
             "num-rounds": num_rounds,
-            "in-flight": self.sampling.described(),
+            "in-flight": self._sampling.described(),
             "seed": self.seed,
             **({} if self.codec is None else {"codec": self.codec.label}),
             **{name.replace("_", "-"): value for name, value in hyper.items()},

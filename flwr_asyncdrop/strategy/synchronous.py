@@ -26,6 +26,7 @@ from flwr_asyncdrop.observers.results import (
     ResultCollector,
     aggregate_metrics,
 )
+from flwr_asyncdrop.overrides import check_names
 from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.server.evaluation import (
     ClientEvaluator,
@@ -45,7 +46,7 @@ from flwr_asyncdrop.strategy.hooks import (
     evaluations_of,
     is_overridden,
 )
-from flwr_asyncdrop.strategy.legacy import LegacyHooks
+from flwr_asyncdrop.strategy.legacy import PRIVATE_HOOKS, LegacyHooks
 from flwr_asyncdrop.strategy.sampling import MIN_NODES, Sampling
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
 from flwr_asyncdrop.strategy.wrappers import check_wrapper, clipping_norm
@@ -79,6 +80,10 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
     # What a subclass kept when the first run with a checkpointer began.
     _kept_first: Mapping[str, str] | None = None
 
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        check_names(cls, but=PRIVATE_HOOKS)
+
     @property
     def _run(self) -> Run | None:
         """The run that this thread has started, else the one that is driven."""
@@ -92,13 +97,13 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         return None if started is None else started[1]
 
     @property
-    def sampling(self) -> Sampling:
+    def _sampling(self) -> Sampling:
         """How many nodes train, evaluate, and must be there."""
         given = vars(self)  # None where the attribute reads as Flower's default
         return Sampling(**{each.name: given[each.name] for each in fields(Sampling)})
 
     @property
-    def keys(self) -> wire.RecordKeys:
+    def _keys(self) -> wire.RecordKeys:
         """Where the project keeps its records."""
         return wire.RecordKeys(
             self.arrayrecord_key, self.configrecord_key, self.weighted_by_key
@@ -118,7 +123,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         """Return a new run on these nodes."""
 
     @abstractmethod
-    def check_set(self) -> None:
+    def _check_set(self) -> None:
         """Check what was set on the strategy after it was made."""
 
     @abstractmethod
@@ -146,9 +151,9 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
                 "(docs/migrating.md)",
                 type(self).__name__,
             )
-            self.check_set()
-            node_ids = nodes.wait_for(self.sampling.needed, DEFAULT_TTL)
-            in_flight = self.sampling.training(len(node_ids))
+            self._check_set()
+            node_ids = nodes.wait_for(self._sampling.needed, DEFAULT_TTL)
+            in_flight = self._sampling.training(len(node_ids))
             self._driven = self._open(
                 node_ids,
                 arrays,
@@ -186,7 +191,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         metrics = aggregate_metrics(
             self.train_metrics_aggr_fn,
             [reply.metrics for reply in merged],
-            self.keys.num_examples,
+            self._keys.num_examples,
         )
         state = self._driven.state
         return wire.to_record(state.frozen.complete(state.arrays)), metrics
@@ -212,7 +217,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             server_round,
             arrays,
             config,
-            count=self.sampling.evaluating,
+            count=self._sampling.evaluating,
             node_ids=Nodes(grid).ids(),
         )
 
@@ -237,7 +242,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
                 )
             return None
         return aggregate_metrics(
-            self.evaluate_metrics_aggr_fn, measured, self.keys.num_examples
+            self.evaluate_metrics_aggr_fn, measured, self._keys.num_examples
         )
 
     def _refuse_order(self, hook: str) -> NoReturn:

@@ -172,8 +172,8 @@ class Yielding(Mixing):
         self.rates = itertools.cycle([0.25, 0.5, 0.75])
 
     def merge(self, state, update):
-        self._alpha = next(self.rates)
-        return super().merge(state, update)
+        merge_(state, update.arrays, update.indices, next(self.rates))
+        return True
 
 
 @dataclass(frozen=True)
@@ -319,8 +319,8 @@ class Tabled(Mixing):
         return [0.5] * 8
 
     def merge(self, state, update):
-        self._alpha = self.rates[update.device]
-        return super().merge(state, update)
+        merge_(state, update.arrays, update.indices, self.rates[update.device])
+        return True
 
 
 class Filled(Tabled):
