@@ -12,7 +12,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.seeding import numpy_generator
 from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
-from flwr_asyncdrop.server.order import Timing
+from flwr_asyncdrop.server.order import Order, Timing
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.train_settings import task_config
 from flwr_asyncdrop.strategy.wrappers import within_norm
@@ -69,13 +69,18 @@ def train_messages(run: Run, server_round: int) -> list[Message]:
 
 
 def merge_all(
-    run: Run, replies: Iterable[Message], norm: float = math.inf
+    run: Run,
+    replies: Iterable[Message],
+    norm: float = math.inf,
+    read: Callable[[Order, Message], wire.Reply] | None = None,
 ) -> list[wire.Reply]:
     """Merge the replies of a round in the order of dispatch, and return the merged.
 
     What devices have clipped to a `norm` is as short when it is decoded. A cohort that
-    waits for all steps without those that have not replied, as FedAvg.
+    waits for all steps without those that have not replied, as FedAvg. They are `read`
+    as by `Run.read`.
     """
+    read = read or run.read
     by_node = {reply.metadata.src_node_id: reply for reply in replies}
     merged: list[wire.Reply] = []
     for order in run.state.in_flight.values():
@@ -83,7 +88,7 @@ def merge_all(
             logger.warning("device %d did not reply", order.device)
             continue
         try:
-            reply = run.read(order, by_node[order.node_id])
+            reply = read(order, by_node[order.node_id])
             run.merge(order, within_norm(reply, order, norm), staleness=0)
         except FrozenLackedError:
             logger.info("device %d gets the frozen tensors next", order.device)

@@ -40,6 +40,7 @@ from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.train_settings import TrainConfig
 from flwr_asyncdrop.strategy import rounds
+from flwr_asyncdrop.strategy.decoded import DecodedReplies, with_decoded
 from flwr_asyncdrop.strategy.for_subclasses import ForSubclasses, OrFlowers
 from flwr_asyncdrop.strategy.hooks import (
     RoundHooks,
@@ -77,12 +78,16 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
     # What threads have started, by their number, and what a caller drives.
     _started: dict[int, tuple[Run, RoundHooks]]
     _driven: Run | None = None
+    # While an overridden `aggregate_train` of a driven round is called.
+    _decoded: DecodedReplies | None = None
     # What a subclass kept when the first run with a checkpointer began.
     _kept_first: Mapping[str, str] | None = None
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         check_names(cls, but=PRIVATE_HOOKS)
+        if cls.aggregate_train is not SynchronousRounds.aggregate_train:
+            cls.aggregate_train = with_decoded(cls.aggregate_train)  # type: ignore[method-assign]
 
     @property
     def _run(self) -> Run | None:
@@ -185,7 +190,15 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             return self._hooks.aggregated(list(replies))
         if self._driven is None:
             self._refuse_order("aggregate_train")
-        merged = rounds.merge_all(self._driven, replies, clipping_norm(self))
+        decoded = self._decoded
+        if decoded is not None:
+            replies = decoded.merged(replies)
+        merged = rounds.merge_all(
+            self._driven,
+            replies,
+            clipping_norm(self),
+            None if decoded is None else decoded.read,
+        )
         if not merged:
             return None, None
         metrics = aggregate_metrics(

@@ -2,6 +2,7 @@
 
 import logging
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
+    Strategy,
 )
 from torch import nn
 
@@ -309,6 +311,85 @@ def wrapped(
             num_rounds=8,
             evaluate_fn=lambda _, found: look(strategy, found),
         )
+
+
+def vector(result):
+    return torch.cat([t.flatten() for t in wire.from_record(result.arrays).values()])
+
+
+class Reading(SyncFedAvg):
+    """Reads the arrays of replies, and passes those of `passed` on."""
+
+    passed: ClassVar[int] = 3
+    seen: ClassVar[list[float]] = []
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        for reply in replies:
+            arrays = reply.content["arrays"].to_torch_state_dict()
+            self.seen.append(float(arrays["2.weight"].mean()))
+        return super().aggregate_train(server_round, replies[: self.passed])
+
+
+class ReadingToo(Reading):
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, replies)
+
+
+class Changing(SyncFedAvg):
+    def aggregate_train(self, server_round, replies):
+        for reply in replies:
+            arrays = reply.content["arrays"].to_torch_state_dict()
+            reply.content["arrays"] = ArrayRecord(
+                {name: torch.zeros_like(tensor) for name, tensor in arrays.items()}
+            )
+        return super().aggregate_train(server_round, replies)
+
+
+class TestHooksWithinAWrapper:
+    """An overridden `aggregate_train` got coded arrays, which Flower cannot read."""
+
+    @pytest.mark.parametrize("codec", ["q8", "topk-q4"])
+    @pytest.mark.parametrize("kind", [Reading, ReadingToo])
+    @pytest.mark.parametrize("freezes", [False, True])
+    def test_replies_are_decoded(self, kind, codec, freezes):
+        Reading.seen.clear()
+        options = {"codec": codec, "freezes": freezes}
+        found = wrapped(CLIENT_FIXED, kind, **options)
+        plain = wrapped(CLIENT_FIXED, **options)
+        assert len(Reading.seen) == 6
+        assert vector(found).equal(vector(plain))
+
+    def test_what_it_changes_is_merged_so(self):
+        app = client_app(CodecMod(), net=wide)
+        strategy = Changing(in_flight=3, fleet=speed_levels, codec="q8")
+        start = ArrayRecord(wide().state_dict())
+        with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
+            found = Strategy.start(strategy, grid, start, num_rounds=1)
+        assert vector(found).abs().max() < 1e-6
+
+    def test_a_reply_that_cannot_be_read_is_not_given_and_refused(self, caplog):
+        Reading.seen.clear()
+
+        def other(message, context, call_next):
+            reply = call_next(message, context)
+            if "arrays" in reply.content:
+                reply.content["arrays"] = ArrayRecord({"other": torch.zeros(2)})
+            return reply
+
+        app = client_app(other, CodecMod(), net=wide)
+        strategy = Reading(in_flight=3, fleet=speed_levels, codec="q8")
+        start = ArrayRecord(wide().state_dict())
+        with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
+            Strategy.start(strategy, grid, start, num_rounds=1)
+        assert not Reading.seen
+        assert caplog.text.count("arrays differ from those sent in '0.bias'") == 3
+
+    @pytest.mark.parametrize("passed", [1, 3])
+    def test_what_it_leaves_out_is_not_merged(self, passed, monkeypatch, caplog):
+        monkeypatch.setattr(Reading, "passed", passed)
+        wrapped(CLIENT_FIXED, Reading, codec="q8")
+        assert caplog.text.count("did not reply") == 2 * (3 - passed)
 
 
 # What is beside a wrapper, and the word of docs/robustness.md for a reply that does
