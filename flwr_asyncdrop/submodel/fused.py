@@ -1,4 +1,4 @@
-"""The masked merge in one pass over memory, compiled where numba is installed.
+"""Masked merge and sum in one pass over memory, compiled where numba is installed.
 
 NumPy gathers, mixes and scatters in three passes; compiled code reads, mixes and writes
 each kept weight once, with the same bits. Merging a 25 % submodel of ResNet34 takes
@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,12 +40,46 @@ def fused_mix_(
     kernel needs numba, a weight below 1, and a contiguous float32 or float64 tensor
     on the CPU that is narrowed along its first two dims at most.
     """
-    kernels = compiled() if dims and weight < 1 else None
-    if kernels is None or max(dims) > 1 or full.dtype not in _DTYPES:
+    kernels = _kernels_for(full, dims) if weight < 1 else None
+    if kernels is None:
         return False
+    _visit(kernels.mix, full, sub, dims, weight, runs, kernels.find_runs)
+    return True
+
+
+def fused_add_(
+    full: Tensor, part: Tensor, dims: Mapping[int, Tensor], scale: float
+) -> bool:
+    """Add a multiple of `part`, which is contiguous, to the kept coordinates of `full`.
+
+    Return False, with nothing touched, as `fused_mix_` does, whatever the scale.
+    """
+    kernels = _kernels_for(full, dims)
+    if kernels is None:
+        return False
+    _visit(kernels.add, full, part, dims, scale, {}, kernels.find_runs)
+    return True
+
+
+def _kernels_for(full: Tensor, dims: Mapping[int, Tensor]) -> "_Kernels | None":
+    """Return the kernels if there are any, and they can work on a tensor."""
+    if not dims or max(dims) > 1 or full.dtype not in _DTYPES:
+        return None
     if not full.is_contiguous() or full.device.type != "cpu" or full.is_neg():
-        return False
-    find_runs, mix = kernels
+        return None
+    return compiled()
+
+
+def _visit(
+    kernel: Callable[..., None],
+    full: Tensor,
+    part: Tensor,
+    dims: Mapping[int, Tensor],
+    factor: float,
+    runs: Runs,
+    find_runs: Callable[..., _Offsets],
+) -> None:
+    """Let a kernel work on the kept coordinates, a run of neighbours after another."""
     if 1 in dims:
         rows = _offsets(dims[0] if 0 in dims else torch.arange(len(full)))
         kept, width = dims[1], math.prod(full.shape[2:])
@@ -56,9 +90,8 @@ def fused_mix_(
     if id(kept) not in runs:
         runs[id(kept)] = find_runs(_offsets(kept))
     flat = full.detach().view(-1).numpy()
-    scalar = flat.dtype.type(weight)
-    mix(flat, sub.view(-1).numpy(), rows, runs[id(kept)], row_size, width, scalar)
-    return True
+    beside, scalar = part.detach().view(-1).numpy(), flat.dtype.type(factor)
+    kernel(flat, beside, rows, runs[id(kept)], row_size, width, scalar)
 
 
 def _offsets(kept: Tensor) -> _Offsets:
@@ -66,8 +99,14 @@ def _offsets(kept: Tensor) -> _Offsets:
     return offsets
 
 
+class _Kernels(NamedTuple):
+    find_runs: Callable[..., _Offsets]
+    mix: Callable[..., None]
+    add: Callable[..., None]
+
+
 @cache
-def compiled() -> tuple[Callable[..., _Offsets], Callable[..., None]] | None:
+def compiled() -> _Kernels | None:
     """Return the kernels, compiled at their first use; None without numba.
 
     What is compiled is kept on the disk for other processes, if the disk takes it.
@@ -76,7 +115,7 @@ def compiled() -> tuple[Callable[..., _Offsets], Callable[..., None]] | None:
         import numba
     except ImportError:
         return None
-    return _kernel(numba, _find_runs), _kernel(numba, _mix)
+    return _Kernels(*(_kernel(numba, each) for each in (_find_runs, _mix, _add)))
 
 
 def _kernel(numba: ModuleType, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,4 +177,24 @@ def _mix(
                 for k in range(length):
                     old, new = full[start + k], sub[source + k]
                     full[start + k] = new - (new - old) * rest
+            source += length
+
+
+def _add(
+    full: npt.NDArray[Any],
+    part: npt.NDArray[Any],
+    rows: _Offsets,
+    runs: _Offsets,
+    row_size: int,
+    width: int,
+    scale: Any,
+) -> None:  # pragma: no cover  # runs compiled
+    """Add a multiple as ``torch.add`` does, with one rounding; see `_mix`."""
+    size, source = np.uint64(width), np.uint64(0)
+    for r in range(len(rows)):
+        row = rows[r] * np.uint64(row_size)
+        for run in range(len(runs)):
+            start, length = row + runs[run, 0] * size, runs[run, 1] * size
+            for k in range(length):
+                full[start + k] += scale * part[source + k]
             source += length

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.fused import Runs, fused_mix_
+from flwr_asyncdrop.submodel.fused import Runs, fused_add_, fused_mix_
 from flwr_asyncdrop.submodel.plan import narrowed_shape
 from flwr_asyncdrop.submodel.slots import Slots
 from flwr_asyncdrop.submodel.types import (
@@ -118,10 +118,14 @@ def add_(
     dim, *others = sorted(dims)
     kept = dims[dim].to(full.device)
     # PyTorch adds whole rows in one pass.
-    slots = Slots.of(full, dims) if others or dim > 0 else None
-    if slots is not None:
-        slots.add_(resolved(part).contiguous(), scale)
-        return
+    if others or dim > 0:
+        own = resolved(part).contiguous()
+        if fused_add_(full, own, dims, scale):
+            return
+        slots = Slots.of(full, dims)
+        if slots is not None:
+            slots.add_(own, scale)
+            return
     if not others:
         full.index_add_(dim, kept, part, alpha=scale)
         return
