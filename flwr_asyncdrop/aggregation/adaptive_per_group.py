@@ -1,20 +1,22 @@
 """AdaptivePerGroup: speed groups count as far as their changes differ."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import torch
-from torch import Tensor
-
 from flwr_asyncdrop.aggregation.aggregator import Update
-from flwr_asyncdrop.aggregation.changes import Change, as_real, is_weight
+from flwr_asyncdrop.aggregation.changes import Change, is_weight
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.latest_per_group import LatestPerGroup
+from flwr_asyncdrop.aggregation.overlap import (
+    Overlaps,
+    inner_product,
+    part_at,
+    squared_length,
+)
 from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
-from flwr_asyncdrop.submodel import State, add_, extract
+from flwr_asyncdrop.submodel import State
 
 FULLY_BALANCED: Final = 0.25
 """The intraclass correlation from which on all groups are heard alike."""
@@ -184,23 +186,19 @@ class AdaptivePerGroup(LatestPerGroup):
             return None
         share = last.weight * (measured.lr_factor / lr_factor)
         own_part = everyone = squared = 0.0
+        overlaps = Overlaps()
         for name, delta in change.delta.items():
             if not is_weight(name, state[name]):
                 continue
-            dims = last.indices.get(name, {})
-            own = last.delta[name].to(state[name].device)
-            mean = _part(measured.mean[name], dims)
-            differs = own * share - mean
-            if dims:
-                full = torch.zeros_like(state[name])
-                add_(full, differs, dims)
-                differs = full
+            here, mean = delta.to(state[name].device), measured.mean[name]
             kept = change.indices.get(name, {})
-            here = _flat(delta.to(differs.device))
-            own_part += float(here.dot(_flat(_part(differs, kept))))
+            both = overlaps.of(kept, last.indices.get(name, {}))
+            own = part_at(last.delta[name].to(here.device), both.second)
+            differs = (own * share).sub_(part_at(mean, both.full))
+            own_part += inner_product(part_at(here, both.first), differs)
             if self._staleness:
-                everyone += float(here.dot(_flat(_part(measured.mean[name], kept))))
-            squared += float(here.dot(here))
+                everyone += inner_product(here, part_at(mean, kept))
+            squared += squared_length(here)
         if squared == 0:
             return None
         groups = len(latest)
@@ -227,24 +225,17 @@ class AdaptivePerGroup(LatestPerGroup):
             weight *= len(discounts) * discount / sum(discounts)
             fresh.append(replace(shrunk, weight=weight))
         measured.fresh = []
+        # The mean before goes first: two are not needed at once.
+        measured.mean = {}
         measured.mean = super()._take(state)
         measured.lr_factor = self._latest.lr_factor
         combined = self._combine_fresh(state, fresh)
         for name, tensor in combined.items():
             if is_weight(name, tensor):
-                combined[name] = tensor.lerp(measured.mean[name], correlation)
+                tensor.lerp_(measured.mean[name], correlation)
         return combined
 
 
 def _cut(number: float, least: float) -> float:
     """Return a number cut to [least, 1]."""
     return min(max(number, least), 1.0)
-
-
-def _part(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
-    return extract({"": tensor}, {"": dict(dims)})[""] if dims else tensor
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """Return a vector whose inner products are those of the tensor's real parts."""
-    return as_real(tensor).flatten().double()

@@ -44,7 +44,14 @@ from flwr_asyncdrop.submodel.trainable import (
     check_trainable,
     frozen_names,
 )
-from flwr_asyncdrop.submodel.transfer import add_, check_fits, extract, merge_, silenced
+from flwr_asyncdrop.submodel.transfer import (
+    add_,
+    check_fits,
+    extract,
+    merge_,
+    part_of,
+    silenced,
+)
 from flwr_asyncdrop.submodel.types import (
     Example,
     Indices,
@@ -100,6 +107,7 @@ __all__ = [
     "merge_",
     "narrow",
     "one_thread",
+    "part_of",
     "plan_blocks",
     "plan_submodels",
     "recalibrate_bn",

@@ -44,10 +44,21 @@ def extract(state: State, indices: Indices) -> State:
     """
     _check_indices(state, indices)
     return {
-        name: _extract(tensor.detach(), indices.get(name, _WHOLE))
+        name: part_of(tensor.detach(), indices.get(name, _WHOLE))
         for name, tensor in state.items()
         if isinstance(tensor, Tensor)  # extra state of modules is not
     }
+
+
+def part_of(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+    """Copy a part out of one tensor, as `extract` does; `dims` are not checked."""
+    slots = Slots.of(tensor, dims)
+    if slots is not None:
+        return slots.gather().view(narrowed_shape(tensor.shape, dims))
+    part = tensor
+    for dim in sorted(dims):
+        part = part.index_select(dim, dims[dim].to(part.device))
+    return part.clone(memory_format=torch.contiguous_format) if part is tensor else part
 
 
 def silenced(state: State, indices: Indices) -> State:
@@ -152,16 +163,6 @@ def check_fits(full: State, sub: State, indices: Indices) -> None:
                 f"{tensor.dtype} of shape {wanted} was sent: return the tensors as "
                 "they were sent"
             )
-
-
-def _extract(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
-    slots = Slots.of(tensor, dims)
-    if slots is not None:
-        return slots.gather().view(narrowed_shape(tensor.shape, dims))
-    part = tensor
-    for dim in sorted(dims):
-        part = part.index_select(dim, dims[dim].to(part.device))
-    return part.clone(memory_format=torch.contiguous_format) if part is tensor else part
 
 
 def _merge_(
