@@ -52,9 +52,10 @@ def fused_add_(
 ) -> bool:
     """Add a multiple of `part`, which is contiguous, to the kept coordinates of `full`.
 
-    Return False, with nothing touched, as `fused_mix_` does, whatever the scale.
+    Return False, with nothing touched, as `fused_mix_` does, whatever the scale; and
+    for whole rows: PyTorch adds them in one pass, and rounds twice in a vector.
     """
-    kernels = _kernels_for(full, dims)
+    kernels = _kernels_for(full, dims) if 1 in dims else None
     if kernels is None:
         return False
     _visit(kernels.add, full, part, dims, scale, {}, kernels.find_runs)

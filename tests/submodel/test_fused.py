@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.submodel import add_, extract, fused, merge_
@@ -60,6 +60,10 @@ def test_the_same_bits_with_and_without(case):
     assert torch.equal(full.view(torch.uint8), expected)
 
 
+ONE = (torch.tensor([0.8173]), torch.tensor([0.3465]), {0: torch.tensor([0])}, 0.0)
+
+
+@example(ONE, 1.5625)  # PyTorch rounds twice
 @given(merges(), st.floats(-2, 2))
 @settings(deadline=None)
 def test_a_sum_has_the_same_bits_with_and_without(case, scale):
@@ -71,8 +75,10 @@ def test_a_sum_has_the_same_bits_with_and_without(case, scale):
         add_(expected, part, kept, scale)
     add_(found, part, kept, scale)
     assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
-    assert fused.fused_add_(full, part, kept, scale)
-    assert torch.equal(full.view(torch.uint8), expected.view(torch.uint8))
+    is_compiled = fused.fused_add_(full, part, kept, scale)
+    assert is_compiled == (1 in kept)
+    if is_compiled:
+        assert torch.equal(full.view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_sums_of_a_large_tensor_are_compiled(monkeypatch):
