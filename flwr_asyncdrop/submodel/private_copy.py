@@ -65,6 +65,8 @@ def _make_generic(
     tensor: Tensor, is_parameter: bool, noise: float, generator: torch.Generator
 ) -> None:
     """Make values differ, and none tiny: what is multiplied with 0 or 1e-9 hides."""
+    if not noise and not is_constant(tensor):
+        return
     fresh = torch.empty_like(tensor)
     if is_parameter and tensor.dim() > 1 and tensor.numel():
         spread = 1 / math.sqrt(tensor[0].numel())

@@ -886,6 +886,28 @@ def test_small_gradients_of_a_large_model(monkeypatch):
     assert "has other gradients than the full one" in plan.left_out["first"]
 
 
+class NeverInDouble(OwnGradient):
+    def forward(self, x):
+        if x.dtype is torch.float64:
+            raise TypeError("no kernel for double precision")
+        return super().forward(x)
+
+
+class NotSilencedInDouble(OwnGradient):
+    def forward(self, x):
+        if x.dtype is torch.float64 and (self.first.bias == 0).any():
+            raise ValueError("a zero")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("model", [NeverInDouble, NotSilencedInDouble])
+def test_gradients_in_single_precision_where_double_does_not_run(monkeypatch, model):
+    monkeypatch.setattr(probe, "_LARGE", 10)  # bytes
+    plan = plan_submodels(seeded(model).float(), vectors())
+    assert [group.name for group in plan.groups] == ["second"]
+    assert "has other gradients than the full one" in plan.left_out["first"]
+
+
 class Recomputed(Chain):
     """Runs its second layer twice, each time with a backward pass of its own."""
 

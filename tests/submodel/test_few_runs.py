@@ -1,0 +1,34 @@
+"""A plan runs a model no more often than it has to."""
+
+import torch
+from torch import nn
+
+from flwr_asyncdrop.submodel import plan_submodels, probe
+from tests.submodel.networks import seeded, vectors
+
+
+class Counted(nn.Module):
+    """Notes the precision and the hidden width of each pass that does not fail."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(5, 8)
+        self.second = nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.second(torch.relu(self.first(x)))
+        RUNS.append((x.dtype, self.first.out_features))
+        return x
+
+
+RUNS: list[tuple[torch.dtype, int]] = []
+
+
+def test_a_large_model_trains_twice_in_double_precision(monkeypatch):
+    monkeypatch.setattr(probe, "_LARGE", 10)  # bytes
+    model = seeded(Counted).float()
+    RUNS.clear()
+
+    plan_submodels(model, vectors())
+
+    assert [width for dtype, width in RUNS if dtype is torch.float64] == [8, 3]
