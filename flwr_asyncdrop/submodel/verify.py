@@ -68,9 +68,12 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         sound = [group for group in range(len(plan.groups)) if group not in faults]
         streams = [group for group in sound if plan.groups[group].kind == "stream"]
         exact = [group for group in sound if group not in streams]
-        # Cheap, and a model of many blocks may have as many groups that do not run.
-        faults |= bisect(exact, trial.failure)
-        faults |= bisect([n for n in exact if n not in faults], trial.fault)
+        why = trial.fault(exact) if exact else None
+        if why is not None:
+            # Cheap, and a model of many blocks may have as many groups that do not run.
+            failing = bisect(exact, trial.failure)
+            running = [n for n in exact if n not in failing]
+            faults |= failing | bisect(running, trial.fault, "" if failing else why)
         beside = [group for group in exact if group not in faults]
         faults |= bisect(streams, partial(trial.fault, beside=beside))
     return faults
@@ -111,10 +114,13 @@ def _levels(group: UnitGroup) -> list[int]:
 
 
 def bisect(
-    items: Sequence[T], fault: Callable[[Sequence[T]], str | None]
+    items: Sequence[T], fault: Callable[[Sequence[T]], str | None], known: str = ""
 ) -> dict[T, str]:
-    """Return the items that fail, alone or together, and why `fault` says they do."""
-    found = fault(items) if items else None
+    """Return the items that fail, alone or together, and why `fault` says they do.
+
+    It is asked about all of them, unless the reason is `known`.
+    """
+    found = known or (fault(items) if items else None)
     if found is None:
         return {}
     if len(items) == 1:

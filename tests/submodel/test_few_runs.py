@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from flwr_asyncdrop.submodel import plan_submodels, probe
+from flwr_asyncdrop.submodel import plan_submodels, probe, verify
 from tests.submodel.networks import seeded, vectors
 
 
@@ -22,6 +22,22 @@ class Counted(nn.Module):
 
 
 RUNS: list[tuple[torch.dtype, int]] = []
+
+
+def test_one_narrower_model_a_round(monkeypatch):
+    made = []
+
+    def narrow(*args, **kwargs):
+        made.append(verify_narrow(*args, **kwargs))
+        return made[-1]
+
+    verify_narrow = verify.narrow
+    monkeypatch.setattr(verify, "narrow", narrow)
+
+    plan = plan_submodels(seeded(Counted), vectors())
+
+    small_models_only = 3
+    assert len(made) == len(verify.counts_to_keep(plan.groups)) + 1 + small_models_only
 
 
 def test_a_large_model_trains_twice_in_double_precision(monkeypatch):
