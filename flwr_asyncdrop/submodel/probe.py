@@ -20,6 +20,7 @@ from flwr_asyncdrop.submodel.nested import leaves
 from flwr_asyncdrop.submodel.passes import Pass, prepared, variations
 from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.private_copy import private_copy
+from flwr_asyncdrop.submodel.seen import Seen
 from flwr_asyncdrop.submodel.types import (
     Example,
     check_initialised,
@@ -144,8 +145,9 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         copied = private_copy(model, dtype)
         before = parameter_sums(copied)
         try:
+            seen = Seen()
             with kept_caches(model):
-                passes = _passes(copied, examples, dtype)
+                passes = _passes(copied, examples, dtype, seen)
         except _DoesNotTrainError as error:
             failure = failure or error
         except Exception as error:  # whatever the model's own code raises
@@ -153,10 +155,12 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         else:
             _check_complete(model, copied)
             written = _changed(before, copied)
-            if written:
-                copied = private_copy(model, dtype)
             probe = Probe(copied, passes, dtype, written, tensors_of(model))
-            return _most_finite(probe, model)
+            if written:
+                probe = replace(probe, model=private_copy(model, dtype))
+                seen = _seen_by(probe)
+            probe = replace(probe, moving=frozenset(seen.moving))
+            return _most_finite(probe, model, *seen.count_finite(passes))
     if _needs_gradients(copied, examples[0], dtype):
         raise UnsupportedModelError(
             f"{name} runs on the example inputs only where gradients are computed "
@@ -203,18 +207,15 @@ class _DoesNotTrainError(Exception):
     pass
 
 
-def _most_finite(noisy: Probe, source: nn.Module) -> Probe:
+def _most_finite(noisy: Probe, source: nn.Module, finite: int, numbers: int) -> Probe:
     """Return the probe, or one of `source` without noise if more can be compared then.
 
     Noise may take a weight out of the range of a root or a logarithm.
     """
-    moving: set[str] = set()
-    finite, total = _count_finite(noisy, moving)
-    noisy = replace(noisy, moving=frozenset(moving))
-    if finite == total > 0:
+    if finite == numbers > 0:
         return noisy
     plain = replace(noisy, model=private_copy(source, noisy.dtype, noise=0.0))
-    without_noise, _ = _count_finite(plain, set())
+    without_noise, _ = _seen_by(plain).count_finite(plain.passes)
     if max(finite, without_noise) == 0:
         raise UnsupportedModelError(
             f"{type(noisy.model).__name__} gives no finite number on the example "
@@ -223,19 +224,13 @@ def _most_finite(noisy: Probe, source: nn.Module) -> Probe:
     return plain if without_noise > finite else noisy
 
 
-def _count_finite(probe: Probe, moving: set[str]) -> tuple[int, int]:
-    """Return how many numbers of the outputs are finite, and how many there are.
-
-    The buffers that the passes change are added to `moving`.
-    """
-    finite = total = 0
+def _seen_by(probe: Probe) -> Seen:
+    """Run all passes of a probe again."""
+    seen = Seen()
     for way in probe.passes:
-        with kept_state(probe.model, probe.written, moving):
-            outputs = run(probe.model, way)
-        for tensor in (k for k in outputs if isinstance(k, Tensor)):
-            finite += int(tensor.isfinite().sum())
-            total += tensor.numel()
-    return finite, total
+        with kept_state(probe.model, probe.written, seen.moving):
+            seen.note(way, run(probe.model, way))
+    return seen
 
 
 def _changed(before: Mapping[str, float | complex], model: nn.Module) -> frozenset[str]:
@@ -268,7 +263,7 @@ def _check_kind(model: nn.Module) -> None:
 
 
 def _passes(
-    model: nn.Module, examples: Sequence[Example], dtype: torch.dtype
+    model: nn.Module, examples: Sequence[Example], dtype: torch.dtype, seen: Seen
 ) -> tuple[Pass, ...]:
     """Return passes that run: the examples, and variations of the first, in both modes.
 
@@ -276,18 +271,17 @@ def _passes(
     """
     generator = torch.Generator().manual_seed(0)
     found: list[Pass] = []
-    drawn: list[Pass] = []  # passes that depend on random numbers
     for example in examples:
         kinds: list[Example] = []
         for kind in prepared(example, dtype, generator):
             kinds.append(kind)
             ways = [Pass(kind, training) for training in (False, True)]
-            failures = [_failure(model, way, drawn) for way in ways]
+            failures = [_failure(model, way, seen) for way in ways]
             if not all(failures):
                 break
         else:
             unwatched = [Pass(kind, training=False, watched=False) for kind in kinds]
-            running = [way for way in unwatched if _failure(model, way) is None]
+            running = [k for k in unwatched if _failure(model, k, seen) is None]
             if not running:
                 raise next(failure for failure in failures if failure)
             found.append(running[0])
@@ -295,7 +289,7 @@ def _passes(
         found += [way for way, failure in both if failure is None]
     if not found[0].watched:
         return tuple(found)
-    varied = list(_varied(model, found[0].example, drawn))
+    varied = list(_varied(model, found[0].example, seen))
     if is_large(model) and len(examples) == 1 and varied and varied[0].training:
         found = found[:1]  # one in training mode will do
     found += varied
@@ -303,11 +297,12 @@ def _passes(
     if not trained:
         raise _DoesNotTrainError(first_line(failures[1])) from failures[1]
     for training in (True, False):
-        found += _at_extremes(model, [way for way in drawn if way.training is training])
+        drawn = [way for way in seen.drawn if way.training is training]
+        found += _at_extremes(model, drawn, seen)
     return tuple(found)
 
 
-def _varied(model: nn.Module, example: Example, drawn: list[Pass]) -> Iterator[Pass]:
+def _varied(model: nn.Module, example: Example, seen: Seen) -> Iterator[Pass]:
     """Yield variations that run, in training mode and in eval mode by turns."""
     rows = [len(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)]
     thorough = not is_large(model)
@@ -316,7 +311,7 @@ def _varied(model: nn.Module, example: Example, drawn: list[Pass]) -> Iterator[P
     for alternatives in kinds:
         for varied in alternatives:
             ways = (Pass(varied, mode) for mode in (training, not training))
-            failures = ((way, _failure(model, way, drawn)) for way in ways)
+            failures = ((way, _failure(model, way, seen)) for way in ways)
             running = next((way for way, why in failures if why is None), None)
             if running is not None:
                 yield running
@@ -324,22 +319,23 @@ def _varied(model: nn.Module, example: Example, drawn: list[Pass]) -> Iterator[P
                 break
 
 
-def _at_extremes(model: nn.Module, ways: Sequence[Pass]) -> Iterator[Pass]:
+def _at_extremes(model: nn.Module, ways: Sequence[Pass], seen: Seen) -> Iterator[Pass]:
     """Yield the first of the passes with small and with large random numbers."""
     extremes = [replace(way, level=level) for way in ways[:1] for level in EXTREMES]
-    yield from (way for way in extremes if _failure(model, way) is None)
+    yield from (way for way in extremes if _failure(model, way, seen) is None)
 
 
-def _failure(
-    model: nn.Module, way: Pass, drawn: list[Pass] | None = None
-) -> Exception | None:
-    """Return what a pass raises; add it to `drawn` if random numbers matter to it."""
-    draws = FixedDraws(way.level, way.outcomes)
+def _failure(model: nn.Module, way: Pass, seen: Seen | None = None) -> Exception | None:
+    """Return what a pass raises; if it raises nothing, add to `seen` what it shows."""
+    draws, moving = FixedDraws(way.level, way.outcomes), set[str]()
     try:
-        with kept_state(model):
-            run(model, way, draws)
+        with kept_state(model, moving=moving):
+            outputs = run(model, way, draws)
     except Exception as error:  # whatever the model's own code raises
         return error
-    if drawn is not None and draws.uses_level:
-        drawn.append(way)
+    if seen is not None:
+        seen.note(way, outputs)
+        seen.moving |= moving
+        if draws.uses_level:
+            seen.drawn.append(way)
     return None

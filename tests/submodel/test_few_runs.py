@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.submodel import plan_submodels, probe, verify
+from flwr_asyncdrop.submodel.types import examples_of
 from tests.submodel.networks import seeded, vectors
 
 
@@ -22,6 +23,15 @@ class Counted(nn.Module):
 
 
 RUNS: list[tuple[torch.dtype, int]] = []
+
+
+def test_what_a_pass_has_shown_is_not_asked_again():
+    model = seeded(Counted)
+    RUNS.clear()
+
+    found = probe.make_probe(model, examples_of(vectors()))
+
+    assert len(RUNS) == len(found.passes) > 2
 
 
 def test_one_narrower_model_a_round(monkeypatch):

@@ -1,0 +1,37 @@
+"""What the passes of a model have shown, so that none has to run again for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from flwr_asyncdrop.submodel.passes import Pass
+
+
+@dataclass
+class Seen:
+    """What passes have shown that ran.
+
+    Attributes
+    ----------
+    drawn : list of Pass
+        Those to which random numbers matter.
+    moving : set of str
+        The buffers that some of them changed.
+    """
+
+    drawn: list[Pass] = field(default_factory=list)
+    moving: set[str] = field(default_factory=set)
+    _ran: list[tuple[Pass, int, int]] = field(default_factory=list)
+
+    def note(self, way: Pass, outputs: Sequence[Any]) -> None:
+        """Count the numbers in what a pass gives, and those that are finite."""
+        tensors = [leaf for leaf in outputs if isinstance(leaf, Tensor)]
+        finite = sum(int(tensor.isfinite().sum()) for tensor in tensors)
+        self._ran.append((way, finite, sum(map(Tensor.numel, tensors))))
+
+    def count_finite(self, ways: Sequence[Pass]) -> tuple[int, int]:
+        """Return how many numbers these passes gave that are finite, and how many."""
+        ran = [ran for ran in self._ran if any(ran[0] is way for way in ways)]
+        return sum(finite for _, finite, _ in ran), sum(total for _, _, total in ran)
