@@ -79,7 +79,7 @@ def test_from_fedavg(names):
         **names | {"config": ConfigRecord(), "model": Net(), "message": sent},
     )
     assert len(found["result"].train_metrics_clientapp) == 20
-    assert found["strategy"].sampling.training(10) == 5
+    assert found["strategy"]._sampling.training(10) == 5
 
 
 def test_schedules(names):
