@@ -26,7 +26,8 @@ CLIENT_APP = "flwr_asyncdrop.client_app:app"
 DEVICES = 12
 # Recorded before devices waited for its steps, and before its memory adapted
 PLUS = {"algo": "asyncdrop-plus", "waits": False, "adaptive-memory": False}
-ADAPTIVE = {"algo": "asyncdrop-plus", "adaptive-staleness": False}
+ADAPTIVE = {"algo": "asyncdrop-plus"}
+STALE = {**ADAPTIVE, "adaptive-staleness": True}
 SMALL = {
     "num-rounds": 4,
     "local-steps": 5,
@@ -167,7 +168,7 @@ CASES = {
     "interrupted-plus": partial(ready_app, PLUS, 9),
     "adaptive-plus": partial(ready_app, ADAPTIVE),
     "interrupted-adaptive-plus": partial(ready_app, ADAPTIVE, 9),
-    "stale-plus": partial(ready_app, {"algo": "asyncdrop-plus"}),
-    "interrupted-stale-plus": partial(ready_app, {"algo": "asyncdrop-plus"}, 9),
+    "stale-plus": partial(ready_app, STALE),
+    "interrupted-stale-plus": partial(ready_app, STALE, 9),
     "workers": partial(ready_app, {"jitter": 0.4}, workers=2),
 }
