@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from flwr.app import Message, MetricRecord
 
@@ -24,6 +24,7 @@ LossKind = Literal[
 
 Only simulated devices drop out.
 """
+LOSSES: Final = frozenset(get_args(LossKind))
 
 FailureKind = ReplyKind | LossKind
 

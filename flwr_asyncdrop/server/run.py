@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
 from flwr.app import Message
 
@@ -19,7 +18,7 @@ from flwr_asyncdrop.exceptions import ReplyError, RunError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.assignment import only
-from flwr_asyncdrop.server.callbacks import LossKind
+from flwr_asyncdrop.server.callbacks import LOSSES
 from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.merging import changed_by
@@ -36,8 +35,6 @@ from flwr_asyncdrop.submodel import (
     one_thread,
 )
 from flwr_asyncdrop.submodel.types import shapes_of
-
-_LOST = frozenset(get_args(LossKind))
 
 
 @dataclass
@@ -300,7 +297,7 @@ class Run:
         # Where only some are waited for, a step with those that are there will do.
         some = not self.simulated and self.aggregator.waits_for < self.slots
         # A device that lost tasks may come back; one whose replies fail will not do.
-        failing = not state.failures.keys() <= _LOST
+        failing = not state.failures.keys() <= LOSSES
         gone = failing and self.fleet.quarantined(state.time)
         # One without the memory for a task will never do.
         lacking = self.fleet.too_small & self.fleet.present
