@@ -1,5 +1,6 @@
 """AdaptivePerGroup: speed groups count as far as their changes differ."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -20,8 +21,8 @@ from flwr_asyncdrop.submodel import State
 
 FULLY_BALANCED: Final = 0.25
 """The intraclass correlation from which on all groups are heard alike."""
-_LEAST_COMMON: Final = 0.125
-_MOST_COMMON: Final = 0.25
+_LEAST_COMMON: Final = 0.2
+_MOST_COMMON: Final = 0.3
 """The common share from which on groups are balanced less, and not any more."""
 _DECAY: Final = 2.0
 """The most that an update is discounted by, as a power of one plus its staleness."""
@@ -34,6 +35,23 @@ _UPDATES: Final = 2
 
 
 @dataclass
+class _Fresh:
+    """An update since the last step."""
+
+    group: int
+    change: Change
+    lr_factor: float
+    """As `Update.lr_factor`."""
+    staleness: int
+    common: float = 0.0
+    """What it says of the common share; 0 if nothing."""
+
+    def discount(self, alike: float) -> float:
+        """Return how much it counts, of 1, by its staleness."""
+        return (1 + self.staleness) ** (-_DECAY * alike)
+
+
+@dataclass
 class _Measured:
     correlation: float = FULLY_BALANCED
     """Its exponential mean; no less than -1, and no more than 1."""
@@ -43,11 +61,7 @@ class _Measured:
     """Updates that said something of the two."""
     arrivals: dict[int, float] = field(default_factory=dict)
     """Of each group, in a window that forgets exponentially."""
-    fresh: list[tuple[int, Change, float, int]] = field(default_factory=list)
-    """Groups, changes, rates and staleness of the updates since the last step.
-
-    The rate is `Update.lr_factor`.
-    """
+    fresh: list[_Fresh] = field(default_factory=list)
     mean: State = field(default_factory=dict)
     """What the memory asked for at the last step."""
     lr_factor: float = 1.0
@@ -88,12 +102,15 @@ class AdaptivePerGroup(LatestPerGroup):
     ``kappa = <Delta, M_-g> / |Delta|^2``, ``M_-g = M - m_g (Delta_g - M) / (G - 1)``
 
     ``M_-g`` is the mean of the other groups' changes. It starts as one update that says
-    0. With ``c = 8 kappa - 1``, cut to [0, 1], ``(1 - c) rho`` takes the place of
+    0. With ``c = 10 kappa - 2``, cut to [0, 1], ``(1 - c) rho`` takes the place of
     ``rho`` above, and an update that is ``tau_i`` versions stale counts in F
 
-    ``K (1 + tau_i)^(-2 c) / sum_j (1 + tau_j)^(-2 c)``
+    ``K d_i / sum_j d_j``, ``d_i = c_i e_i + (1 - c_i) min_j e_j``,
+    ``e_i = (1 + tau_i)^(-2 c)``
 
-    times as much.
+    times as much. Its own ``c_i`` is of its own ``kappa_i`` alone, and 0 if that is not
+    known: an update that has nothing in common with the others counts no more for being
+    new. The fastest device is never stale, and may lie.
 
     Parameters
     ----------
@@ -160,14 +177,15 @@ class AdaptivePerGroup(LatestPerGroup):
             count *= 1 - 1 / (_ARRIVALS * groups)
             measured.arrivals[each] = count + heard * (each == group)
         found = self._shares(state, update, change)
+        fresh = _Fresh(group, change, update.lr_factor, update.staleness)
         if found is not None:
-            between, common = found
+            between, fresh.common = found
             new = 1 / (_UPDATES * groups)
             measured.correlation += new * (between - measured.correlation)
             measured.number += 1
             new = max(new, 1 / (measured.number + 1))
-            measured.common += new * (common - measured.common)
-        measured.fresh.append((group, change, update.lr_factor, update.staleness))
+            measured.common += new * (fresh.common - measured.common)
+        measured.fresh.append(fresh)
         super()._remember(state, update, change)
 
     def _shares(
@@ -210,17 +228,14 @@ class AdaptivePerGroup(LatestPerGroup):
 
     def _take(self, state: State) -> State:
         measured = self._measured
-        above = self.common_share - _LEAST_COMMON
-        alike = _cut(above / (_MOST_COMMON - _LEAST_COMMON), 0.0)
+        alike = _alike(self.common_share)
         correlation = (1 - alike) * self.correlation
         balance = min(correlation / FULLY_BALANCED, 1.0)
-        discounts = [(1 + each[-1]) ** (-_DECAY * alike) for each in measured.fresh]
+        discounts = _discounts(measured.fresh, alike)
         fresh = []
-        for (group, change, lr_factor, _), discount in zip(
-            measured.fresh, discounts, strict=True
-        ):
-            rarity = min(_ARRIVALS / measured.arrivals[group], _MAX_WEIGHT)
-            shrunk = self._shrunk(change, lr_factor)
+        for each, discount in zip(measured.fresh, discounts, strict=True):
+            rarity = min(_ARRIVALS / measured.arrivals[each.group], _MAX_WEIGHT)
+            shrunk = self._shrunk(each.change, each.lr_factor)
             weight = shrunk.weight * (1 + balance * (rarity - 1))
             weight *= len(discounts) * discount / sum(discounts)
             fresh.append(replace(shrunk, weight=weight))
@@ -234,6 +249,21 @@ class AdaptivePerGroup(LatestPerGroup):
             if is_weight(name, tensor):
                 tensor.lerp_(measured.mean[name], correlation)
         return combined
+
+
+def _alike(common: float) -> float:
+    """Return how far a common share says that all groups want the same, in [0, 1]."""
+    return _cut((common - _LEAST_COMMON) / (_MOST_COMMON - _LEAST_COMMON), 0.0)
+
+
+def _discounts(fresh: Sequence[_Fresh], alike: float) -> list[float]:
+    """Return how much the updates of a step count for being new, of 1 each."""
+    least = min(each.discount(alike) for each in fresh)
+    discounts = []
+    for each in fresh:
+        own = _alike(each.common)
+        discounts.append(own * each.discount(alike) + (1 - own) * least)
+    return discounts
 
 
 def _cut(number: float, least: float) -> float:

@@ -190,8 +190,7 @@ class AsyncDropPlus(Collecting, Narrowed):
         changes of many to judge by.
     adaptive_staleness : bool
         Whether stale updates count less, and groups are balanced less, as far as all
-        groups' changes are measured to have much in common; with `adaptive_memory`. A
-        fast device that lies counts more then (docs/robustness.md).
+        groups' changes are measured to have much in common; with `adaptive_memory`.
     wait_limit : float
         A device does not wait, but gets its next task at once, if the median device
         takes more than so many times as long for a task; 0 for no limit.
@@ -221,7 +220,7 @@ class AsyncDropPlus(Collecting, Narrowed):
         True, "step with it only as far as the groups' changes are measured to differ"
     )
     adaptive_staleness: bool = parameter(
-        False, "stale updates count less where all groups' changes have much in common"
+        True, "stale updates count less where all groups' changes have much in common"
     )
     wait_limit: float = parameter(
         8.0,
@@ -229,14 +228,6 @@ class AsyncDropPlus(Collecting, Narrowed):
         "long; 0 = no limit",
         at_least(0),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.adaptive_staleness and not self._adapts():
-            raise ConfigError(
-                "adaptive_staleness=True goes by what the adaptive memory measures: "
-                "leave group_memory and adaptive_memory on, and combine the mean"
-            )
 
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `AdaptivePerGroup`, or one of those that it stands between.

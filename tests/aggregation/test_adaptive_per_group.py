@@ -107,11 +107,11 @@ class TestByHand:
         assert memory.common_share == 0.5
         assert state["w"].item() - before == pytest.approx(4.0)
 
-    def test_between_an_eighth_and_a_quarter_a_part_of_the_balance_stays(self):
-        """At 3/16 rho is halved, from 1/4: 7/8 * F + 1/8 * 8, with half a balance."""
+    def test_between_the_bounds_a_part_of_the_balance_stays(self):
+        """At 1/4 rho is halved, from 1/4: 7/8 * F + 1/8 * 8, with half a balance."""
 
         class Between(AdaptivePerGroup):
-            common_share = 3 / 16
+            common_share = 1 / 4
 
         state = one([0.0])
         feed(Between(1, combine_fresh=MEAN), state, update([8.0]))
@@ -137,17 +137,46 @@ class TestByHand:
             moved = state["w"][1].item() - before
             assert moved == pytest.approx(expected * 36 / 49)
 
-    def test_an_eighth_in_common_changes_nothing(self):
+    @pytest.mark.parametrize("along", [-1.0, 0.0])
+    def test_what_has_nothing_in_common_counts_no_more_for_being_new(self, along):
+        """Staleness 0, 1 and 2: 1/9, 1/4 and 1/9 of 17/36 in all."""
+        state, memory = one([0.0, 0.0]), adaptive(3, staleness=True)
+        same = [update([1.0, 0.0], rank=n % 3, num_ranks=3) for n in range(9)]
+        feed(memory, state, *same)
+        before = state["w"][1].item()
+        odd = update([along, 1.0], 0, 3)
+        others = [update([1.0, 0.0], age, 3, staleness=age) for age in (1, 2)]
+        feed(memory, state, odd, *others)
+        assert memory.common_share > 0.3
+        assert state["w"][1].item() - before == pytest.approx(4 / 17)
+
+    def test_a_quarter_in_common_is_half_as_new(self):
+        """Staleness 0 and 1: (1 + 1/4) / 2 and 1/4 of what they are, of 7/8 in all."""
+
+        class Alike(AdaptivePerGroup):
+            common_share = 1.0
+
+        state = one([0.0, 0.0])
+        memory = Alike(2, combine_fresh=MEAN, staleness=True)
+        feed(memory, state, update([1.0, 0.0], 0), update([1.0, 0.0], 1))
+        # Of its squares, 1 and 3, the others have the first in common
+        half = [1.0, 3**0.5]
+        before = state["w"][1].item()
+        feed(memory, state, update(half, 0), update([1.0, 0.0], 1, staleness=1))
+        moved = state["w"][1].item() - before
+        assert moved == pytest.approx(half[1] * (5 / 8) / (7 / 8))
+
+    def test_a_fifth_in_common_changes_nothing(self):
         """From there on staleness counts, and below it does not."""
 
         class Fixed(AdaptivePerGroup):
-            common_share = 0.125
+            common_share = 0.2
 
         class Unlike(AdaptivePerGroup):
             common_share = 0.0
 
         class More(AdaptivePerGroup):
-            common_share = 0.126
+            common_share = 0.201
 
         states = []
         for kind in (Fixed, Unlike, More):
@@ -198,7 +227,7 @@ class Reference:
         self.kappa, self.number = 0.0, 0
 
     def merge(self, change, mask, group, lr_factor, discount, staleness):
-        groups = self.num_groups
+        groups, own_kappa = self.num_groups, 0.0
         self.counts *= 1 - 1 / (8 * groups)
         self.counts[group] += 1
         if group in self.memory and len(self.memory) > 1 and self.mean is not None:
@@ -215,11 +244,12 @@ class Reference:
                 found = number / (number - 1) * inner / length
                 self.rho += (np.clip(found, -1, 1) - self.rho) / (2 * groups)
                 found = np.clip(np.sum(scaled * others) / length, -1, 1)
+                own_kappa = found
                 self.number += 1
                 share = max(1 / (2 * groups), 1 / (self.number + 1))
                 self.kappa = (1 - share) * self.kappa + share * found
         self.memory[group] = change * mask, mask, lr_factor, discount
-        kept = change * mask, mask, lr_factor, discount, group, staleness
+        kept = change * mask, mask, lr_factor, discount, group, (staleness, own_kappa)
         self.fresh.append(kept)
         sent = self.steps - staleness, -lr_factor
         if self.newest is None or sent > self.newest:
@@ -228,11 +258,14 @@ class Reference:
             self.step()
 
     def step(self):
-        alike = np.clip(8 * self.kappa - 1, 0, 1) * self.staleness
+        alike = np.clip(10 * self.kappa - 2, 0, 1) * self.staleness
         rho = max(self.rho, 0) * (1 - alike)
         total, number = np.zeros_like(self.w), np.zeros_like(self.w)
-        ages = np.array([1.0 + each[-1] for each in self.fresh])
-        young = ages ** (-2 * alike) / np.mean(ages ** (-2 * alike))
+        ages, own = np.array([each[-1] for each in self.fresh]).T
+        young = (1 + ages) ** (-2 * alike)
+        own = np.clip(10 * own - 2, 0, 1)
+        young = own * young + (1 - own) * young.min()
+        young /= np.mean(young)
         for (change, mask, factor, weight, group, _), new in zip(
             self.fresh, young, strict=True
         ):
@@ -377,7 +410,7 @@ def test_it_keeps_no_more_models_than_it_says():
         rank = 0 if number % 6 > 2 else number % 4
         memory.merge(state, update([1.0], rank, 4))
         kept = [change for change, _ in memory._latest.changes.values()]
-        kept += [change for _, change, *_ in memory._measured.fresh]
+        kept += [each.change for each in memory._measured.fresh]
         most = max(most, len({id(change) for change in kept}) + 1)
     assert 4 < most <= memory.collects == 4 + 3 + 1
 
@@ -436,6 +469,30 @@ def test_one_liar_moves_the_correlation_by_no_more_than_one_update_may():
     feed(memory, state, update([-1e-9], rank=1))
     assert memory.correlation == 0.0
     assert memory._measured.correlation == pytest.approx(0.25 - 1.25 / 4)
+
+
+@pytest.mark.parametrize("along", [-1.0, 0.0, 1.0])
+def test_a_liar_that_is_never_stale_counts_no_more_than_another(along):
+    """Of four in each step one is always new: what it says is a quarter at the most."""
+    generator = np.random.default_rng(0)
+    weights = []
+    for staleness in (False, True):
+        state, memory = one([0.0] * 50), adaptive(4, staleness=staleness)
+        truth = np.zeros(50)
+        truth[0] = 1.0
+        for _ in range(30):
+            before = state["w"][-1].item()
+            lie = along * truth
+            lie[-1] = 1.0 if along < 1 else 0.0
+            feed(memory, state, update(lie.tolist(), 0, 4))
+            for rank in (1, 2, 3):
+                noise = generator.normal(size=50) / 20
+                noise[-1] = 0.0
+                sent = (truth + noise).tolist()
+                feed(memory, state, update(sent, rank, 4, staleness=rank))
+        weights.append(state["w"][-1].item() - before)
+        assert state["w"][0].item() > 0
+    assert weights[1] <= weights[0] + 1e-6
 
 
 def test_complex_and_half_precision():

@@ -164,17 +164,9 @@ class TestAsyncDropPlus:
         assert kind(combine="median") is LatestPerGroup
         assert kind(group_memory=False) is Buffered
 
-    def test_staleness_adapts_if_it_is_asked_to(self):
-        assert not AsyncDropPlus().aggregator(8)._staleness
-        assert AsyncDropPlus(adaptive_staleness=True).aggregator(8)._staleness
-
-    @pytest.mark.parametrize(
-        "settings",
-        [{"group_memory": False}, {"adaptive_memory": False}, {"combine": "median"}],
-    )
-    def test_staleness_does_not_adapt_without_what_measures(self, settings):
-        with pytest.raises(ConfigError, match="goes by what the adaptive memory"):
-            AsyncDropPlus(adaptive_staleness=True, **settings)
+    def test_staleness_adapts_unless_told(self):
+        assert AsyncDropPlus().aggregator(8)._staleness
+        assert not AsyncDropPlus(adaptive_staleness=False).aggregator(8)._staleness
 
     @pytest.mark.parametrize("memory", [True, False])
     def test_without_waiting(self, memory):

@@ -54,7 +54,7 @@ def test_every_key_is_a_flag_of_its_type():
         value = next(iter(key.own.values())) if key.own else key.default
         expected[name] = key.kind(value or 0) if key.kind is not str else value
         words.append(f"--{name}" if key.kind is bool else f"--{name}={expected[name]}")
-    off = ("adaptive-staleness", "augment", "download", "overwrite", "waits")
+    off = ("augment", "download", "overwrite", "waits")
     expected |= dict.fromkeys(off, True)
     values = parsed(*words)
     assert values == expected

@@ -195,7 +195,12 @@ def test_half_a_run_of_another_configuration_is_an_error(run, difference, says):
 
 
 PLUS = {**SETTINGS, "algo": "asyncdrop-plus"}
-BEFORE = {"waits": False, "adaptive-memory": False, "least-saving": 0.0}
+BEFORE = {
+    "waits": False,
+    "adaptive-memory": False,
+    "adaptive-staleness": False,
+    "least-saving": 0.0,
+}
 """What asyncdrop-plus did up to version 0.2.0."""
 
 
@@ -220,6 +225,7 @@ def test_a_run_of_before_the_recipe_changed_is_of_another_configuration(
     for difference in (
         "waits False, now True",
         "adaptive-memory False, now True",
+        "adaptive-staleness False, now True",
         "least-saving 0.0, now 0.5",
     ):
         assert difference in str(caught.value)

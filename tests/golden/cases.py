@@ -26,8 +26,9 @@ CLIENT_APP = "flwr_asyncdrop.client_app:app"
 DEVICES = 12
 # Recorded before devices waited for its steps, and before its memory adapted
 PLUS = {"algo": "asyncdrop-plus", "waits": False, "adaptive-memory": False}
-ADAPTIVE = {"algo": "asyncdrop-plus"}
-STALE = {**ADAPTIVE, "adaptive-staleness": True}
+# As it was before staleness counted
+ADAPTIVE = {"algo": "asyncdrop-plus", "adaptive-staleness": False}
+STALE = {"algo": "asyncdrop-plus"}
 SMALL = {
     "num-rounds": 4,
     "local-steps": 5,

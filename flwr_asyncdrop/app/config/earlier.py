@@ -9,9 +9,14 @@ def earlier_values(config: RunConfig) -> dict[str, Value]:
     """Return the values of keys that a run of this algorithm may be too old to have.
 
     They are the defaults of today, but for asyncdrop-plus: up to version 0.2.0 its
-    devices did not wait, its memory did not adapt, and it sent submodels whatever they
-    save.
+    devices did not wait, its memory did not adapt, staleness did not count, and it sent
+    submodels whatever they save.
     """
     plus = isinstance(config.algorithm, AsyncDropPlus)
-    earlier = {"waits": False, "adaptive-memory": False, "least-saving": 0.0}
+    earlier: dict[str, Value] = {
+        "waits": False,
+        "adaptive-memory": False,
+        "adaptive-staleness": False,
+        "least-saving": 0.0,
+    }
     return {**RunConfig().settings, **(earlier if plus else {})}
