@@ -22,8 +22,10 @@ from flwr_asyncdrop.submodel import State
 FULLY_BALANCED: Final = 0.25
 """The intraclass correlation from which on all groups are heard alike."""
 _LEAST_COMMON: Final = 0.2
-_MOST_COMMON: Final = 0.3
+_MOST_COMMON: Final = 0.25
 """The common share from which on groups are balanced less, and not any more."""
+_AGREES: Final = 0.1
+"""The common share of an update from which on it counts as new in full."""
 _DECAY: Final = 2.0
 """The most that an update is discounted by, as a power of one plus its staleness."""
 _MAX_WEIGHT: Final = 4.0
@@ -102,15 +104,15 @@ class AdaptivePerGroup(LatestPerGroup):
     ``kappa = <Delta, M_-g> / |Delta|^2``, ``M_-g = M - m_g (Delta_g - M) / (G - 1)``
 
     ``M_-g`` is the mean of the other groups' changes. It starts as one update that says
-    0. With ``c = 10 kappa - 2``, cut to [0, 1], ``(1 - c) rho`` takes the place of
+    0. With ``c = 20 kappa - 4``, cut to [0, 1], ``(1 - c) rho`` takes the place of
     ``rho`` above, and an update that is ``tau_i`` versions stale counts in F
 
-    ``K d_i / sum_j d_j``, ``d_i = c_i e_i + (1 - c_i) min_j e_j``,
+    ``K d_i / sum_j d_j``, ``d_i = a_i e_i + (1 - a_i) min_j e_j``,
     ``e_i = (1 + tau_i)^(-2 c)``
 
-    times as much. Its own ``c_i`` is of its own ``kappa_i`` alone, and 0 if that is not
-    known: an update that has nothing in common with the others counts no more for being
-    new. The fastest device is never stale, and may lie.
+    times as much, with ``a_i = 10 kappa_i``, cut to [0, 1], of what this update says of
+    kappa, and 0 if it says nothing: one that has nothing in common with the others
+    counts no more for being new. The fastest device is never stale, and may lie.
 
     Parameters
     ----------
@@ -228,7 +230,8 @@ class AdaptivePerGroup(LatestPerGroup):
 
     def _take(self, state: State) -> State:
         measured = self._measured
-        alike = _alike(self.common_share)
+        above = self.common_share - _LEAST_COMMON
+        alike = _cut(above / (_MOST_COMMON - _LEAST_COMMON), 0.0)
         correlation = (1 - alike) * self.correlation
         balance = min(correlation / FULLY_BALANCED, 1.0)
         discounts = _discounts(measured.fresh, alike)
@@ -251,18 +254,13 @@ class AdaptivePerGroup(LatestPerGroup):
         return combined
 
 
-def _alike(common: float) -> float:
-    """Return how far a common share says that all groups want the same, in [0, 1]."""
-    return _cut((common - _LEAST_COMMON) / (_MOST_COMMON - _LEAST_COMMON), 0.0)
-
-
 def _discounts(fresh: Sequence[_Fresh], alike: float) -> list[float]:
     """Return how much the updates of a step count for being new, of 1 each."""
     least = min(each.discount(alike) for each in fresh)
     discounts = []
     for each in fresh:
-        own = _alike(each.common)
-        discounts.append(own * each.discount(alike) + (1 - own) * least)
+        agrees = _cut(each.common / _AGREES, 0.0)
+        discounts.append(agrees * each.discount(alike) + (1 - agrees) * least)
     return discounts
 
 

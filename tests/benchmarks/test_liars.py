@@ -28,9 +28,7 @@ def test_the_guard_is_on_or_off():
     assert off["lies_merged"] > 0
 
 
-@pytest.mark.parametrize(
-    ("attack", "seed"), [("label flip", 102), ("sign flip", 106)]
-)
+@pytest.mark.parametrize(("attack", "seed"), [("label flip", 102), ("sign flip", 106)])
 def test_a_fast_liar_has_no_more_say_as_what_is_new_counts(attack, seed):
     """They end at 0.58 and 0.51 if each update that is new counts more."""
     found = run_case(Case("asyncdrop-plus", attack=attack, liars=1), seed=seed)
