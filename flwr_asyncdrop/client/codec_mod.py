@@ -1,5 +1,6 @@
 """A Flower mod that reads what is coded and packed, and answers in kind."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from flwr.app import ArrayRecord, Context, Message
@@ -45,9 +46,11 @@ def _with_code(
     record = wire.records_of(message.content, ArrayRecord)[key]
     sent = wire.decode_weights(record, coding)
     message.content[key] = wire.to_record(sent)
+    run = wire.read_run(message)
+    message = wire.without_coding(message)
     reply = call_next(message, context)
     if coding.up and not reply.has_error():
-        _code(reply, sent, coding, message, context)
+        _code(reply, sent, coding, lambda: Residuals(context, message, run))
     return reply
 
 
@@ -56,8 +59,7 @@ def _code(
     reply: Message,
     sent: State,
     coding: wire.Coding,
-    message: Message,
-    context: Context,
+    residuals: Callable[[], Residuals],
 ) -> None:
     """Code the arrays of a reply; one that the server will refuse stays as it is.
 
@@ -73,7 +75,7 @@ def _code(
         return
     changes = _changes(record, sent)
     is_sound = len(changes) == len(_coded_names(sent))
-    owed = Residuals(context, message)
+    owed = residuals()
     changes = owed.added_to(changes)
     coded = wire.encode_changes(changes, sent, coding)
     if is_sound and coding.feedback:  # a refused reply owes what was owed before

@@ -88,10 +88,17 @@ class FrozenMod(Mod):
             self._check_clipping(call_next, part.sha256, frozen)
 
         def complete(message: Message, context: Context) -> Message:
+            came = message.content
             message.content, used = wire.completed(message, part, frozen)
-            reply = call_next(message, context)
-            if not reply.has_error():
-                reply.content = wire.without_frozen(reply.content, used)
+            failed = True
+            try:
+                reply = call_next(message, context)
+                if not reply.has_error():
+                    reply.content = wire.without_frozen(reply.content, used)
+                    failed = False
+            finally:
+                if failed:  # a mod before this one may try again
+                    message.content = came
             return reply
 
         message.content = wire.without_brought(message.content)

@@ -21,9 +21,9 @@ class Residuals:
     (Seide et al., 2014; Karimireddy et al., 2019.)
     """
 
-    def __init__(self, context: Context, message: Message) -> None:
-        self._context = context
-        device, self._run = device_of(message), wire.read_run(message)
+    def __init__(self, context: Context, message: Message, run: str) -> None:
+        self._context, self._run = context, run
+        device = device_of(message)
         self._key, self._run_key = _KEY + device, _RUN_KEY + device
         self._kept = wire.read_kept(message)
         record = wire.records_of(context.state, ArrayRecord).get(self._key)

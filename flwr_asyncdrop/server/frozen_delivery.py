@@ -15,6 +15,8 @@ from flwr_asyncdrop.submodel import Frozen
 logger = logging.getLogger("flwr.asyncdrop")
 
 _MANY = 3
+# What a mod raises that looks for what a reply has not got.
+_NOT_THERE = ("KeyError", "IndexError", "StopIteration")
 
 
 class FrozenLackedError(Exception):
@@ -109,12 +111,13 @@ class FrozenDelivery:
             return
         number, device = order.number, order.device
         brings = self._brings(number)
+        may_ask = not brings and (self.simulated or device not in self._brought)
         if not wire.lacks_frozen(reply, frozen.sha256):
             if self._bringing.pop(number, None) is not None:
                 self._brought[device] = number
                 self._asked.discard(device)
             self._again.discard(number)
-            _check_mod(frozen, reply)
+            _check_mod(frozen, reply, may_ask=may_ask)
             return
         self._bringing.pop(number, None)
         if brings:
@@ -155,8 +158,11 @@ class FrozenDelivery:
         self._again.add(order.number)
 
 
-def _check_mod(frozen: Frozen, reply: Message) -> None:
-    """Raise ReplyError if a client shows that its ClientApp has no FrozenMod."""
+def _check_mod(frozen: Frozen, reply: Message, *, may_ask: bool) -> None:
+    """Raise ReplyError if a client shows that its ClientApp has no FrozenMod.
+
+    Or if one that `may_ask` for the frozen tensors may have a mod before it that fails.
+    """
     fix = (
         "give its ClientApp the mod that completes tasks, ClientApp(mods=[FrozenMod()])"
     )
@@ -168,6 +174,13 @@ def _check_mod(frozen: Frozen, reply: Message) -> None:
                 f"the client failed: {printable_ends(reason)}; it sees how the "
                 "FrozenMod behind it gets what does not train: hand such a mod to it, "
                 "ClientApp(mods=[FrozenMod(train_mods=[...])]) (docs/frozen.md)",
+            )
+        if may_ask and any(words in reason for words in _NOT_THERE):
+            raise ReplyError(
+                "client-error",
+                f"the client failed: {printable_ends(reason)}; if a mod of your own "
+                "reads replies, put it behind FrozenMod: a device that lacks what does "
+                "not train replies with neither arrays nor metrics (docs/frozen.md)",
             )
         if any(words in reason for words in wire.INCOMPLETE):
             raise ReplyError(

@@ -21,6 +21,7 @@ from flwr_asyncdrop.wire.coding import (
     read_change,
     read_coding,
     read_run,
+    without_coding,
 )
 from flwr_asyncdrop.wire.devices import (
     LARGEST_REPORTED,
@@ -147,5 +148,6 @@ __all__ = [
     "unpacked_evaluation",
     "views_of",
     "without_brought",
+    "without_coding",
     "without_frozen",
 ]

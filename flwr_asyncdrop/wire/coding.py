@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from flwr_asyncdrop.submodel.types import STATISTICS, State
 from flwr_asyncdrop.wire.arrays import check_values, read_sound_array
 from flwr_asyncdrop.wire.codec import Scheme, scheme
 from flwr_asyncdrop.wire.npy import CODED, array_size, read_array, write_array
-from flwr_asyncdrop.wire.records import records_of
+from flwr_asyncdrop.wire.records import like, records_of
 
 _SMALLEST = 256  # numbers; a code of fewer would hardly be smaller
 _RECORD = "asyncdrop-codec-record"
@@ -95,6 +95,19 @@ def read_coding(message: Message) -> tuple[str, Coding] | None:
             values: dict[str, Any] = {n: config[key] for n, key in _FIELDS.items()}
             return str(config[_RECORD]), Coding(**values)
     return None
+
+
+def without_coding(message: Message) -> Message:
+    """Return, on the client, another message for the app behind who has decoded it.
+
+    It says nothing of how the arrays travel, so that nobody else codes its reply.
+    """
+    keys = {_RECORD, _RUN, *_FIELDS.values()}
+    configs = {
+        key: ConfigRecord({n: value for n, value in config.items() if n not in keys})
+        for key, config in records_of(message.content, ConfigRecord).items()
+    }
+    return like(message, RecordDict({**message.content, **configs}))
 
 
 def read_run(message: Message) -> str:

@@ -1,5 +1,6 @@
 """The records of a message, by kind."""
 
+from copy import copy
 from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -27,3 +28,10 @@ def with_content(message: Message, content: RecordDict) -> Message:
         ttl=metadata.ttl,
         group_id=metadata.group_id,
     )
+
+
+def like(message: Message, content: RecordDict) -> Message:
+    """Return another message with the metadata of one that has come."""
+    found = copy(message)
+    found.content = content
+    return found

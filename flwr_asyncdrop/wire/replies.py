@@ -1,7 +1,6 @@
 """Reading a client's reply, and checking that it can be merged."""
 
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +26,7 @@ from flwr_asyncdrop.wire.frozen import asks_for_frozen
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
 from flwr_asyncdrop.wire.npy import CODED, array_bytes, to_record
 from flwr_asyncdrop.wire.packing import is_packed, unpack, unpacked
-from flwr_asyncdrop.wire.records import records_of
+from flwr_asyncdrop.wire.records import like, records_of
 from flwr_asyncdrop.wire.tasks import RecordKeys
 
 # Those of the model, those beside it, metrics and configs.
@@ -107,7 +106,7 @@ def in_flowers_arrays(message: Message, reply: Reply) -> Message:
     if not any(array.stype.startswith(CODED) for array in arrays):
         return message
     made = {key: to_record(reply.extra.get(key, reply.arrays)) for key in records}
-    return _like(message, RecordDict({**message.content, **made}))
+    return like(message, RecordDict({**message.content, **made}))
 
 
 def unpacked_evaluation(message: Message) -> Message:
@@ -121,14 +120,7 @@ def unpacked_evaluation(message: Message) -> Message:
         content = unpacked(message.content, _MOST_ARRAYS)
     except ValueError:
         return message
-    return message if content is message.content else _like(message, content)
-
-
-def _like(message: Message, content: RecordDict) -> Message:
-    """Return another message with the metadata of one that has come."""
-    found = copy(message)
-    found.content = content
-    return found
+    return message if content is message.content else like(message, content)
 
 
 def _read_trained(name: str, array: Array, expected: Expected) -> Tensor:

@@ -6,7 +6,15 @@ import pytest
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 
-from flwr_asyncdrop import FrozenMod, load_personal, load_submodel, save_personal, wire
+from flwr_asyncdrop import (
+    CodecMod,
+    FrozenMod,
+    load_personal,
+    load_submodel,
+    save_personal,
+    wire,
+)
+from flwr_asyncdrop.client.mods import with_mods
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.flower_internals.identity import assume_identity
 from flwr_asyncdrop.submodel import extract, plan_submodels, split
@@ -184,6 +192,62 @@ def test_an_error_of_the_client_passes():
     done, reply = call(FrozenMod(), task(brings=True), context(), fails)
     assert done
     assert reply.has_error()
+
+
+@pytest.mark.parametrize("codec", [False, True], ids=["alone", "behind a codec mod"])
+@pytest.mark.parametrize("raises", [False, True], ids=["an error", "an exception"])
+def test_a_mod_before_it_may_try_again(raises, codec):
+    """The message is then as it came, whatever has become of the first attempt."""
+    attempts = []
+
+    def flaky(message, context):
+        attempts.append(list(message.content["arrays"]))
+        if len(attempts) > 1:
+            return client(message, context)
+        if raises:
+            raise RuntimeError("out of memory")
+        return Message(Error(3, "out of memory"), reply_to=message)
+
+    def once(message, context):
+        try:
+            return FrozenMod(own(STATE))(message, context, flaky)
+        except RuntimeError:
+            return Message(Error(3, "out of memory"), reply_to=message)
+
+    message = task()
+    if codec:
+        coding = wire.Coding("q8", "q8", 1, 2, feedback=True)
+        message.content["config"].update(coding.entries(KEYS.arrays, "one"))
+    for fails in (True, False):
+        mods = [CodecMod()] if codec else []
+        reply = with_mods(once, mods)(message, context())
+        assert reply.has_error() == fails
+    assert set(reply.content["arrays"]) == TRAINED.keys()
+    assert attempts == [list(STATE)] * 2
+
+
+def test_a_codec_mod_on_both_sides_of_it():
+    """As in a ClientApp that has one for all its functions, and one for training."""
+    coding = wire.Coding("q8", "q8", 1, 2)
+    state = {name: tensor.repeat(64, 1) for name, tensor in STATE.items()}
+    trained, frozen = split(state, FROZEN.tensors.keys())
+    entries = coding.entries(KEYS.arrays, "one")
+    message = wire.make_task(
+        wire.encode_weights(trained, coding),
+        {**entries, **wire.frozen_entries(frozen, KEYS.arrays)},
+        wire.TaskConfig(1, 0),
+        node_id=5,
+        keys=KEYS,
+    )
+
+    def replies(message, context):
+        return answer(message, wire.from_record(message.content["arrays"]))
+
+    mods = [CodecMod(), FrozenMod(own(state)), CodecMod()]
+    reply = with_mods(replies, mods)(message, context())
+    assert set(reply.content["arrays"]) == TRAINED.keys()
+    stypes = {each.stype for each in reply.content["arrays"].values()}
+    assert any(stype.endswith("q8") for stype in stypes), "it is coded once"
 
 
 def test_personal_layers_on_a_frozen_backbone():

@@ -224,6 +224,19 @@ def test_a_client_without_the_mod_is_told_so(reason, hint):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("reason", ["KeyError: 'metrics'", "StopIteration"])
+def test_a_mod_that_an_ask_is_too_little_for_is_told_where_to_stand(reason):
+    server = Server(unasked=False)
+    failed = Message(Error(3, reason), reply_to=TASK)
+    with pytest.raises(ReplyError, match=rf"{reason}; if a mod .* FrozenMod") as error:
+        server.reply(server.order()[0], failed)
+    assert error.value.kind == "client-error"
+    with pytest.raises(FrozenLackedError):
+        server.ask(server.order()[0])
+    server.reply(server.order()[0])
+    server.reply(server.order()[0], failed)  # it has them: nobody asks any more
+
+
 def test_a_reply_with_frozen_tensors_is_refused_by_name():
     server = Server(unasked=False)
     reply = answer(TASK, {"w": torch.ones(2), "f": torch.zeros(3)})
