@@ -88,7 +88,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release all resources; no evaluation begins after this."""
+        """Release all resources; no evaluation begins before the next run."""
 
     def state_dict(self) -> StateDict:
         """Return what is pending, with the models."""
@@ -134,7 +134,7 @@ class ServerEvaluator(Evaluator):
         self._patiently = patiently
         self._beside = beside
         self._threads = torch.get_num_threads()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
+        self._executor: ThreadPoolExecutor | None = None
         self._begun: deque[tuple[PendingEvaluation, Future[Evaluation]]] = deque()
 
     def begin(self, evaluation: PendingEvaluation) -> None:
@@ -147,6 +147,8 @@ class ServerEvaluator(Evaluator):
             except Interrupted:
                 self._resumed = [evaluation, *self._resumed]
                 raise
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="evaluate")
         future = self._executor.submit(self._evaluate, evaluation)
         self._begun.append((evaluation, future))
         if not self._beside:
@@ -169,8 +171,11 @@ class ServerEvaluator(Evaluator):
             yield evaluation
 
     def close(self) -> None:
-        """End the thread after the evaluation that it runs."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        """End the thread after the evaluation that it runs, and forget all others."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        self._executor = None  # the next run has another one
+        self._begun.clear()
 
     def _evaluate(self, evaluation: PendingEvaluation) -> Evaluation:
         arrays = wire.to_record(evaluation.arrays)

@@ -167,6 +167,18 @@ class TestServerEvaluator:
         with pytest.raises(KeyError, match="no such layer"):
             list(evaluator.collect(finish=True))
 
+    def test_a_strategy_that_starts_again_has_it_again(self, server):
+        """What the run before has left, as one that failed, is none of the next's."""
+        go_on = threading.Event()
+        evaluator = server(lambda number, arrays: go_on.wait(PATIENCE) and None)
+        for number in (1, 2):
+            evaluator.submit(state(), number)
+        go_on.set()
+        evaluator.close()
+        assert evaluator.pending == []
+        evaluator.submit(state(), 3)
+        assert [e.round for e in evaluator.collect(finish=True)] == [3]
+
     def test_an_error_ends_the_run_and_no_thread_is_left(self, server):
         def evaluate(number, arrays):
             if number == 2:
