@@ -19,6 +19,8 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 _POLL = 0.5
 _PAUSE = 20  # times as long as a look for answers
+# A probe has no arrays.
+_FIRST = "; CapacityMod goes first, ClientApp(mods=[CapacityMod()])"
 _NOTHING = TaskCost(compute=1.0, bytes_down=0, bytes_up=0)
 
 
@@ -102,7 +104,8 @@ class CapabilityProbe:
 
 
 def _reason(reply: Message) -> str:
-    return printable_ends(reply.error.reason or "") or "no reason given"
+    reason = printable_ends(reply.error.reason or "") or "no reason given"
+    return reason + _FIRST * (wire.WANTS_ONE_RECORD in reason)
 
 
 def _described(known: Capacity) -> str:

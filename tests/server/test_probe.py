@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 from flwr.app import Message, RecordDict
+from flwr.clientapp import mod as mods
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Buffered
@@ -60,6 +61,22 @@ def test_a_device_that_does_not_know_probes_trains_all_the_same(caplog):
     assert run.state.failures == {}
     (line,) = [m for m in caplog.messages if "does not say" in m]
     assert line == "device 0 does not say what it can do: it raised"
+
+
+def test_a_mod_that_looks_for_arrays_in_a_probe_is_told_where_to_stand(caplog):
+    """It answers in the place of the CapacityMod behind it."""
+    caplog.set_level("INFO")
+
+    def handle(message):
+        if wire.is_probe(message):
+            return mods.fixedclipping_mod(message, None, None)
+        return plus_one(message)
+
+    run = Run(HandlerGrid(handle, node_ids=[1]), in_flight=1, probes=True).go()
+    assert run.state.failures == {}
+    (line,) = [m for m in caplog.messages if "does not say" in m]
+    assert line.endswith("; CapacityMod goes first, ClientApp(mods=[CapacityMod()])")
+    assert "fixedclipping_mod" in line
 
 
 def test_a_device_that_never_answers_is_waited_for_a_minute():
