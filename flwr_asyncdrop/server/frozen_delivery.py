@@ -11,6 +11,7 @@ from flwr_asyncdrop.readable import printable_ends, readable_bytes, shown
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import Frozen
+from flwr_asyncdrop.wire.advice import advice
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -175,19 +176,20 @@ def _check_mod(frozen: Frozen, reply: Message, *, may_ask: bool) -> None:
                 "FrozenMod behind it gets what does not train: hand such a mod to it, "
                 "ClientApp(mods=[FrozenMod(train_mods=[...])]) (docs/frozen.md)",
             )
-        if may_ask and any(words in reason for words in _NOT_THERE):
-            raise ReplyError(
-                "client-error",
-                f"the client failed: {printable_ends(reason)}; if a mod of your own "
-                "reads replies, put it behind FrozenMod: a device that lacks what does "
-                "not train replies with neither arrays nor metrics (docs/frozen.md)",
-            )
         if any(words in reason for words in wire.INCOMPLETE):
             raise ReplyError(
                 "client-error",
                 f"the client failed: {printable_ends(reason)}; the task leaves "
                 f"{len(frozen.tensors):,} tensors out, as they do not train: "
                 f"{fix}, or say trainable=lambda name: True to the strategy",
+            )
+        is_known = bool(advice(reason))
+        if may_ask and not is_known and any(name in reason for name in _NOT_THERE):
+            raise ReplyError(
+                "client-error",
+                f"the client failed: {printable_ends(reason)}; if a mod of your own "
+                "reads replies, put it behind FrozenMod: a device that lacks what does "
+                "not train replies with neither arrays nor metrics (docs/frozen.md)",
             )
         return
     for arrays in wire.records_of(reply.content, ArrayRecord).values():

@@ -237,6 +237,12 @@ def test_a_mod_that_an_ask_is_too_little_for_is_told_where_to_stand(reason):
     server.reply(server.order()[0], failed)  # it has them: nobody asks any more
 
 
+def test_an_error_whose_fix_is_known_is_no_such_mod():
+    server = Server(unasked=False)
+    failed = Message(Error(3, "KeyError: 'proximal-mu'"), reply_to=TASK)
+    server.reply(server.order()[0], failed)  # wire.read_reply names the fix
+
+
 def test_a_reply_with_frozen_tensors_is_refused_by_name():
     server = Server(unasked=False)
     reply = answer(TASK, {"w": torch.ones(2), "f": torch.zeros(3)})
