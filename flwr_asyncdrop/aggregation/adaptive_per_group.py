@@ -50,7 +50,7 @@ class _Fresh:
 
     def discount(self, alike: float) -> float:
         """Return how much it counts, of 1, by its staleness."""
-        return (1 + self.staleness) ** (-_DECAY * alike)
+        return float((1 + self.staleness) ** (-_DECAY * alike))
 
 
 @dataclass
