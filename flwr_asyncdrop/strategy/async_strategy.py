@@ -23,7 +23,6 @@ from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.strategy.fits import check_memory
-from flwr_asyncdrop.strategy.legacy import check_no_legacy
 from flwr_asyncdrop.strategy.runs import Runs
 from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
@@ -210,7 +209,6 @@ class AsyncStrategy(Runs):
         """
         num_rounds = whole_from(1).check("num_rounds", num_rounds)
         timeout = _TIMEOUTS.check("timeout", timeout)
-        check_no_legacy(self)
         self._check_set()
         with self.checkpointer or nullcontext():
             return self._start(

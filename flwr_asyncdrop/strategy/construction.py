@@ -32,6 +32,7 @@ from flwr_asyncdrop.strategy.arguments import choose_algorithm
 from flwr_asyncdrop.strategy.copies import copied
 from flwr_asyncdrop.strategy.ignored import refuse_ignored
 from flwr_asyncdrop.strategy.kinds import CHECKED, check_kinds
+from flwr_asyncdrop.strategy.legacy import check_no_legacy
 from flwr_asyncdrop.strategy.synchronous import SynchronousRounds
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import (
@@ -200,6 +201,7 @@ class Arguments(SynchronousRounds):
                 f"the __init__ of {kind} does not call super().__init__(...), which "
                 "takes the arguments of the strategy"
             )
+        check_no_legacy(self)
         check_methods(self)
         changed = [name for name in _MADE_OF if given[name] is not self._made[name]]
         known = fields(self.algorithm) if self.algorithm else ()

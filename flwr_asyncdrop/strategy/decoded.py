@@ -1,4 +1,4 @@
-"""Coded replies to a synchronous round, as a subclass's `aggregate_train` gets them."""
+"""Coded replies to a synchronous round, as an own `aggregate_train` gets them."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -59,23 +59,22 @@ class DecodedReplies:
         return self._run.read(order, message, decoded=decoded)
 
 
-def with_decoded(hook: AggregateTrain) -> AggregateTrain:
-    """Return an overridden `aggregate_train` that gets decoded replies.
+def with_decoded(strategy: Any, hook: AggregateTrain) -> AggregateTrain:
+    """Return an overridden `aggregate_train` of a strategy that gets decoded replies.
 
-    In an asynchronous run they are decoded already. One that its subclass calls gets
-    what that one passes on.
+    In an asynchronous run they are decoded already. One that it calls itself gets what
+    it passes on.
     """
 
     @wraps(hook)
-    def aggregate_train(
-        self: Any, server_round: int, replies: Iterable[Message]
-    ) -> Trained:
-        if self._hooks or self._decoded or not self._driven:
-            return hook(self, server_round, replies)
-        self._decoded = DecodedReplies(self._driven)
+    def aggregate_train(server_round: int, replies: Iterable[Message]) -> Trained:
+        run = strategy._driven
+        if strategy._hooks or strategy._decoded or not run:
+            return hook(server_round, replies)
+        strategy._decoded = DecodedReplies(run)
         try:
-            return hook(self, server_round, self._decoded.given(replies))
+            return hook(server_round, strategy._decoded.given(replies))
         finally:
-            self._decoded = None
+            strategy._decoded = None
 
     return aggregate_train

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from threading import get_ident
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from flwr.app import (
     DEFAULT_TTL,
@@ -50,7 +50,7 @@ from flwr_asyncdrop.strategy.hooks import (
 from flwr_asyncdrop.strategy.legacy import PRIVATE_HOOKS, LegacyHooks
 from flwr_asyncdrop.strategy.sampling import MIN_NODES, Sampling
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
-from flwr_asyncdrop.strategy.wrappers import check_wrapper, clipping_norm
+from flwr_asyncdrop.strategy.wrappers import check_wrapper, clipping_norm, warn_of_codes
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -86,8 +86,20 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         check_names(cls, but=PRIVATE_HOOKS)
-        if cls.aggregate_train is not SynchronousRounds.aggregate_train:
-            cls.aggregate_train = with_decoded(cls.aggregate_train)  # type: ignore[method-assign]
+
+    if not TYPE_CHECKING:  # it would have an attribute of any name then
+
+        def __getattribute__(self, name: str) -> object:
+            """Return an attribute; an `aggregate_train` of a user's gets no codes.
+
+            It may be a subclass's, or be set later, on the class or the strategy.
+            """
+            found = super().__getattribute__(name)
+            if name != "aggregate_train":
+                return found
+            ours = SynchronousRounds.aggregate_train
+            is_ours = getattr(found, "__func__", None) is ours
+            return found if is_ours else with_decoded(self, found)
 
     @property
     def _run(self) -> Run | None:
@@ -148,7 +160,8 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             return self._hooks.configured(arrays, config)
         nodes = Nodes(grid)
         settings = {**config, **self._objective_config()}
-        if self._driven is None or server_round == 1:
+        begins = self._driven is None or server_round == 1
+        if self._driven is None or begins:
             logger.warning(
                 "%s is driven round by round: each round waits for its slowest device, "
                 "and nothing is asynchronous. Its own start(...) is; what a start of "
@@ -176,6 +189,8 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             )
         messages = rounds.train_messages(self._driven, server_round)
         check_wrapper(self, self._driven.state)
+        if begins:
+            warn_of_codes(self, self._driven.state)
         return messages
 
     def aggregate_train(

@@ -1,7 +1,9 @@
 """Flower's strategies around one of ours, of which some fit whole models only."""
 
+import logging
 import math
 from dataclasses import replace
+from inspect import currentframe
 from traceback import walk_stack
 
 import torch
@@ -17,6 +19,8 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 # They subtract the model of the round from the arrays of each reply.
 _SUBTRACT = (
@@ -43,6 +47,29 @@ def check_wrapper(strategy: Strategy, state: RunState) -> None:
             f"strategy in {name.replace('Server', 'Client')}, whose mod clips on the "
             "devices (docs/robustness.md)"
         )
+
+
+def warn_of_codes(strategy: Strategy, state: RunState) -> None:
+    """Warn if a user's wrapper gets the replies of a round before they are decoded.
+
+    It calls `configure_train`, as in `check_wrapper`, and Flower's loop gives it what
+    the grid has. Many a wrapper reads no arrays: what is coded cannot be read.
+    """
+    if not any(order.coding.up for order in state.in_flight.values()):
+        return
+    for frame, _ in walk_stack(currentframe()):  # None skips some, by the version
+        caller = frame.f_locals.get("self", strategy)
+        hook = getattr(type(caller), "aggregate_train", None)
+        if frame.f_code.co_name != "configure_train" or caller is strategy:
+            continue
+        if hook is not None and not hook.__module__.startswith("flwr."):
+            logger.warning(
+                "%s wraps a strategy with a codec, and its aggregate_train gets the "
+                "replies as they came: it cannot read coded arrays. A subclass of %s "
+                "gets them decoded (docs/compression.md#hooks-and-wrappers)",
+                type(caller).__name__,
+                type(strategy).__name__,
+            )
 
 
 def clipping_norm(strategy: Strategy) -> float:

@@ -1,6 +1,7 @@
 """Flower's own parts keep working around these strategies."""
 
 import logging
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -390,6 +391,135 @@ class TestHooksWithinAWrapper:
         monkeypatch.setattr(Reading, "passed", passed)
         wrapped(CLIENT_FIXED, Reading, codec="q8")
         assert caplog.text.count("did not reply") == 2 * (3 - passed)
+
+
+def reading(aggregate, seen):
+    """Return an `aggregate_train` that reads arrays, and calls another one."""
+
+    def aggregate_train(*given):
+        replies = list(given[-1])
+        seen.extend(
+            float(reply.content["arrays"]["2.weight"].numpy().mean())
+            for reply in replies
+        )
+        return aggregate(*given[:-1], replies)
+
+    return aggregate_train
+
+
+def on_the_strategy(strategy, seen, monkeypatch):
+    strategy.aggregate_train = reading(strategy.aggregate_train, seen)
+
+
+def in_its_dict(strategy, seen, monkeypatch):
+    vars(strategy)["aggregate_train"] = reading(strategy.aggregate_train, seen)
+
+
+def on_the_class(strategy, seen, monkeypatch):
+    hook = reading(SyncFedAvg.aggregate_train, seen)
+    monkeypatch.setattr(SyncFedAvg, "aggregate_train", hook)
+
+
+def plain_loop(strategy):
+    """One round by Flower's own loop, with what its codec codes."""
+    app = client_app(CodecMod(), net=wide)
+    start = ArrayRecord(wide().state_dict())
+    with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
+        return Strategy.start(strategy, grid, start, num_rounds=1)
+
+
+class TestHooksSetLater:
+    """They got coded arrays where Flower's loop drives a strategy."""
+
+    @pytest.mark.parametrize("way", [on_the_strategy, in_its_dict, on_the_class])
+    def test_replies_are_decoded(self, way, monkeypatch):
+        seen = []
+        options = {"in_flight": 3, "fleet": speed_levels, "codec": "q8"}
+        strategy = SyncFedAvg(**options)
+        before = vector(plain_loop(SyncFedAvg(**options)))
+        way(strategy, seen, monkeypatch)
+        assert vector(plain_loop(strategy)).equal(before)
+        assert len(seen) == 3
+
+    def test_one_of_a_class_beside_a_subclass_that_has_none(self):
+        """Which had its parent's for itself, and took the place of that one."""
+
+        found = []
+
+        class Beside(Reading):
+            aggregate_train = reading(Reading.aggregate_train, found)
+
+        class WithNone(Reading):
+            pass
+
+        class Mine(WithNone, Beside):
+            pass
+
+        plain_loop(Mine(in_flight=3, fleet=speed_levels, codec="q8"))
+        assert len(found) == 3
+
+    def test_flowers_loop_refuses_what_a_start_of_ours_does(self):
+        strategy = SyncFedAvg(in_flight=3, fleet=speed_levels)
+        strategy.aggregate_fit = print
+        with pytest.raises(ConfigError, match="SyncFedAvg has 'aggregate_fit' of"):
+            plain_loop(strategy)
+
+
+class Counting(Strategy):
+    """A user's wrapper: it is no subclass of ours."""
+
+    def __init__(self, inner):
+        self.inner, self.counted = inner, 0
+
+    def configure_train(self, *given):
+        return self.inner.configure_train(*given)
+
+    def aggregate_train(self, server_round, replies):
+        self.counted += len(replies := list(replies))
+        return self.inner.aggregate_train(server_round, replies)
+
+    def configure_evaluate(self, *given):
+        return self.inner.configure_evaluate(*given)
+
+    def aggregate_evaluate(self, *given):
+        return self.inner.aggregate_evaluate(*given)
+
+    def summary(self):
+        self.inner.summary()
+
+
+class Averaging(Counting):
+    aggregate_train = reading(Counting.aggregate_train, [])
+
+
+class TestAWrapperOfAUser:
+    def wrapped(self, kind, codec, inside=lambda strategy: strategy):
+        options = {"in_flight": 3, "fleet": speed_levels, "codec": codec}
+        found = kind(inside(SyncFedAvg(**options)))
+        plain_loop(found)
+        return found
+
+    @pytest.mark.parametrize("codec", [None, "packed", "q8"])
+    def test_it_is_told_that_coded_arrays_are_not_for_it(self, codec, caplog):
+        found = self.wrapped(Counting, codec)
+        assert found.counted == 3
+        told = "Counting wraps a strategy with a codec, and its aggregate_train gets"
+        assert caplog.text.count(told) == (codec == "q8")
+
+    def test_so_it_is_around_one_of_flowers(self, caplog):
+        inside = partial(
+            CLIENT_FIXED, noise_multiplier=0.0, clipping_norm=9, num_sampled_clients=3
+        )
+        self.wrapped(Counting, "q8", inside)
+        assert caplog.text.count("Counting wraps a strategy") == 1
+        caplog.clear()
+        self.wrapped(lambda inner: inside(inner), "q8")
+        assert "wraps a strategy" not in caplog.text
+
+    def test_one_that_reads_them_fails_loudly(self):
+        self.wrapped(Averaging, "packed")
+        with pytest.raises(TypeError, match=r"numpy conversion: 'asyncdrop\.q8'"):
+            self.wrapped(Averaging, "q8")
 
 
 # What is beside a wrapper, and the word of docs/robustness.md for a reply that does
