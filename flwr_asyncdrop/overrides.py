@@ -18,8 +18,8 @@ from flwr_asyncdrop.exceptions import ConfigError
 
 _PACKAGE = __name__.partition(".")[0]
 _OWN_FIELDS = "__dataclass_fields__"
-# Whose classes are no user's.
-_KNOWN = frozenset({_PACKAGE, "flwr", "torch", *sys.stdlib_module_names})
+# Packages whose classes are no user's, beside this one.
+_KNOWN = frozenset({"flwr", "torch", *sys.stdlib_module_names})
 _MACHINERY = ("_abc_", "_is_protocol", "_is_runtime_protocol")
 
 
@@ -72,14 +72,18 @@ def check_fields(kind: type) -> None:
 def check_methods(instance: object) -> None:
     """Raise ConfigError for what an object has in the place of a method, and is none.
 
-    ``self.extra = {}`` of an aggregator hides the method that the loop calls.
+    ``self.extra = {}`` of an aggregator hides the method that the loop calls. In the
+    place of a private method nothing may be set, no function either.
     """
+    attributes = getattr(instance, "__dict__", {})
     for owner in type(instance).__mro__:
         if not _is_ours(owner):
             continue
         for name, method in vars(owner).items():
             if not isinstance(method, FunctionType) or name.startswith("__"):
                 continue
+            if name in attributes and _is_private(name):
+                raise ConfigError(_taken(type(instance), name, owner))
             found = getattr_static(instance, name)
             if not callable(found) and not hasattr(type(found), "__get__"):
                 raise ConfigError(
@@ -95,16 +99,14 @@ def check_names(kind: type, but: Collection[str] = ()) -> None:
     and those that its methods set. Of some names, `but` them, somebody else tells.
     """
     for owner in kind.__mro__:
-        if owner.__module__.partition(".")[0] in _KNOWN:
+        is_known = owner.__module__.partition(".")[0] in _KNOWN
+        if _is_ours(owner) or (is_known and is_in_its_module(owner)):
             continue
         mine = vars(owner).keys() | _stored(owner)
         for parent in filter(_is_ours, kind.__mro__):
             taken = vars(parent).keys() | _stored(parent)
             for name in sorted(filter(_is_private, mine & taken - set(but))):
-                raise ConfigError(
-                    f"{owner.__name__} has an attribute {name}, and {parent.__name__} "
-                    "has another one of that name for itself: give it another name"
-                )
+                raise ConfigError(_taken(owner, name, parent))
 
 
 def check_no_fields(instance: object, made: Any) -> None:
@@ -125,6 +127,18 @@ def check_no_fields(instance: object, made: Any) -> None:
                     f"an argument: pass it, {type(instance).__name__}({name}="
                     f"{value!r})"
                 )
+
+
+def is_in_its_module(kind: type) -> bool:
+    """Return whether a class is found by its name in the module that it says.
+
+    A class that ``type(name, bases, {})`` makes says the module in which that is
+    called: for bases with the metaclass of ``abc``, that one.
+    """
+    found: object = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind
 
 
 @cache
@@ -150,6 +164,14 @@ def _stored(owner: type) -> frozenset[str]:
         if isinstance(method, FunctionType)
         for step in get_instructions(method)
         if step.opname == "STORE_ATTR"
+    )
+
+
+def _taken(owner: type, name: str, parent: type) -> str:
+    """Return that a private name of `parent`'s is taken."""
+    return (
+        f"{owner.__name__} has an attribute {name}, and {parent.__name__} has another "
+        "one of that name for itself: give it another name"
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, make_dataclass
 from functools import cached_property
+from types import new_class
 from typing import ClassVar
 
 import pytest
@@ -15,7 +16,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, checked_profiles
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
-from flwr_asyncdrop.overrides import check_fields, check_overrides
+from flwr_asyncdrop.overrides import check_fields, check_names, check_overrides
 from flwr_asyncdrop.parameters import parameter
 from tests.runs import mlp
 
@@ -327,6 +328,21 @@ class TestNamesOfOurs:
                     self._run = "a name for a tracker"
                     return super().aggregate_train(server_round, replies)
 
+    def test_a_class_that_says_another_module(self):
+        """That of ``abc``, ``types`` or ``dataclasses``, which make it."""
+        name = {"_collected": 1}
+        made = [
+            type("Mine", (Buffered,), name),
+            new_class("Mine", (Buffered,), exec_body=lambda body: body.update(name)),
+            make_dataclass("Mine", [], bases=(Buffered,), namespace=name),
+            type("Mine", (Buffered,), {**name, "__module__": "statistics"}),
+        ]
+        for kind in made:
+            with pytest.raises(ConfigError, match=r"^Mine has an attribute _collected"):
+                check_names(kind)
+        with pytest.raises(ConfigError, match="Mine has an attribute _open"):
+            type("Mine", (AsyncStrategy,), {"_open": 1})
+
     @pytest.mark.parametrize("before", [True, False])
     def test_of_a_class_beside_it(self, before):
         class Tracked:
@@ -373,3 +389,11 @@ class TestNamesOfOurs:
             Mine(aggregator=Mixing())._check_set()
         with pytest.raises(ConfigError, match=r"^extra of Noting is no function"):
             AsyncStrategy(aggregator=Noting())
+
+    @pytest.mark.parametrize("name", ["_open", "_evaluators", "_own_state"])
+    def test_a_function_that_is_set_on_an_object(self, name):
+        strategy = AsyncStrategy(aggregator=Mixing())
+        setattr(strategy, name, print)
+        says = f"^AsyncStrategy has an attribute {name}, and"
+        with pytest.raises(ConfigError, match=says):
+            strategy._check_set()

@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from flwr_asyncdrop.overrides import named_by_package
+from flwr_asyncdrop.overrides import is_in_its_module, named_by_package
 
 LEAVES = (
     *(bool, int, float, complex, str, bytes, type(None), Enum, CodeType, PurePath),
@@ -41,6 +41,8 @@ _OPAQUE = (ModuleType, type, logging.Logger, Thread, io.IOBase)
 _KNOWN = frozenset(
     {__name__.partition(".")[0], "flwr", "numpy", "torch", *sys.stdlib_module_names}
 )
+# They make classes of others, which then say one of these modules.
+_MAKERS = frozenset({"abc", "dataclasses", "types"})
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -156,6 +158,8 @@ def _own_classes(kind: type) -> tuple[type, ...]:
 
 def _is_foreign(kind: Any) -> bool:
     module = getattr(kind, "__module__", None) or "builtins"
+    if module in _MAKERS and isinstance(kind, type):
+        return not is_in_its_module(kind)
     return str(module).partition(".")[0] not in _KNOWN
 
 

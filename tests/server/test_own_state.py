@@ -16,6 +16,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch.utils.data import DataLoader, TensorDataset
 
+from flwr_asyncdrop import AsyncFedAvg
 from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation
 from flwr_asyncdrop.server.own_state import OwnState
@@ -337,3 +338,10 @@ def test_without_anything_of_a_users_own_there_is_nothing_to_do():
     own = of(HistoryWriter("h"), train_config=ConfigRecord(), evaluate_fn=None)
     assert not own.has_any
     assert own.watched(len) is len
+
+
+def test_a_class_that_another_module_has_made_is_still_a_users():
+    made = type("Mine", (AsyncFedAvg,), {})()
+    assert type(made).__module__ == "abc"
+    assert of(strategy=made).has_any
+    assert not of(strategy=AsyncFedAvg()).has_any
