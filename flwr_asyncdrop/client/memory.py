@@ -15,7 +15,8 @@ from flwr_asyncdrop.machine_memory import (
 def training_memory(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     """Return the bytes that training may take: the GPU's, else the machine's, or 0.
 
-    What PyTorch keeps of the GPU's after a task counts: the next one has it again.
+    What PyTorch keeps of the GPU's after a task counts: the next one has it again. Swap
+    does not count, though a process may use it: each step would wait for it.
     """
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()

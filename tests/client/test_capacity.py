@@ -15,6 +15,7 @@ from flwr_asyncdrop.client.memory import training_memory
 from flwr_asyncdrop.client_app import app as ready_app
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.flower_internals.identity import assume_identity
+from flwr_asyncdrop.machine_memory import Memory
 from tests.runs import KEYS, answer, failing
 
 assume_identity(run_id=1)
@@ -160,6 +161,14 @@ class TestMemory:
         (cgroup / "memory.current").write_text("1000000\n")
         (cgroup / "memory.stat").write_text("inactive_file 200000\n")
         assert training_memory(meminfo, cgroup) == 2_200_000
+
+    def test_swap_is_none_to_train_in(self, tmp_path):
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text(
+            "MemAvailable: 4000 kB\nSwapTotal: 9000 kB\nSwapFree: 9000 kB"
+        )
+        assert training_memory(meminfo, tmp_path) == 4_096_000
+        assert Memory.here(meminfo, tmp_path, tmp_path).free == 13_312_000
 
     def test_an_older_kernel_says_it_elsewhere(self, tmp_path):
         meminfo, memory = tmp_path / "meminfo", tmp_path / "memory"
