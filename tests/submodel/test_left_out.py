@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from flwr_asyncdrop.submodel import (
     probe,
     verify_plan,
 )
+from flwr_asyncdrop.submodel.advice import _ADVICE
 from flwr_asyncdrop.submodel.draws import FixedDraws
 from flwr_asyncdrop.submodel.probe import probing
 from flwr_asyncdrop.submodel.types import Example
@@ -286,6 +288,14 @@ def test_the_report_says_what_to_do(model, advice):
     assert advice in lines[reason + 1]
     assert lines[reason + 1].startswith("  ")
     assert sum(line.startswith("  ") for line in lines) == 1
+
+
+def test_each_advice_is_of_a_reason_that_there_is():
+    """A reason that is written anew would lose its advice."""
+    folder = Path(gradients.__file__).parent
+    files = [file for file in folder.rglob("*.py") if file.name != "advice.py"]
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert [part for part in _ADVICE if part not in code] == []
 
 
 def test_the_report_has_no_advice_where_there_is_none():
