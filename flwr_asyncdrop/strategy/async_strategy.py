@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from flwr_asyncdrop.aggregation import Aggregator
+from flwr_asyncdrop.checkpoint import Checkpoint
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.machine_memory import Memory
 from flwr_asyncdrop.observers.progress import ProgressLog
@@ -17,12 +18,15 @@ from flwr_asyncdrop.observers.rounds import RoundLog
 from flwr_asyncdrop.observers.unchanged import UnchangedReplies
 from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.server.evaluation import EvaluateFn
+from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
+from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.strategy.fits import check_memory
+from flwr_asyncdrop.strategy.hooks import RoundHooks
 from flwr_asyncdrop.strategy.runs import Runs
 from flwr_asyncdrop.strategy.start import assemble
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
@@ -235,9 +239,8 @@ class AsyncStrategy(Runs):
         self.summary()
         checkpoint = None
         if self.checkpointer is not None:
-            checkpoint = self.checkpointer.load(
-                self._settings(num_rounds), self._unresumable
-            )
+            settings = self._settings(num_rounds)
+            checkpoint = self.checkpointer.load(settings, self._unresumable)
         # A signal ends every wait for nodes and replies.
         signals = Signals()
         grid = SteadyGrid.of(
@@ -253,25 +256,8 @@ class AsyncStrategy(Runs):
             patiently=signals.at_once,
             packs=self.codec is not None,
         )
-        # A simulated fleet keeps its size.
-        keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
-        node_ids = nodes.wait_for(max(self._sampling.needed, keeps), timeout)
-        saved = checkpoint.parts["run"] if checkpoint else None
-        in_flight = self._sampling.training(len(node_ids))
-        if saved is not None and self.in_flight is None:
-            # A share is one of the nodes that were there at the start.
-            in_flight = saved["updates_per_round"]
         configs = TrainConfigs(train_config, self._objective_config())
-        run = self._open(
-            node_ids,
-            initial_arrays,
-            configs,
-            timeout,
-            saved=saved,
-            in_flight=in_flight,
-            resends=grid.has_ray_workers,
-        )
-        run.client_state = lambda: grid.client_state
+        run = self._open_on(grid, nodes, initial_arrays, configs, timeout, checkpoint)
         stopping = StoppingRule(
             num_rounds=num_rounds,
             updates_per_round=run.updates_per_round,
@@ -318,14 +304,48 @@ class AsyncStrategy(Runs):
             checkpoint=checkpoint,
             probes=self.probe,
         )
+        with nullcontext() if self.checkpointer is None else signals:
+            self._run_through(loop, run, hooks)
+        return collector.result
+
+    def _open_on(
+        self,
+        grid: SteadyGrid,
+        nodes: Nodes,
+        arrays: ArrayRecord,
+        configs: TrainConfigs,
+        timeout: float,
+        checkpoint: Checkpoint | None,
+    ) -> Run:
+        """Wait for the nodes, and open the run on them."""
+        saved = checkpoint.parts["run"] if checkpoint else None
+        # A simulated fleet keeps its size.
+        keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
+        node_ids = nodes.wait_for(max(self._sampling.needed, keeps), timeout)
+        in_flight = self._sampling.training(len(node_ids))
+        if saved is not None and self.in_flight is None:
+            # A share is one of the nodes that were there at the start.
+            in_flight = saved["updates_per_round"]
+        run = self._open(
+            node_ids,
+            arrays,
+            configs,
+            timeout,
+            saved=saved,
+            in_flight=in_flight,
+            resends=grid.has_ray_workers,
+        )
+        run.client_state = lambda: grid.client_state
+        return run
+
+    def _run_through(self, loop: AsyncLoop, run: Run, hooks: RoundHooks) -> None:
+        """Run the loop; meanwhile hooks that this thread calls are of this run."""
         thread = get_ident()
         self._started[thread] = run, hooks
         try:
-            with nullcontext() if self.checkpointer is None else signals:
-                loop.run()
+            loop.run()
         finally:
             self._started.pop(thread, None)
-        return collector.result
 
 
 def _check_changes(aggregator: Aggregator, num_updates: int) -> None:
