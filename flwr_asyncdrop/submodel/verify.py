@@ -63,8 +63,13 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         if number:
             passes = passes[:1] if large else (*passes[:4], passes[-1])
         tried = replace(probe, passes=passes)
-        reorders = counts is one_less
-        trial = _Trial(tried, plan, state, generator, number, counts, reorders)
+        # Once a round: a half of the groups that failed is tried with the same units.
+        kept = [
+            _some(group.size, count, number, generator)
+            for group, count in zip(plan.groups, counts, strict=True)
+        ]
+        orders = [torch.randperm(g.size, generator=generator) for g in plan.groups]
+        trial = _Trial(tried, plan, state, kept, orders, reorders=counts is one_less)
         sound = [group for group in range(len(plan.groups)) if group not in faults]
         streams = [group for group in sound if plan.groups[group].kind == "stream"]
         exact = [group for group in sound if group not in streams]
@@ -106,6 +111,17 @@ def counts_to_keep(groups: Sequence[UnitGroup]) -> list[list[int]]:
     ]
 
 
+def _some(size: int, count: int, number: int, generator: torch.Generator) -> Tensor:
+    """Return `count` of so many units, drawn for a round of this number.
+
+    The first and the last unit go first: code that moves units along their axis treats
+    them unlike others.
+    """
+    inner = 1 + torch.randperm(max(size - 2, 0), generator=generator)
+    ends = [size - 1, 0] if number % 2 else [0, size - 1]
+    return torch.cat([inner, torch.tensor(ends)])[:count].sort().values
+
+
 def _levels(group: UnitGroup) -> list[int]:
     """Return odd counts from a quarter of the units on, and all of them."""
     several = min(3, group.size // 2)  # one alone is in any order the same
@@ -118,7 +134,9 @@ def bisect(
 ) -> dict[T, str]:
     """Return the items that fail, alone or together, and why `fault` says they do.
 
-    It is asked about all of them, unless the reason is `known`.
+    It is asked about all of them, unless the reason is `known`. What it has once said
+    of items is not asked again: it may depend on more than them. Those that are left
+    have passed together.
     """
     found = known or (fault(items) if items else None)
     if found is None:
@@ -128,7 +146,9 @@ def bisect(
     middle = len(items) // 2
     faults = bisect(items[:middle], fault) | bisect(items[middle:], fault)
     sound = [item for item in items if item not in faults]
-    together = fault(sound) if len(sound) > 1 else None
+    together: str | None = found
+    if faults:
+        together = fault(sound) if len(sound) > 1 else None
     if together is not None:  # sound halves that do not hold together
         first = set(items[:middle])
         faults |= {item: together for item in sound if item not in first}
@@ -140,9 +160,8 @@ class _Trial:
     probe: Probe
     plan: Plan
     state: State
-    generator: torch.Generator
-    number: int
-    counts: Sequence[int]  # of the units to keep of each group
+    kept: Sequence[Tensor]  # units of each group
+    orders: Sequence[Tensor]  # all units of each, in another order
     reorders: bool  # whether it is tried to reorder the units without dropping any
 
     def failure(self, groups: Sequence[int]) -> str | None:
@@ -253,21 +272,14 @@ class _Trial:
     def _keep(self, groups: Sequence[int]) -> Keep:
         keep = list(self.plan.full_keep())
         for group in groups:
-            # The first and the last unit go first: code that moves units along their
-            # axis treats them unlike others.
-            size = len(keep[group])
-            inner = 1 + torch.randperm(max(size - 2, 0), generator=self.generator)
-            ends = [size - 1, 0] if self.number % 2 else [0, size - 1]
-            kept = torch.cat([inner, torch.tensor(ends)])[: self.counts[group]]
-            keep[group] = kept.sort().values
+            keep[group] = self.kept[group]
         return tuple(keep)
 
     def _order(self, groups: Sequence[int]) -> Tensor:
         """Return an id for each id: the units of each of `groups` change places."""
         order = torch.arange(self.plan.num_units + 1)
         for group in groups:
-            offset, size = self.plan.offsets[group], self.plan.groups[group].size
-            cycle = offset + torch.randperm(size, generator=self.generator)
+            cycle = self.plan.offsets[group] + self.orders[group]
             order[cycle] = cycle.roll(1)  # so that none stays in its place
         return order
 

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 import torch
 from torch import nn
 
@@ -9,7 +10,7 @@ from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels, verify
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.probe import make_probe
 from flwr_asyncdrop.submodel.types import Example
-from flwr_asyncdrop.submodel.verify import find_faults
+from flwr_asyncdrop.submodel.verify import bisect, find_faults
 from tests.submodel.networks import seeded, vectors
 
 
@@ -118,3 +119,80 @@ def test_groups_that_do_not_run_cost_few_passes(monkeypatch):
     for name, dims in expected.axes.items():
         for dim, units in dims.items():
             assert torch.equal(found.axes[name][dim], units)
+
+
+class ByTheLargest(nn.Module):
+    """Its code goes by the largest bias, which zeroed units have a word in.
+
+    Where none of those that are kept is above zero, a narrower model gives another
+    output. So it depends on what is kept.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 12), nn.Linear(12, 12)
+        self.last = nn.Linear(12, 2)
+
+    def forward(self, x):
+        x = (self.first(x) + self.first.bias.max()).relu()
+        return self.last(self.second(x).relu())
+
+
+@pytest.mark.parametrize("seed", [14, 15, 26, 29])
+def test_a_failure_is_not_forgotten_as_other_units_pass(seed, monkeypatch):
+    torch.manual_seed(seed)
+    model = ByTheLargest()
+    shapes = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    units = torch.arange(12)
+    axes = {
+        "first.weight": {0: units},
+        "first.bias": {0: units},
+        "second.weight": {0: units + 12, 1: units},
+        "second.bias": {0: units + 12},
+        "last.weight": {1: units + 12},
+    }
+    groups = tuple(UnitGroup(name, 12, "internal") for name in ("first", "second"))
+    plan = Plan(groups, shapes, axes, frozenset(shapes))
+    failed, fault = [], verify._Trial.fault
+
+    def noted(trial, tried):
+        why = fault(trial, tried)
+        if why is not None:
+            failed.append(tried)
+        return why
+
+    monkeypatch.setattr(verify._Trial, "fault", noted)
+    with plain_kernels():
+        found = find_faults(make_probe(model, [Example((vectors(),))]), plan)
+    assert bool(found) == bool(failed)
+    assert found.keys() <= {0}
+
+
+class TestBisect:
+    """Those that are left have passed together, and no failure is without a reason."""
+
+    @pytest.mark.parametrize(
+        ("wrong", "left"),
+        [
+            ([], "abcdefg"),
+            (["c"], "abdefg"),
+            (["a", "g"], "bcdef"),
+            (["ag"], "abc"),
+            (["abcdefg"], "abc"),
+            (["b", "ad", "eg"], "ac"),
+        ],
+    )
+    def test_items_that_fail_alone_or_together(self, wrong, left):
+        def fault(items):
+            return next((w for w in wrong if set(w) <= {*items}), None)
+
+        found = bisect("abcdefg", fault)
+        assert "".join(i for i in "abcdefg" if i not in found) == left
+        assert fault(left) is None
+
+    @pytest.mark.parametrize("known", ["", "it failed"])
+    def test_a_failure_that_does_not_come_again(self, known):
+        """By other draws, or as the model does not train in that precision any more."""
+        says = iter([] if known else ["it failed"])
+        found = bisect("abcd", lambda items: next(says, None), known)
+        assert found == dict.fromkeys("cd", "it failed")
