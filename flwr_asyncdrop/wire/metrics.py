@@ -32,6 +32,7 @@ def read_metrics(
     """
     records = records_of(content, MetricRecord)
     _check_size(records)
+    _check_names(records)
     found = next((name for name, record in records.items() if key in record), None)
     if found is None:
         raise ReplyError(
@@ -74,7 +75,7 @@ def metric_record(metrics: object, source: str) -> MetricRecord | None:
 
 
 def flat_metrics(content: RecordDict) -> dict[str, float | int]:
-    """Return the scalar metrics of all metric records, later records winning."""
+    """Return the scalar metrics of all metric records."""
     return {
         key: value
         for record in records_of(content, MetricRecord).values()
@@ -105,6 +106,20 @@ def _check_size(records: Mapping[str, MetricRecord]) -> None:
                     "metrics",
                     f"the metric {shown(name)} is {shown(number)}: return integers of "
                     "64 bits, or a float",
+                )
+
+
+def _check_names(records: Mapping[str, MetricRecord]) -> None:
+    """Raise ReplyError for a metric that two records have with two values."""
+    values: dict[str, object] = {}
+    for record in records.values():
+        for name, value in record.items():
+            known = values.setdefault(name, value)
+            if known is not value and repr(known) != repr(value):
+                raise ReplyError(
+                    "metrics",
+                    f"the metric {shown(name)} is {shown(known)} in one MetricRecord "
+                    f"and {shown(value)} in another: give it two names",
                 )
 
 

@@ -75,6 +75,20 @@ ABSURD = {
     ),
     "an integer that no float holds": (lambda: metrics({"n": 10**5000}), "metrics"),
     "one of them in a list": (lambda: metrics({"n": [1, 10**5000]}), "metrics"),
+    "one name for two losses": (
+        lambda: records(
+            metrics=MetricRecord({"num-examples": 1, "loss": 0.5}),
+            validation=MetricRecord({"loss": 0.7}),
+        ),
+        "metrics",
+    ),
+    "one name for two numbers of examples": (
+        lambda: records(
+            metrics=MetricRecord({"num-examples": 1}),
+            validation=MetricRecord({"num-examples": 2}),
+        ),
+        "metrics",
+    ),
     "examples that no float holds": (
         lambda: metrics({"num-examples": 10**5000}),
         "metrics",
@@ -170,6 +184,15 @@ def test_a_loss_that_is_no_number_is_still_seen():
     flat = wire.flat_metrics(read.metrics)
     assert math.isnan(flat["loss"])
     assert flat["norm"] == math.inf
+
+
+def test_a_metric_of_two_records_that_agree_is_one():
+    again = MetricRecord({"num-examples": 1, "loss": math.nan})
+    read = wire.read_reply(
+        records(metrics=MetricRecord({**again}), validation=again), EXPECTED
+    )
+    assert read.num_examples == 1
+    assert math.isnan(wire.flat_metrics(read.metrics)["loss"])
 
 
 def test_usual_metrics_are_passed_on_as_they_are():
