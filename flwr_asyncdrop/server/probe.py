@@ -105,7 +105,7 @@ class CapabilityProbe:
 
 def _reason(reply: Message) -> str:
     reason = printable_ends(reply.error.reason or "") or "no reason given"
-    return reason + _FIRST * (wire.WANTS_ONE_RECORD in reason)
+    return reason + _FIRST if wire.WANTS_ONE_RECORD in reason else reason
 
 
 def _described(known: Capacity) -> str:

@@ -160,8 +160,9 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             return self._hooks.configured(arrays, config)
         nodes = Nodes(grid)
         settings = {**config, **self._objective_config()}
-        begins = self._driven is None or server_round == 1
-        if self._driven is None or begins:
+        run = None if server_round == 1 else self._driven
+        begins = run is None
+        if run is None:
             logger.warning(
                 "%s is driven round by round: each round waits for its slowest device, "
                 "and nothing is asynchronous. Its own start(...) is; what a start of "
@@ -172,7 +173,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             self._check_set()
             node_ids = nodes.wait_for(self._sampling.needed, DEFAULT_TTL)
             in_flight = self._sampling.training(len(node_ids))
-            self._driven = self._open(
+            run = self._driven = self._open(
                 node_ids,
                 arrays,
                 settings,
@@ -181,16 +182,14 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
                 queue_ahead=0,
             )
             # No round waits for a task that is sent a second time.
-            delivery = self._driven.dispatcher.delivery
-            delivery.unasked, delivery.always = True, self._driven.simulated
+            delivery = run.dispatcher.delivery
+            delivery.unasked, delivery.always = True, run.simulated
         else:
-            rounds.proceed(
-                self._driven, wire.from_record(arrays), settings, nodes.ids()
-            )
-        messages = rounds.train_messages(self._driven, server_round)
-        check_wrapper(self, self._driven.state)
+            rounds.proceed(run, wire.from_record(arrays), settings, nodes.ids())
+        messages = rounds.train_messages(run, server_round)
+        check_wrapper(self, run.state)
         if begins:
-            warn_of_codes(self, self._driven.state)
+            warn_of_codes(self, run.state)
         return messages
 
     def aggregate_train(
