@@ -33,6 +33,7 @@ from flwr_asyncdrop.report.target import Target
 from flwr_asyncdrop.storage.done import DONE
 from flwr_asyncdrop.storage.whole import draft_of
 from scripts.cells import beside, costs, points
+from scripts.codecs import codec_table
 from scripts.factorial import factorial
 from scripts.paper import cut_off_table, paper_table
 
@@ -157,6 +158,8 @@ def _table(kind: str, words: Sequence[str]) -> Iterator[str]:
         case "cut-off":
             values = [float(word) for word in words[1:]]
             return cut_off_table(read(f"paper/{words[0]}")[0], values)
+        case "codecs":
+            return codec_table(read(f"codecs/{words[0]}")[0], float(words[1]))
         case "verdict":
             return verdict({name: read(name)[0] for name in words}, _OURS[0])
         case "verdict-no-memory":
