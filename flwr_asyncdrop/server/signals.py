@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP, handled when the run can stop."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from types import FrameType
 from typing import Any, Self
 
 from flwr_asyncdrop.exceptions import Interrupted
+from flwr_asyncdrop.flower_internals.exits import before_exit
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows lacks the last
 ENDINGS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
@@ -23,15 +25,19 @@ class Signals:
     The first signal is noted; `check` and `at_once` raise it. When the context is left,
     the process handles it as it always does. A second signal is not held.
 
-    Only a process's main thread can handle signals: elsewhere, as in Flower's
-    simulation engine, this does nothing. Signals that the process ignores stay ignored,
-    as SIGHUP under ``nohup``.
+    Only a process's main thread can handle signals. In another one, as in Flower's
+    simulation engine, they are left alone, and when Flower is about to end the process,
+    it waits until the run has stopped; then this thread ends. Signals that the process
+    ignores stay ignored, as SIGHUP under ``nohup``.
     """
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
         self._received: int | None = None
         self._is_at_once = False
+        self._in_main_thread = True
+        self._is_left = threading.Event()
+        self._patience = 0.0
 
     def check(self) -> None:
         """Raise Interrupted if a signal has come."""
@@ -58,19 +64,33 @@ class Signals:
             self._is_at_once = False
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for signum in ENDINGS:
-                before = signal.getsignal(signum)
-                # None: set by something that is not Python, which cannot set it back.
-                if before not in (signal.SIG_IGN, None):
-                    self._before[signum] = before
-                    signal.signal(signum, self._note)
+        main = threading.main_thread()
+        self._in_main_thread = threading.current_thread() is main
+        if not self._in_main_thread:
+            self._patience = before_exit(self._stop)
+            return self
+        for signum in ENDINGS:
+            before = signal.getsignal(signum)
+            # None: set by something that is not Python, which cannot set it back.
+            if before not in (signal.SIG_IGN, None):
+                self._before[signum] = before
+                signal.signal(signum, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._put_back()
-        if self._received is not None:
-            signal.raise_signal(self._received)
+        self._is_left.set()
+        if self._received is None:
+            return
+        if not self._in_main_thread:
+            sys.exit(128 + self._received)
+        signal.raise_signal(self._received)
+
+    def _stop(self) -> None:
+        """Let the run of another thread stop, and wait until it has."""
+        if not self._is_left.is_set():
+            self._received = signal.SIGTERM
+            self._is_left.wait(self._patience)
 
     def _note(self, signum: int, _: FrameType | None) -> None:
         self._received = signum

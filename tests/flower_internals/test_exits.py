@@ -1,10 +1,13 @@
-"""A process ends although a call of a grid that never returns is under way."""
+"""The end of a process in which Flower runs a ServerApp."""
 
 import subprocess
 import sys
 import time
+from types import ModuleType
 
 import pytest
+
+from flwr_asyncdrop.flower_internals import exits
 
 HANGS = """
 import sys, threading, time
@@ -46,3 +49,45 @@ def test_it_ends_at_once_and_waits_for_executors_of_its_own():
 def test_python_alone_would_wait():
     with pytest.raises(subprocess.TimeoutExpired):
         ends("untold", 6)
+
+
+@pytest.fixture
+def flower(monkeypatch):
+    """Flower, as a version of it that has these functions in these modules."""
+
+    def version(**modules):
+        for home in exits._HOMES:
+            module = ModuleType(home)
+            for key, value in modules.get(home.split(".")[1], {}).items():
+                setattr(module, key, value)
+            monkeypatch.setitem(sys.modules, home, module)
+
+    return version
+
+
+def test_a_handler_comes_before_flower_ends_the_process_by_force(flower):
+    asked = []
+
+    def add(handler, *, run_before_force_exit=False):
+        asked.append((handler, run_before_force_exit))
+
+    flower(supercore={"add_exit_handler": add})
+    assert exits.before_exit(print) == exits.PATIENCE
+    assert asked == [(print, True)]
+
+
+@pytest.mark.parametrize("home", ["supercore", "common"])
+def test_where_it_cannot_it_is_to_hurry(flower, home):
+    asked = []
+    flower(**{home: {"add_exit_handler": lambda handler: asked.append(handler)}})
+    assert 0 < exits.before_exit(print) < 5
+    assert asked == [print]
+
+
+def test_without_handlers_there_is_no_time(flower):
+    flower()
+    assert exits.before_exit(print) == 0
+
+
+def test_this_version_of_flower_has_handlers(monkeypatch):
+    assert exits.before_exit(lambda: None) > 0

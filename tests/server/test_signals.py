@@ -85,6 +85,64 @@ def test_in_a_thread_handlers_are_left_alone(signum):
     assert seen == [stop]
 
 
+@pytest.fixture
+def end(monkeypatch):
+    """What Flower does when it is about to end this process."""
+    handlers = []
+    monkeypatch.setattr(
+        "flwr_asyncdrop.server.signals.before_exit",
+        lambda handler: handlers.append(handler) or 60.0,
+    )
+    return lambda: [handler() for handler in handlers]
+
+
+def test_in_a_thread_the_end_of_the_process_waits_until_the_run_has_stopped(end):
+    done, begun = [], threading.Event()
+
+    def work():
+        with Signals() as signals:
+            begun.set()
+            try:
+                while True:
+                    signals.sleep(0.01)
+            except Interrupted:
+                time.sleep(0.2)
+                done.append("saved")
+                raise
+
+    def end_quietly():
+        # A thread that ends so says nothing.
+        with pytest.raises(SystemExit):
+            work()
+
+    thread = threading.Thread(target=end_quietly)
+    thread.start()
+    assert begun.wait(60)
+    end()
+    assert done == ["saved"]
+    thread.join(60)
+
+
+def test_after_the_run_the_end_of_the_process_waits_for_nothing(end):
+    def work():
+        with Signals() as signals:
+            signals.check()
+        done.append("went on")
+
+    done = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(60)
+    end()
+    assert done == ["went on"]
+
+
+def test_in_the_main_thread_flower_is_not_asked(end):
+    with Signals() as signals:
+        end()
+        signals.check()
+
+
 def test_a_pause_ends_with_the_signal(signum):
     timer = threading.Timer(0.05, signal.raise_signal, [signum])
     deadline = time.monotonic() + 60
