@@ -58,8 +58,11 @@ class Outages:
             outage = self._failing[call] = _Outage(began, FIRST_PAUSE)
         else:
             outage.pause = min(2 * outage.pause, LONGEST_PAUSE)
-        outage.again_at = min(now + outage.pause, outage.since + self._patience)
-        if ends_run and now - outage.since >= self._patience:
+        outage.again_at = now + outage.pause
+        if not ends_run:
+            return
+        outage.again_at = min(outage.again_at, outage.since + self._patience)
+        if now - outage.since >= self._patience:
             raise GridLostError(
                 f"nothing has come through Flower's grid for {self._patience:g} s "
                 f"({call}: {one_line(error)}): see to the SuperLink, or raise the "

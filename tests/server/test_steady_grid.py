@@ -107,6 +107,21 @@ def test_nodes_are_those_seen_last_while_they_cannot_be_asked_for():
     assert inner.now < 4.5
 
 
+def test_nodes_are_asked_with_pauses_also_for_longer_than_the_patience():
+    def faults(name, number):
+        inner.now += 1e-3
+        return GONE if number else None
+
+    inner = HandlerGrid(echo)
+    faulty = FaultyGrid(inner, faults)
+    grid = SteadyGrid(faulty, timer=inner.timer, sleep=inner.sleep, patience=1)
+    while inner.now < 60:
+        assert grid.get_node_ids() == [1, 2, 3]
+        inner.sleep(0.05)
+    # 0.1, 0.2 ... 3.2 s, then one every 5 s
+    assert 12 <= faulty.calls["get_node_ids"] <= 20
+
+
 def test_nodes_that_were_never_seen_are_waited_for_and_the_reason_is_said():
     grid, inner = steady(from_then_on("get_node_ids", 0, GONE))
     nodes = Nodes(grid, timer=inner.timer, sleep=inner.sleep)
