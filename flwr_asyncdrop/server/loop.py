@@ -20,13 +20,12 @@ from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
 from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.failures import Failures
 from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
-from flwr_asyncdrop.server.frozen_tasks import bring_frozen
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.probe import CapabilityProbe
+from flwr_asyncdrop.server.resends import Resends
 from flwr_asyncdrop.server.run import Run
-from flwr_asyncdrop.server.same_task import send_same
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
 
@@ -65,6 +64,7 @@ class AsyncLoop:
         self._nodes = nodes
         self._probe = probe
         self._resumed = resumed
+        self._resends = Resends(run, mailbox, clock)
         self._duplicates_before = run.state.duplicates
         self._failures = Failures(
             run, stopping, callbacks, lambda: self._refresh(self._nodes.ids())
@@ -78,18 +78,16 @@ class AsyncLoop:
         RunError if the global model has never changed by then. Interrupted if the
         mailbox or the nodes raise it while they wait.
         """
-        interrupted = False
+        last = [each.on_end for each in self._callbacks]
         try:
             self._run_until_lost()
         except Interrupted:
-            interrupted = True
             # The evaluators still have what is pending.
-            self._tell_all([each.on_interrupt for each in self._callbacks])
+            last = [each.on_interrupt for each in self._callbacks]
             raise
         finally:
             try:
-                if not interrupted:
-                    self._tell_all([each.on_end for each in self._callbacks])
+                self._tell_all(last)
             finally:
                 self._evaluations.close()
 
@@ -133,7 +131,7 @@ class AsyncLoop:
             self._evaluations.submit(state, 0)
             return
         self._evaluations.resume(state)
-        for order in self._run.send_again(self._mailbox):
+        for order in self._resends.resume():
             self._failures.count(
                 order, "interrupted", "the server stopped before it replied"
             )
@@ -277,7 +275,7 @@ class AsyncLoop:
         return self._dispatcher.next_return(self.state) < math.inf
 
     def _end(self, arrival: Arrival) -> None:
-        """End a task: merge its reply, or count why that cannot be done."""
+        """End a task, whatever has come of it."""
         state, message_id = self.state, arrival.message_id
         late = message_id in state.late
         # The order is still out if this ends the run: a run that resumes has it.
@@ -285,21 +283,25 @@ class AsyncLoop:
         order = (state.late if late else state.in_flight).pop(message_id)
         if arrival.message is None:
             self._failures.no_reply(order)
-            return
-        if nobody:
+        elif nobody:
             self._send_again(order, late=late)
-            return
+        else:
+            self._take(order, arrival.message, late=late)
+
+    def _take(self, order: Order, message: Message, *, late: bool) -> None:
+        """Merge the reply to an order, or count why that cannot be done."""
+        state = self.state
         began_at, queued = self._dispatcher.began(order)
         staleness = state.version - order.base_version
         discount = self._dispatcher.rules.faults.late_weight if late else 1.0
         try:
-            reply = self._run.read(order, arrival.message)
+            reply = self._run.read(order, message)
             if discount > 0:
                 self._run.merge(order, reply, staleness, discount)
             if not self.continues:
                 self._run.stop_waiting()
         except FrozenLackedError:
-            bring_frozen(self._run, self._mailbox, self._clock, order, late=late)
+            self._resends.bring_frozen(order, late=late)
             return
         except ReplyError as error:
             self._dispatcher.replied(state, order.device)
@@ -319,7 +321,7 @@ class AsyncLoop:
         self._dispatcher.succeeded(order, trip, reply.report)
         state.lost_in_a_row.clear()
         number = self._stopping.round_of(state.updates - 1)
-        merged = Merged(order, reply, staleness, number, late, queued, arrival.message)
+        merged = Merged(order, reply, staleness, number, late, queued, message)
         for callback in self._callbacks:
             callback.on_update(state, merged)
         if state.updates % self._stopping.updates_per_round == 0:
@@ -328,7 +330,7 @@ class AsyncLoop:
     def _send_again(self, order: Order, *, late: bool) -> None:
         """Send a task again that no device has had; a real one gets another."""
         if self._run.simulated and order.part.arrays is not None:
-            send_same(self._run, self._mailbox, self._clock, order, late=late)
+            self._resends.send(order, late=late)
             return
         self._dispatcher.replied(self.state, order.device)
         self._failures.count(

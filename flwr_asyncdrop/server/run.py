@@ -14,13 +14,12 @@ from flwr_asyncdrop.aggregation import (
     average_,
     check_counters,
 )
-from flwr_asyncdrop.exceptions import ReplyError, RunError, ShapeError
+from flwr_asyncdrop.exceptions import ReplyError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.callbacks import LOSSES
 from flwr_asyncdrop.server.dispatch import Dispatcher
-from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.merging import changed_by
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
@@ -164,45 +163,6 @@ class Run:
             return {name: state[name] for name in self.parts}
 
         return self.unsaved.find(saved)
-
-    def send_again(self, mailbox: Mailbox) -> list[Order]:
-        """Send the tasks that were out when the server stopped; return those lost.
-
-        A simulated device computes what it would have computed. A real one may have
-        done its task for the server that is gone: it gets a new task instead, so
-        nothing is merged twice. RunError if the grid does not take a task.
-        """
-        state = self.state
-        if self.simulated:
-            state.in_flight = self._push_all(mailbox, state.in_flight)
-            state.late = self._push_all(mailbox, state.late)
-            return []
-        lost = [*state.in_flight.values(), *state.late.values()]
-        state.in_flight.clear()
-        state.late.clear()
-        return lost
-
-    def _push_all(
-        self, mailbox: Mailbox, orders: Mapping[str, Order]
-    ) -> dict[str, Order]:
-        sent: dict[str, Order] = {}
-        for message_id, old in orders.items():
-            order = replace(old, node_id=self.fleet.node_ids[old.device])
-            if order.timing.lost:
-                sent[message_id] = order
-                continue
-            sent[self.push_again(mailbox, order)] = order
-        return sent
-
-    def push_again(self, mailbox: Mailbox, order: Order) -> str:
-        """Send the task of a simulated device once more; return its message's id."""
-        new_id = mailbox.push(self.dispatcher.message(self.state, order))
-        if new_id is None:
-            raise RunError(
-                f"the grid did not take the task of device {order.device} once "
-                "more: resume again when its nodes are there"
-            )
-        return new_id
 
     def add_energy(self, device: int, cost: TaskCost, sign: int = 1) -> None:
         """Count the joules of a cost, if this fleet counts them; -1 takes them back."""
