@@ -2,13 +2,13 @@
 
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from threading import get_ident
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from flwr_asyncdrop.aggregation import Aggregator
 from flwr_asyncdrop.checkpoint import Checkpoint
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.machine_memory import Memory
@@ -19,16 +19,13 @@ from flwr_asyncdrop.observers.unchanged import UnchangedReplies
 from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.loop import AsyncLoop
-from flwr_asyncdrop.server.mailbox import Mailbox
-from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
-from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.strategy.fits import check_memory
 from flwr_asyncdrop.strategy.hooks import RoundHooks
 from flwr_asyncdrop.strategy.runs import Runs
-from flwr_asyncdrop.strategy.start import assemble
+from flwr_asyncdrop.strategy.start import Connection, StartArguments, assemble
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -211,86 +208,53 @@ class AsyncStrategy(Runs):
         FolderError
             If another run holds the checkpointer's folder.
         """
-        num_rounds = whole_from(1).check("num_rounds", num_rounds)
-        timeout = _TIMEOUTS.check("timeout", timeout)
+        given = StartArguments(
+            initial_arrays,
+            whole_from(1).check("num_rounds", num_rounds),
+            _TIMEOUTS.check("timeout", timeout),
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
         self._check_set()
         with self.checkpointer or nullcontext():
-            return self._start(
-                grid,
-                initial_arrays,
-                num_rounds,
-                timeout,
-                train_config,
-                evaluate_config,
-                evaluate_fn,
-            )
+            return self._start(grid, given)
 
-    def _start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
-        timeout: float,
-        train_config: Config,
-        evaluate_config: Config,
-        evaluate_fn: EvaluateFn | None,
-    ) -> Result:
+    def _start(self, grid: Grid, given: StartArguments) -> Result:
         logger.info("Starting %s:", type(self).__name__)
         self.summary()
         checkpoint = None
         if self.checkpointer is not None:
-            settings = self._settings(num_rounds)
+            settings = self._settings(given.num_rounds)
             checkpoint = self.checkpointer.load(settings, self._unresumable)
-        # A signal ends every wait for nodes and replies.
-        signals = Signals()
-        grid = SteadyGrid.of(
+        connection = Connection.to(
             grid,
-            patience=timeout,
+            patience=given.timeout,
             insists=self.fleet is not None,
-            patiently=signals.at_once,
-        )
-        nodes = Nodes(grid, sleep=signals.sleep)
-        mailbox = Mailbox(
-            grid,
-            check=signals.check,
-            patiently=signals.at_once,
             packs=self.codec is not None,
         )
-        configs = TrainConfigs(train_config, self._objective_config())
-        run = self._open_on(grid, nodes, initial_arrays, configs, timeout, checkpoint)
+        configs = TrainConfigs(given.train_config, self._objective_config())
+        run = self._open_on(connection, given, configs, checkpoint)
         stopping = StoppingRule(
-            num_rounds=num_rounds,
+            num_rounds=given.num_rounds,
             updates_per_round=run.updates_per_round,
             slots=run.slots,
-            patience=timeout,
+            patience=given.timeout,
             evaluate_every=self.evaluate_every,
             max_seconds=self.max_seconds,
         )
-        _check_changes(run.aggregator, stopping.num_updates)
-        check_memory(
-            run,
-            stopping.num_updates,
-            holds_messages=grid.answers_at_once,
-            memory=Memory.here(),
-        )
-        _log_amount(stopping)
+        _check_feasible(run, stopping, connection.grid)
         collector = ResultCollector(self.train_metrics_aggr_fn, self._keys.num_examples)
-        hooks = self._round_hooks(configs, collector, grid, num_rounds)
-        logs = [RoundLog(collector.result, num_rounds)] if self.log_rounds else []
-        own = self._own_state(
-            run, initial_arrays, train_config, evaluate_config, evaluate_fn
-        )
-        if own is not None and evaluate_fn is not None:
-            evaluate_fn = own.watched(evaluate_fn)
-        evaluators = self._evaluators(
-            run, mailbox, grid, evaluate_fn, evaluate_config, timeout
-        )
+        hooks = self._round_hooks(configs, collector, connection.grid, given.num_rounds)
+        logs = [RoundLog(collector.result, given.num_rounds)] if self.log_rounds else []
+        own = self._own_state(run, given)
+        if own is not None and given.evaluate_fn is not None:
+            given = replace(given, evaluate_fn=own.watched(given.evaluate_fn))
         loop = assemble(
             run,
-            nodes,
-            mailbox,
+            connection,
             stopping,
-            evaluators=[*evaluators, *self.evaluators],
+            evaluators=[*self._evaluators(run, connection, given), *self.evaluators],
             callbacks=[
                 collector,
                 hooks,
@@ -304,38 +268,37 @@ class AsyncStrategy(Runs):
             checkpoint=checkpoint,
             probes=self.probe,
         )
-        with nullcontext() if self.checkpointer is None else signals:
+        with nullcontext() if self.checkpointer is None else connection.signals:
             self._run_through(loop, run, hooks)
         return collector.result
 
     def _open_on(
         self,
-        grid: SteadyGrid,
-        nodes: Nodes,
-        arrays: ArrayRecord,
+        connection: Connection,
+        given: StartArguments,
         configs: TrainConfigs,
-        timeout: float,
         checkpoint: Checkpoint | None,
     ) -> Run:
         """Wait for the nodes, and open the run on them."""
         saved = checkpoint.parts["run"] if checkpoint else None
         # A simulated fleet keeps its size.
         keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
-        node_ids = nodes.wait_for(max(self._sampling.needed, keeps), timeout)
+        needed = max(self._sampling.needed, keeps)
+        node_ids = connection.nodes.wait_for(needed, given.timeout)
         in_flight = self._sampling.training(len(node_ids))
         if saved is not None and self.in_flight is None:
             # A share is one of the nodes that were there at the start.
             in_flight = saved["updates_per_round"]
         run = self._open(
             node_ids,
-            arrays,
+            given.initial_arrays,
             configs,
-            timeout,
+            given.timeout,
             saved=saved,
             in_flight=in_flight,
-            resends=grid.has_ray_workers,
+            resends=connection.grid.has_ray_workers,
         )
-        run.client_state = lambda: grid.client_state
+        run.client_state = lambda: connection.grid.client_state
         return run
 
     def _run_through(self, loop: AsyncLoop, run: Run, hooks: RoundHooks) -> None:
@@ -348,8 +311,13 @@ class AsyncStrategy(Runs):
             self._started.pop(thread, None)
 
 
-def _check_changes(aggregator: Aggregator, num_updates: int) -> None:
-    """Raise ConfigError if a run ends before its model changes for the first time."""
+def _check_feasible(run: Run, stopping: StoppingRule, grid: SteadyGrid) -> None:
+    """Log how long a run will be.
+
+    ConfigError if it ends before its model changes for the first time, or surely needs
+    more memory than there is.
+    """
+    aggregator, num_updates = run.aggregator, stopping.num_updates
     # Where devices wait for each other, a step is taken with fewer updates, too.
     if aggregator.waits_for == 1 and aggregator.updates_per_version > num_updates:
         raise ConfigError(
@@ -357,12 +325,11 @@ def _check_changes(aggregator: Aggregator, num_updates: int) -> None:
             f"the run has {num_updates}, so it would never change: make the buffer "
             "smaller, or run more rounds or devices"
         )
-
-
-def _log_amount(stopping: StoppingRule) -> None:
+    memory = Memory.here()
+    check_memory(run, num_updates, holds_messages=grid.answers_at_once, memory=memory)
     logger.info(
         "%d rounds of %d updates: %d updates",
         stopping.num_rounds,
         stopping.updates_per_round,
-        stopping.num_updates,
+        num_updates,
     )

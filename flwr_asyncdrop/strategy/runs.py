@@ -13,7 +13,6 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import sha256_of
 from flwr_asyncdrop.readable import first_line, printable, shown
 from flwr_asyncdrop.server.dispatch import DispatchRules
-from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.opaque import sorted_shapes
 from flwr_asyncdrop.server.opening import open_run
 from flwr_asyncdrop.server.own_state import OwnState
@@ -27,7 +26,7 @@ from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.construction import Arguments
 from flwr_asyncdrop.strategy.copies import copied
 from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
-from flwr_asyncdrop.strategy.train_configs import Config
+from flwr_asyncdrop.strategy.start import StartArguments
 from flwr_asyncdrop.strategy.units import first_costs, sha256_of_units
 
 
@@ -128,14 +127,7 @@ class Runs(Arguments):
             "schedule": self.schedule,
         }
 
-    def _own_state(
-        self,
-        run: Run,
-        arrays: ArrayRecord,
-        train_config: Config,
-        evaluate_config: Config,
-        evaluate_fn: EvaluateFn | None,
-    ) -> OwnState | None:
+    def _own_state(self, run: Run, given: StartArguments) -> OwnState | None:
         """Return what saves a user's own objects around a run; None for no need."""
         if self.checkpointer is None:
             return None
@@ -144,13 +136,13 @@ class Runs(Arguments):
                 "strategy": self,
                 "train_metrics_aggr_fn": self.train_metrics_aggr_fn,
                 "evaluate_metrics_aggr_fn": self.evaluate_metrics_aggr_fn,
-                "train_config": train_config,
-                "evaluate_config": evaluate_config,
-                "evaluate_fn": evaluate_fn,
+                "train_config": given.train_config,
+                "evaluate_config": given.evaluate_config,
+                "evaluate_fn": given.evaluate_fn,
             },
             self.callbacks,
             [*self.evaluators, self.checkpointer, self.aggregator, *run.parts.values()],
-            sorted_shapes(arrays),
+            sorted_shapes(given.initial_arrays),
         )
         self._kept_first = own.since("strategy", self._kept_first)
         return own if own.has_any else None

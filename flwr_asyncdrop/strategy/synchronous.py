@@ -30,14 +30,11 @@ from flwr_asyncdrop.overrides import check_names
 from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.server.evaluation import (
     ClientEvaluator,
-    EvaluateFn,
     Evaluator,
     ServerEvaluator,
 )
-from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
-from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.train_settings import TrainConfig
 from flwr_asyncdrop.strategy import rounds
 from flwr_asyncdrop.strategy.decoded import DecodedReplies, with_decoded
@@ -49,7 +46,8 @@ from flwr_asyncdrop.strategy.hooks import (
 )
 from flwr_asyncdrop.strategy.legacy import PRIVATE_HOOKS, LegacyHooks
 from flwr_asyncdrop.strategy.sampling import MIN_NODES, Sampling
-from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
+from flwr_asyncdrop.strategy.start import Connection, StartArguments
+from flwr_asyncdrop.strategy.train_configs import TrainConfigs, config_of
 from flwr_asyncdrop.strategy.wrappers import check_wrapper, clipping_norm, warn_of_codes
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -300,17 +298,12 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         )
 
     def _evaluators(
-        self,
-        run: Run,
-        mailbox: Mailbox,
-        grid: SteadyGrid,
-        evaluate_fn: EvaluateFn | None,
-        config: Config,
-        timeout: float,
+        self, run: Run, connection: Connection, given: StartArguments
     ) -> list[Evaluator]:
         """Return the evaluators of an asynchronous run; clients use these hooks."""
         evaluators: list[Evaluator] = []
-        if evaluate_fn is not None:
+        grid, mailbox = connection.grid, connection.mailbox
+        if (evaluate_fn := given.evaluate_fn) is not None:
             draws = not getattr(evaluate_fn, "draws_nothing", False)
             beside = not (draws and grid.runs_clients_here)
             evaluators.append(
@@ -319,6 +312,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
         hooks = ("configure_evaluate", "aggregate_evaluate")
         own = [is_overridden(self, hook, SynchronousRounds) for hook in hooks]
         if self.fraction_evaluate > 0 or any(own):
+            config = given.evaluate_config
             sent = ConfigRecord() if config is None else config
 
             def configure(number: int, arrays: ArrayRecord) -> Iterable[Message]:
@@ -331,7 +325,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
                     mailbox,
                     configure,
                     self.aggregate_evaluate,
-                    timeout,
+                    given.timeout,
                     partial(rounds.evaluation_again, run)
                     if run.state.frozen.tensors
                     else None,
