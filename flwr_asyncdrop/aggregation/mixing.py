@@ -11,7 +11,7 @@ from flwr_asyncdrop.parameters import in_interval
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import Indices, State, merge_
 
-RATES = in_interval("[0, 1]")
+_RATES = in_interval("[0, 1]")
 
 
 def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
@@ -32,7 +32,7 @@ def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
     alpha : float
         The mixing rate, in [0, 1].
     """
-    RATES.check("alpha", alpha)
+    _RATES.check("alpha", alpha)
     merge_(state, update, indices, alpha)
 
 
@@ -51,7 +51,7 @@ class Mixing(Aggregator):
     """
 
     def __init__(self, alpha: float = 0.5, weighting: Weighting = constant) -> None:
-        RATES.check("alpha", alpha)
+        _RATES.check("alpha", alpha)
         self._alpha = alpha
         self._weighting = weighting
 

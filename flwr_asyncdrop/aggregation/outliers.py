@@ -1,6 +1,7 @@
 """A guard that refuses updates whose change is far outside what others send."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -59,13 +60,7 @@ def change_sizes(update: Update, sent: State) -> Sizes:
     record beside the model, whose values count as they are. Counters are no changes.
     The mean makes sizes of submodels comparable with those of the full model.
     """
-    totals: _Totals = {}
-    for name, tensor in update.arrays.items():
-        if is_inexact(tensor):
-            length = _distance(tensor, sent[name])
-            _add(totals, group_of(name, tensor), length, tensor)
-            if is_weight(name, tensor):
-                _add(totals, ALL, length, tensor)
+    totals = _totals_of(update.arrays, lambda name, own: _distance(own, sent[name]))
     for record, arrays in update.extra.items():
         for tensor in filter(is_inexact, arrays.values()):
             _add(totals, f"the record {record!r}", _length(tensor), tensor)
@@ -229,19 +224,24 @@ def _median(known: list[Sizes], group: str) -> float:
 @torch.no_grad()
 def _sizes_of_weights(state: State) -> Sizes:
     """Return the root mean squares of the model, by group and of all weights."""
-    totals: _Totals = {}
-    for name, tensor in state.items():
-        if is_inexact(tensor):
-            length = _length(tensor)
-            _add(totals, group_of(name, tensor), length, tensor)
-            if is_weight(name, tensor):
-                _add(totals, ALL, length, tensor)
-    return _root_mean_squares(totals)
+    return _root_mean_squares(_totals_of(state, lambda _, tensor: _length(tensor)))
 
 
 def _size_of(weights: Sizes, group: str) -> float:
     """Return that of a group; where it is zero that of all weights, or 1."""
     return weights.get(group, 0.0) or weights.get(ALL, 0.0) or 1.0
+
+
+def _totals_of(tensors: State, length: Callable[[str, Tensor], float]) -> _Totals:
+    """Return the totals of the `length` of each tensor, by group and of all weights."""
+    totals: _Totals = {}
+    for name, tensor in tensors.items():
+        if is_inexact(tensor):
+            found = length(name, tensor)
+            _add(totals, group_of(name, tensor), found, tensor)
+            if is_weight(name, tensor):
+                _add(totals, ALL, found, tensor)
+    return totals
 
 
 def _add(totals: _Totals, group: str, length: float, tensor: Tensor) -> None:

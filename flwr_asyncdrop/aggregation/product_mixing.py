@@ -9,20 +9,18 @@ from flwr_asyncdrop.aggregation.adapters import (
     kept_components,
     without_factors,
 )
-from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
-from flwr_asyncdrop.aggregation.functions import load_into, state_of
-from flwr_asyncdrop.aggregation.mixing import RATES
+from flwr_asyncdrop.aggregation.aggregator import Update
+from flwr_asyncdrop.aggregation.mixing import Mixing
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
 from flwr_asyncdrop.aggregation.weighting import (
     Weighting,
     constant,
     weight_of,
 )
-from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import Pairs, State, check_fits, merge_
 
 
-class ProductMixing(Aggregator):
+class ProductMixing(Mixing):
     """Mix the products of adapters on arrival, as `Mixing` does other weights.
 
     ``B_K A_K <- (1 - alpha) B_K A_K + alpha B_i A_i`` with the kept components ``K``,
@@ -48,9 +46,7 @@ class ProductMixing(Aggregator):
         *,
         pairs: Pairs | None = None,
     ) -> None:
-        RATES.check("alpha", alpha)
-        self._alpha = alpha
-        self._weighting = weighting
+        super().__init__(alpha, weighting)
         self._pairs = pairs
 
     def extra(self, state: State) -> Mapping[str, State]:
@@ -78,11 +74,3 @@ class ProductMixing(Aggregator):
             mixed = truncated(total, part)
             whole.replaced(components, mixed).write_(state, adapter)
         return True
-
-    def state_dict(self) -> StateDict:
-        """Return what the weighting remembers."""
-        return state_of(weighting=self._weighting)
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Restore it."""
-        load_into(state, weighting=self._weighting)
