@@ -21,6 +21,18 @@ FleetBuilder = Callable[[int], Iterable[DeviceProfile]]
 """Profiles of a simulated fleet from its number of devices, fastest first."""
 
 
+def size_at_start(
+    node_ids: Sequence[int], in_flight: int, saved: StateDict | None
+) -> tuple[int, int]:
+    """Return how many devices a run began with, and how many of them in flight.
+
+    `saved` is the `state_dict` of the run that this one resumes, None for a new one.
+    """
+    if saved is not None:
+        return len(saved["fleet"]["node_ids"]), saved["updates_per_round"]
+    return len(node_ids), min(in_flight, len(node_ids))
+
+
 def open_run(
     state: RunState,
     node_ids: Sequence[int],
@@ -44,9 +56,7 @@ def open_run(
     it gives the size, and is loaded with `load_state_dict`. ConfigError if the
     aggregator waits for too many updates, or if a queue is not possible.
     """
-    size, possible = len(node_ids), min(in_flight, len(node_ids))
-    if saved is not None:
-        size, possible = len(saved["fleet"]["node_ids"]), saved["updates_per_round"]
+    size, possible = size_at_start(node_ids, in_flight, saved)
     profiles = None
     if build_fleet is not None:
         profiles = checked_profiles(build_fleet(size), size)

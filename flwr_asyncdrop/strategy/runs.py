@@ -14,7 +14,7 @@ from flwr_asyncdrop.fleet.profiles import sha256_of
 from flwr_asyncdrop.readable import first_line, printable, shown
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.opaque import sorted_shapes
-from flwr_asyncdrop.server.opening import open_run
+from flwr_asyncdrop.server.opening import open_run, size_at_start
 from flwr_asyncdrop.server.own_state import OwnState
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.same_arguments import described
@@ -51,8 +51,7 @@ class Runs(Arguments):
         check_mergeable(state.arrays, codec.label if codec and codec.is_lossy else "")
         simulated, algorithm = self.fleet is not None, self.algorithm
         resends = resends or bool(self.checkpointer or state.frozen.tensors)
-        devices = len(saved["fleet"]["node_ids"] if saved else node_ids)
-        ranks = min(in_flight, saved["updates_per_round"] if saved else devices)
+        devices, ranks = size_at_start(node_ids, in_flight, saved)
         settings = TrainSettings(
             config=config,
             schedule=self._schedule(state, ranks, devices),
