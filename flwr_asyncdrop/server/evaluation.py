@@ -233,7 +233,7 @@ class ClientEvaluator(Evaluator):
     ) -> None:
         self._mailbox = mailbox
         self._most_rounds = most_rounds
-        self._said: set[str] = set()
+        self._said_missing: set[bool] = set()  # at the end, or before
         self._untaken: set[int] = set()
         self._again = again
         self._configure = configure
@@ -264,21 +264,16 @@ class ClientEvaluator(Evaluator):
 
     def collect(self, *, finish: bool) -> Iterable[Evaluation]:
         """Return the rounds whose replies are all in, or all if `finish`."""
-        while self._rounds:
+        while self._rounds and self._rounds[0].complete:
             sent = self._rounds[0]
-            if not sent.complete:
-                return
             for message in self._mailbox.poll(tuple(sent.waiting)):
                 self._keep(sent, message)
             if finish:
                 self._wait(sent)
-                if sent.waiting:
-                    self._say_missing(sent, "by the end of the run")
             elif sent.waiting and len(self._rounds) <= self._most_rounds:
                 return
-            elif sent.waiting:
-                later = len(self._rounds) - 1
-                self._say_missing(sent, f"while {later} later ones began")
+            if sent.waiting:
+                self._say_missing(sent, finish=finish)
             self._rounds.popleft()
             replies = [sent.replies[place] for place in sorted(sent.replies)]
             number = sent.evaluation.round
@@ -286,17 +281,20 @@ class ClientEvaluator(Evaluator):
             metrics = wire.metric_record(found, f"aggregate_evaluate({number}, ...)")
             yield sent.evaluation.ended(self.source, metrics)
 
-    def _say_missing(self, sent: _Sent, when: str) -> None:
-        reason = when.partition(" ")[0]
-        if reason not in self._said:
-            self._said.add(reason)
+    def _say_missing(self, sent: _Sent, *, finish: bool) -> None:
+        """Warn of silent clients: once on the way, and once at the end."""
+        if finish not in self._said_missing:
+            self._said_missing.add(finish)
+            later = len(self._rounds) - 1
             logger.warning(
                 "%d of %d clients have not evaluated round %d %s: its metrics are "
                 "those of the others (said once)",
                 len(sent.waiting),
                 len(sent.waiting) + len(sent.replies),
                 sent.evaluation.round,
-                when,
+                "by the end of the run"
+                if finish
+                else f"while {later} later ones began",
             )
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Mailbox:
         self._timer = timer
         self._sleep = sleep
         self._check = check
-        self.patiently = patiently
+        self._patiently = patiently
         self._packs = packs and not self._grid.answers_at_once
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
@@ -99,7 +99,7 @@ class Mailbox:
                 self._check()
             if (message := self._take(message_ids)) is not None:
                 return message
-            with self.patiently():
+            with self._patiently():
                 self._pull(message_ids)
             if (message := self._take(message_ids)) is not None:
                 return message

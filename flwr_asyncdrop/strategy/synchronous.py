@@ -302,12 +302,12 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
     ) -> list[Evaluator]:
         """Return the evaluators of an asynchronous run; clients use these hooks."""
         evaluators: list[Evaluator] = []
-        grid, mailbox = connection.grid, connection.mailbox
+        grid = connection.grid
         if (evaluate_fn := given.evaluate_fn) is not None:
             draws = not getattr(evaluate_fn, "draws_nothing", False)
             beside = not (draws and grid.runs_clients_here)
             evaluators.append(
-                ServerEvaluator(evaluate_fn, mailbox.patiently, beside=beside)
+                ServerEvaluator(evaluate_fn, connection.signals.at_once, beside=beside)
             )
         hooks = ("configure_evaluate", "aggregate_evaluate")
         own = [is_overridden(self, hook, SynchronousRounds) for hook in hooks]
@@ -322,7 +322,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
 
             evaluators.append(
                 ClientEvaluator(
-                    mailbox,
+                    connection.mailbox,
                     configure,
                     self.aggregate_evaluate,
                     given.timeout,

@@ -26,7 +26,7 @@ from flwr_asyncdrop.submodel.types import STATISTICS, State
 from flwr_asyncdrop.wire.arrays import check_values, read_sound_array
 from flwr_asyncdrop.wire.codec import Scheme, scheme
 from flwr_asyncdrop.wire.npy import CODED, array_size, read_array, write_array
-from flwr_asyncdrop.wire.records import like, records_of
+from flwr_asyncdrop.wire.records import received_with, records_of
 
 _SMALLEST = 256  # numbers; a code of fewer would hardly be smaller
 _RECORD = "asyncdrop-codec-record"
@@ -107,7 +107,7 @@ def without_coding(message: Message) -> Message:
         key: ConfigRecord({n: value for n, value in config.items() if n not in keys})
         for key, config in records_of(message.content, ConfigRecord).items()
     }
-    return like(message, RecordDict({**message.content, **configs}))
+    return received_with(message, RecordDict({**message.content, **configs}))
 
 
 def read_run(message: Message) -> str:

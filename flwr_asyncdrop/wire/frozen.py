@@ -19,7 +19,7 @@ from flwr_asyncdrop.submodel.types import NORM_BUFFERS
 from flwr_asyncdrop.wire.kept import FROZEN_SHA256 as _HASH
 from flwr_asyncdrop.wire.kept import read_kept
 from flwr_asyncdrop.wire.npy import from_record, refuse_coded, to_record
-from flwr_asyncdrop.wire.records import records_of, with_content
+from flwr_asyncdrop.wire.records import records_of, unsent_with
 
 _OF = "asyncdrop-frozen-of"  # the key of the record that they complete
 _MASKED = "asyncdrop-frozen-masked"  # dropped units are zeroed instead of cut out
@@ -80,7 +80,7 @@ def left_out(
 def bring(message: Message, frozen: ArrayRecord) -> Message:
     """Return a new message like one that left the frozen tensors out, with them."""
     content = RecordDict({**message.content, FROZEN_RECORD: frozen})
-    return with_content(message, content)
+    return unsent_with(message, content)
 
 
 def read_frozen(message: Message) -> FrozenPart | None:

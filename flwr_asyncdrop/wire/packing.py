@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from flwr_asyncdrop.wire.npy import CODED
-from flwr_asyncdrop.wire.records import records_of, with_content
+from flwr_asyncdrop.wire.records import records_of, unsent_with
 
 PACKED = CODED + "packed"
 """The ``stype`` of an array that holds the others."""
@@ -26,7 +26,7 @@ _TYPES = (str, str, list, str, int)  # name, dtype, shape, stype, bytes
 def packed_message(message: Message) -> Message:
     """Return a message that is not sent yet, with one array in each of its records."""
     content = packed(message.content)
-    return message if content is message.content else with_content(message, content)
+    return message if content is message.content else unsent_with(message, content)
 
 
 def packed(content: RecordDict) -> RecordDict:

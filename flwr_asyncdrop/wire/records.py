@@ -18,7 +18,7 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     return {key: value for key, value in content.items() if isinstance(value, kind)}
 
 
-def with_content(message: Message, content: RecordDict) -> Message:
+def unsent_with(message: Message, content: RecordDict) -> Message:
     """Return a new message like one that is not sent yet, with other content."""
     metadata = message.metadata
     return Message(
@@ -30,8 +30,8 @@ def with_content(message: Message, content: RecordDict) -> Message:
     )
 
 
-def like(message: Message, content: RecordDict) -> Message:
-    """Return another message with the metadata of one that has come."""
+def received_with(message: Message, content: RecordDict) -> Message:
+    """Return another message like one that has come, with other content."""
     found = copy(message)
     found.content = content
     return found

@@ -26,7 +26,7 @@ from flwr_asyncdrop.wire.frozen import asks_for_frozen
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
 from flwr_asyncdrop.wire.npy import CODED, array_bytes, to_record
 from flwr_asyncdrop.wire.packing import is_packed, unpack, unpacked
-from flwr_asyncdrop.wire.records import like, records_of
+from flwr_asyncdrop.wire.records import received_with, records_of
 from flwr_asyncdrop.wire.tasks import RecordKeys
 
 # Those of the model, those beside it, metrics and configs.
@@ -106,7 +106,7 @@ def in_flowers_arrays(message: Message, reply: Reply) -> Message:
     if not any(array.stype.startswith(CODED) for array in arrays):
         return message
     made = {key: to_record(reply.extra.get(key, reply.arrays)) for key in records}
-    return like(message, RecordDict({**message.content, **made}))
+    return received_with(message, RecordDict({**message.content, **made}))
 
 
 def unpacked_evaluation(message: Message) -> Message:
@@ -120,7 +120,7 @@ def unpacked_evaluation(message: Message) -> Message:
         content = unpacked(message.content, _MOST_ARRAYS)
     except ValueError:
         return message
-    return message if content is message.content else like(message, content)
+    return message if content is message.content else received_with(message, content)
 
 
 def _read_trained(name: str, array: Array, expected: Expected) -> Tensor:
