@@ -468,7 +468,8 @@ def test_one_liar_moves_the_correlation_by_no_more_than_one_update_may():
     feed(memory, state, update([1.0], rank=0), update([1e9], rank=1))
     feed(memory, state, update([-1e-9], rank=1))
     assert memory.correlation == 0.0
-    assert memory._measured.correlation == pytest.approx(0.25 - 1.25 / 4)
+    measured = memory.state_dict()["measured"]["correlation"]
+    assert measured == pytest.approx(0.25 - 1.25 / 4)
 
 
 @pytest.mark.parametrize("along", [-1.0, 0.0, 1.0])
@@ -513,7 +514,7 @@ def test_an_update_of_another_shape_changes_nothing():
     state, memory = one([2.0]), adaptive(1)
     with pytest.raises(ShapeError, match="w has"):
         memory.merge(state, update([1.0, 2.0]))
-    assert memory._measured.arrivals == {}
+    assert memory.state_dict() == adaptive(1).state_dict()
 
 
 def test_refusals():

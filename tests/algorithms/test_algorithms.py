@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError, asdict, dataclass, fields, replace
 from functools import partial
 
 import pytest
+import torch
 
 from flwr_asyncdrop.aggregation import (
     AdaptivePerGroup,
@@ -13,6 +14,7 @@ from flwr_asyncdrop.aggregation import (
     Clipped,
     LatestPerGroup,
     Mixing,
+    Update,
 )
 from flwr_asyncdrop.algorithms import (
     ALGORITHMS,
@@ -165,8 +167,16 @@ class TestAsyncDropPlus:
         assert kind(group_memory=False) is Buffered
 
     def test_staleness_adapts_unless_told(self):
-        assert AsyncDropPlus().aggregator(8)._staleness
-        assert not AsyncDropPlus(adaptive_staleness=False).aggregator(8)._staleness
+        def common(**settings):
+            memory = AsyncDropPlus(buffer_size=1, **settings).aggregator(8)
+            zeros, ones = {"w": torch.zeros(1)}, {"w": torch.ones(1)}
+            for rank in (0, 1, 0):
+                update = Update(ones, {}, 0, 1, zeros, rank=rank, num_ranks=2)
+                memory.merge({"w": torch.zeros(1)}, update)
+            return memory.common_share
+
+        assert common() > 0
+        assert common(adaptive_staleness=False) == 0
 
     @pytest.mark.parametrize("memory", [True, False])
     def test_without_waiting(self, memory):

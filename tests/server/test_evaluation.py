@@ -239,9 +239,9 @@ def measure(message):
     return Message(content, reply_to=message)
 
 
-def clients(grid, nodes=(1, 2, 3), patience=10.0, **options):
+def clients(grid, nodes=(1, 2, 3), patience=10.0, box=None, **options):
     """Return an evaluator that asks `nodes`, and what its aggregate function gets."""
-    box = Mailbox(grid, timer=grid.timer, sleep=grid.sleep)
+    box = box or Mailbox(grid, timer=grid.timer, sleep=grid.sleep)
     aggregated = []
 
     def configure(number, arrays):
@@ -348,8 +348,7 @@ class TestClientEvaluator:
 
         grid = HandlerGrid(handle, node_ids=[1, 2])
         run = Run(grid, seconds=(1.0, 2.0))
-        evaluator, aggregated = clients(grid, nodes=(1, 2))
-        evaluator._mailbox = run.mailbox
+        evaluator, aggregated = clients(grid, nodes=(1, 2), box=run.mailbox)
         run.evaluators = (evaluator,)
         run.go()
         assert [number for number, _ in aggregated] == [1, 2, 3]

@@ -70,12 +70,14 @@ def test_pulls_that_fail_are_nothing_until_the_patience_is_over():
 
 
 def test_an_outage_is_asked_ever_more_rarely():
-    grid, inner = steady(from_then_on("pull_messages", 0, GONE))
+    inner = HandlerGrid(echo)
+    faulty = FaultyGrid(inner, from_then_on("pull_messages", 0, GONE))
+    grid = SteadyGrid(faulty, timer=inner.timer, sleep=inner.sleep)
     while inner.now < 60:
         grid.pulls(["m0"])
         inner.sleep(0.05)
     # 0.1, 0.2 ... 3.2 s, then one every 5 s
-    assert 12 <= grid._grid.calls["pull_messages"] <= 20
+    assert 12 <= faulty.calls["pull_messages"] <= 20
 
 
 def test_the_log_has_a_line_at_the_beginning_and_one_at_the_end(caplog):
@@ -259,11 +261,11 @@ def test_looks_for_nodes_that_never_return_are_one_and_the_last_nodes_stay(
 
 
 def test_every_call_of_a_grid_has_a_policy():
-    grid, _ = steady(lambda name, number: GONE if number == 0 else None)
+    grid, inner = steady(lambda name, number: GONE if number == 0 else None)
     assert set(CALLS) == {"push_messages", "pull_messages", "get_node_ids"}
     (sent,) = grid.push_messages([message()])
     assert grid.pull_messages([sent]) == []
-    grid._sleep(1)
+    inner.sleep(1)
     assert len(grid.pull_messages([sent])) == 1
     assert grid.get_node_ids() == [1, 2, 3]
 
