@@ -48,28 +48,19 @@ def open_run(
 ) -> Run:
     """Put a run together on the nodes that are connected.
 
-    A simulated fleet keeps the devices that it starts with, so no more can be in
-    flight. On a real one others may join, unless all in flight wait for each other,
-    which takes a fixed number of them. `build_aggregator` gets the number of
-    devices that can be in flight. `outlier_factor` is that of an `OutlierGuard`; 0
-    for none. `saved` is the `state_dict` of the run that this one resumes:
-    it gives the size, and is loaded with `load_state_dict`. ConfigError if the
-    aggregator waits for too many updates, or if a queue is not possible.
+    `build_aggregator` gets the number of devices that can be in flight.
+    `outlier_factor` is that of an `OutlierGuard`; 0 for none. `saved` is the
+    `state_dict` of the run that this one resumes: it gives the size, and is loaded with
+    `load_state_dict`. ConfigError if the aggregator waits for too many updates, or if a
+    queue is not possible.
     """
     size, possible = size_at_start(node_ids, in_flight, saved)
     profiles = None
     if build_fleet is not None:
         profiles = checked_profiles(build_fleet(size), size)
+    # A simulated fleet keeps its devices; on a real one others may join.
     slots = in_flight if profiles is None else possible
-    aggregator = build_aggregator(slots)
-    if aggregator.waits_for >= slots > possible:
-        slots, aggregator = possible, build_aggregator(possible)
-    if aggregator.waits_for > slots:
-        raise ConfigError(
-            f"the aggregator waits for {aggregator.waits_for} updates, more than "
-            f"the {slots} devices in flight, which would wait for ever: put more "
-            "devices in flight, or let it wait for fewer"
-        )
+    slots, aggregator = _aggregator_for(slots, possible, build_aggregator)
     if rules.queue_ahead and (profiles is not None or aggregator.waits_for > 1):
         raise ConfigError(
             f"queue_ahead={rules.queue_ahead}: only real devices have a queue, and "
@@ -105,3 +96,24 @@ def open_run(
         max_examples=max_examples,
         guard=OutlierGuard(outlier_factor) if outlier_factor else None,
     )
+
+
+def _aggregator_for(
+    slots: int, possible: int, build: Callable[[int], Aggregator]
+) -> tuple[int, Aggregator]:
+    """Return how many can be in flight, and the aggregator for so many.
+
+    That is `slots`, more than are `possible` with the nodes of now, unless all in
+    flight wait for each other, which takes a fixed number of them. ConfigError if it
+    waits for more.
+    """
+    aggregator = build(slots)
+    if aggregator.waits_for >= slots > possible:
+        slots, aggregator = possible, build(possible)
+    if aggregator.waits_for > slots:
+        raise ConfigError(
+            f"the aggregator waits for {aggregator.waits_for} updates, more than "
+            f"the {slots} devices in flight, which would wait for ever: put more "
+            "devices in flight, or let it wait for fewer"
+        )
+    return slots, aggregator
