@@ -7,6 +7,10 @@ A ServerApp swaps its strategy, and a ClientApp changes one line::
 
 Each name is imported when it is first used: the package itself imports neither
 PyTorch nor Flower.
+
+"The paper" of docstrings, with Alg. 1 to 3, is C. Dun, M. Hipolito, C. Jermaine, D.
+Dimitriadis and A. Kyrillidis, *Efficient and Light-Weight Federated Learning via
+Asynchronous Distributed Dropout*, AISTATS 2023.
 """
 
 from importlib import import_module

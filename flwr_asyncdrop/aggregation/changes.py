@@ -56,7 +56,7 @@ def mean_change(
     - ``c_i = s_i / K`` for ``"size"`` (FedBuff),
     - ``c_i = s_i n_i / sum_j n_j`` for ``"examples"`` (FedAvg),
     - ``c_i = s_i / max(sum_j m_j, 1)`` for ``"counts"``: a coordinate is averaged
-      over those that trained it (``N_r`` of the paper's Theorem 1).
+      over those that trained it (``N_r`` of Theorem 1 of Dun et al., 2023).
 
     Running statistics are averaged over those that trained them, and counters take
     the maximum; both are new values, not changes. `state` is only read.

@@ -17,9 +17,9 @@ _RATES = in_interval("[0, 1]")
 def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
     """Mix an update into the global model, in place.
 
-    Algorithm 2, ``W <- W * (1 - M) + ((1 - alpha) W + alpha W_i) * M``: coordinates
-    that the mask ``M`` drops keep their values. Without a mask it is Algorithm 1,
-    ``W <- (1 - alpha) W + alpha W_i``.
+    Algorithm 2 of Dun et al. (2023): coordinates that the mask ``M`` drops keep their
+    values, ``W <- W * (1 - M) + ((1 - alpha) W + alpha W_i) * M``. Without a mask it is
+    Algorithm 1, ``W <- (1 - alpha) W + alpha W_i``.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def mix_(state: State, update: State, indices: Indices, alpha: float) -> None:
 
 
 class Mixing(Aggregator):
-    """Mix every update in as it arrives (Algorithms 1 and 2).
+    """Mix every update in as it arrives (Algorithms 1 and 2 of Dun et al., 2023).
 
     With a weighting it is FedAsync (Xie et al., 2019): the update's mixing rate is
     ``alpha * s``, times its discount if it is late.

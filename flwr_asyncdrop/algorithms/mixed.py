@@ -1,4 +1,7 @@
-"""The algorithms that mix every update in on arrival (Alg. 1 to 3 of the paper)."""
+"""The algorithms that mix every update in on arrival.
+
+Alg. 1 to 3 are those of the AsyncDrop paper (Dun et al., 2023).
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

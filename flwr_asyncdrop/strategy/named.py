@@ -14,7 +14,7 @@ class SyncFedAvg(AsyncStrategy):
 
 
 class AsyncFedAvg(AsyncStrategy):
-    """Asynchronous FedAvg: full models, mixed on arrival (Alg. 1 of the paper)."""
+    """Asynchronous FedAvg (Dun et al., 2023, Alg. 1): full models, mixed on arrival."""
 
     algorithm_type = algorithms.AsyncFedAvg
 
@@ -72,13 +72,13 @@ class FedBuffWait(AsyncStrategy):
 
 
 class AsyncDrop(AsyncStrategy):
-    """AsyncDrop: random submodels, mixed on arrival (Alg. 2 of the paper)."""
+    """AsyncDrop (Dun et al., 2023, Alg. 2): random submodels, mixed on arrival."""
 
     algorithm_type = algorithms.AsyncDrop
 
 
 class HeteroAsyncDrop(AsyncStrategy):
-    """Hetero AsyncDrop: submodels by smart partition (Alg. 3 of the paper).
+    """Hetero AsyncDrop (Dun et al., 2023, Alg. 3): submodels by smart partition.
 
     The i-th fastest device leaves out the units that have moved i-th most from their
     initial weights, so that all units converge at one rate.
