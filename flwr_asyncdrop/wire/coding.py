@@ -26,7 +26,7 @@ from flwr_asyncdrop.submodel.types import STATISTICS, State
 from flwr_asyncdrop.wire.arrays import check_values, read_sound_array
 from flwr_asyncdrop.wire.codec import Scheme, scheme
 from flwr_asyncdrop.wire.npy import CODED, array_size, read_array, write_array
-from flwr_asyncdrop.wire.records import received_with, records_of
+from flwr_asyncdrop.wire.records import configs_without, received_with, records_of
 
 _SMALLEST = 256  # numbers; a code of fewer would hardly be smaller
 _RECORD = "asyncdrop-codec-record"
@@ -102,11 +102,7 @@ def without_coding(message: Message) -> Message:
 
     It says nothing of how the arrays travel, so that nobody else codes its reply.
     """
-    keys = {_RECORD, _RUN, *_FIELDS.values()}
-    configs = {
-        key: ConfigRecord({n: value for n, value in config.items() if n not in keys})
-        for key, config in records_of(message.content, ConfigRecord).items()
-    }
+    configs = configs_without(message.content, {_RECORD, _RUN, *_FIELDS.values()})
     return received_with(message, RecordDict({**message.content, **configs}))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
@@ -19,7 +19,7 @@ from flwr_asyncdrop.submodel.types import NORM_BUFFERS
 from flwr_asyncdrop.wire.kept import FROZEN_SHA256 as _HASH
 from flwr_asyncdrop.wire.kept import read_kept
 from flwr_asyncdrop.wire.npy import from_record, refuse_coded, to_record
-from flwr_asyncdrop.wire.records import records_of, unsent_with
+from flwr_asyncdrop.wire.records import configs_without, records_of, unsent_with
 
 _OF = "asyncdrop-frozen-of"  # the key of the record that they complete
 _MASKED = "asyncdrop-frozen-masked"  # dropped units are zeroed instead of cut out
@@ -112,7 +112,9 @@ def completed(
     They are cut, or zeroed, as the message's other arrays are. ConfigError if those are
     coded.
     """
-    refuse_coded(records_of(message.content, ArrayRecord)[part.record])
+    content = message.content
+    arrays = records_of(content, ArrayRecord)[part.record]
+    refuse_coded(arrays)
     cut: Mapping[str, Array] = frozen
     kept = read_kept(message, frozen)
     indices = {name: dims for name, dims in kept.indices.items() if name in frozen}
@@ -120,17 +122,9 @@ def completed(
         narrowed = ArrayRecord({name: frozen[name] for name in indices})
         take = silenced if part.masked else extract
         cut = {**frozen, **to_record(take(from_record(narrowed), indices))}
-    content = message.content
-    records: dict[str, ArrayRecord | ConfigRecord] = {}
-    for key, arrays in records_of(content, ArrayRecord).items():
-        if key == part.record:
-            records[key] = _record_of(_in_place(arrays, cut, part.places))
-        else:
-            records[key] = arrays
-    for key, config in records_of(content, ConfigRecord).items():
-        rest = {name: value for name, value in config.items() if name not in _KEYS}
-        records[key] = ConfigRecord(rest)
-    return RecordDict({**records_of(content, MetricRecord), **records}), cut
+    whole = _record_of(_in_place(arrays, cut, part.places))
+    configs = configs_without(content, _KEYS)
+    return RecordDict({**content, part.record: whole, **configs}), cut
 
 
 def without_frozen(content: RecordDict, frozen: Mapping[str, Array]) -> RecordDict:

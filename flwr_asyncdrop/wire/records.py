@@ -1,5 +1,6 @@
 """The records of a message, by kind."""
 
+from collections.abc import Collection
 from copy import copy
 from typing import TypeVar
 
@@ -16,6 +17,16 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     Python's garbage collector runs.
     """
     return {key: value for key, value in content.items() if isinstance(value, kind)}
+
+
+def configs_without(
+    content: RecordDict, keys: Collection[str]
+) -> dict[str, ConfigRecord]:
+    """Return the config records by name, as others without these of their entries."""
+    return {
+        name: ConfigRecord({key: v for key, v in config.items() if key not in keys})
+        for name, config in records_of(content, ConfigRecord).items()
+    }
 
 
 def unsent_with(message: Message, content: RecordDict) -> Message:
