@@ -31,6 +31,7 @@ GROUND = {
     "seeding",
     "shell",
     "state_dict",
+    "versions",
 }
 # Every room, from the ground up, and which rooms it may import.
 ROOMS: Mapping[str, set[str]] = {
@@ -38,6 +39,7 @@ ROOMS: Mapping[str, set[str]] = {
     "readable": set(),
     "machine_memory": set(),
     "shell": set(),
+    "versions": set(),
     "seeding": {"exceptions"},
     "extras": {"exceptions", "readable"},
     "references": {"exceptions"},
@@ -148,7 +150,7 @@ WITHOUT = {
     },
     "torch": {
         *("exceptions", "extras", "parameters", "paths", "references", "readable"),
-        "shell",
+        *("shell", "versions"),
         *("device", "flower_internals", "__init__", "__main__"),
     },
 }

@@ -7,7 +7,6 @@ import platform
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -47,6 +46,7 @@ from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.shell import quoted
 from flwr_asyncdrop.storage.whole import write_whole
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from flwr_asyncdrop.versions import PACKAGE, version_of
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -201,8 +201,8 @@ def _machine() -> dict[str, object]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "flwr-asyncdrop": version("flwr-asyncdrop"),
-        "flwr": version("flwr"),
+        PACKAGE: version_of(PACKAGE),
+        "flwr": version_of("flwr"),
         "torch": torch.__version__,
         "gpu": torch.cuda.is_available(),
     }

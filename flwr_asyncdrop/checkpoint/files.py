@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,6 +21,7 @@ from flwr_asyncdrop.checkpoint.codec import Json
 from flwr_asyncdrop.checkpoint.refusal import forget_refusal
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, DamagedError
 from flwr_asyncdrop.storage.whole import sync
+from flwr_asyncdrop.versions import PACKAGE, version_of
 
 FOLDER = "checkpoints"
 """Name of the folder of checkpoints in that of their run."""
@@ -144,7 +144,7 @@ def write(
         content = {
             "format": _FORMAT,
             "format_version": FORMAT_VERSION,
-            "written_by": version("flwr-asyncdrop"),
+            "written_by": version_of(PACKAGE),
             "tensors_sha256": _sha256(draft / _TENSORS),
             **body,
         }

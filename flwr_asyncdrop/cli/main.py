@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -32,6 +31,7 @@ from flwr_asyncdrop.exceptions import (
 from flwr_asyncdrop.paths import tidied
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.signals import ENDINGS
+from flwr_asyncdrop.versions import PACKAGE, version_of
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 2, 130
 # What was asked for cannot be done; all else is a run that failed.
@@ -147,12 +147,7 @@ def _explain(words: Sequence[str]) -> None:
 
 def versions() -> str:
     """Return the versions of this package, and of what a run depends on, in a line."""
-    about = []
-    for package in ("flwr-asyncdrop", "flwr", "torch"):
-        try:
-            about.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            about.append(f"{package}: not installed")
+    about = [f"{name} {version_of(name)}" for name in (PACKAGE, "flwr", "torch")]
     return ", ".join([*about, f"Python {platform.python_version()}"])
 
 

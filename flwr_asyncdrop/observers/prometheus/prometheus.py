@@ -1,7 +1,6 @@
 """A run as Prometheus sees it."""
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from threading import Lock
 from typing import Any
 
@@ -15,6 +14,7 @@ from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.versions import version_of
 
 _MOST_EVALUATED = 32
 
@@ -92,7 +92,7 @@ class PrometheusMetrics(Callback):
 
         self._bytes_down, self._bytes_up = state.bytes_down, state.bytes_up
         names = ("flwr-asyncdrop", "flwr", "torch")
-        versions = {name.replace("-", "_"): version(name) for name in names}
+        versions = {name.replace("-", "_"): version_of(name) for name in names}
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(

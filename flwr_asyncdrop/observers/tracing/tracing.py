@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from flwr_asyncdrop.exceptions import ConfigError
@@ -18,6 +17,7 @@ from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.versions import version_of
 
 Attributes = Mapping[str, bool | int | float | str]
 
@@ -95,7 +95,7 @@ class OpenTelemetryTracing(Callback):
         self._began = time.time() - state.time
         self._messages = _messages_of(state)
         self._provider = self._open()
-        self._tracer = self._provider.get_tracer(_SERVICE, version(_SERVICE))
+        self._tracer = self._provider.get_tracer(_SERVICE, version_of(_SERVICE))
         self._run = self._tracer.start_span(
             "asyncdrop.run",
             context=_nowhere(),

@@ -5,7 +5,6 @@ import platform
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import ClassVar, ParamSpec
 
 from flwr_asyncdrop.exceptions import ConfigError
@@ -16,6 +15,7 @@ from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.versions import version_of
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -223,5 +223,5 @@ def _totals(state: RunState) -> dict[str, float]:
 
 
 def _versions() -> dict[str, str]:
-    names = {name: version(name) for name in _PACKAGES}
+    names = {name: version_of(name) for name in _PACKAGES}
     return {**names, "python": platform.python_version()}
