@@ -47,6 +47,13 @@ class Update:
     metrics : mapping of str to float
         The numbers of the reply's metric records, e.g. how many local steps it took.
         They are what the device says, and may be NaN.
+    time, seconds : float
+        When it arrived, in seconds since the start on the run's clock, and how long its
+        device took: on the virtual clock simulated seconds. 0 in rounds that are driven
+        from outside, which have no clock.
+    seed : int
+        For all that is drawn at random because of it, e.g. noise: it is another one for
+        each update and each seed of the run, and the same when a run resumes.
     """
 
     arrays: State
@@ -63,6 +70,9 @@ class Update:
     device: int = 0
     num_devices: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
+    time: float = 0.0
+    seconds: float = 0.0
+    seed: int = 0
 
     @property
     def sent(self) -> State:

@@ -33,12 +33,13 @@ from flwr_asyncdrop.client.codec_mod import CodecMod
 from flwr_asyncdrop.client.frozen import FrozenMod
 from flwr_asyncdrop.client.state import read_client_state, write_client_state
 from flwr_asyncdrop.exceptions import ConfigError, DataError
-from flwr_asyncdrop.objectives import LocalTask
+from flwr_asyncdrop.objectives import LocalSteps, LocalTask
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import State, load_submodel
 
 _KEYS = wire.RecordKeys()
 _PROBE_STEPS = 3
+_EVERY_TASKS = {"num-examples", "train-loss", "wall-train-seconds"}  # metrics
 
 
 def probe(context: Context) -> float:
@@ -77,7 +78,7 @@ def train(message: Message, context: Context) -> Message:
     )
     started = time.perf_counter()
     with isolated_randomness(work.seed):
-        loss, returned = work.train(task)
+        loss, returned, own = work.train(task)
     seconds = time.perf_counter() - started
     _check_kept(work.config.algorithm, task)
     if _is_finite(work.model, returned):  # else the reply will be refused
@@ -86,6 +87,7 @@ def train(message: Message, context: Context) -> Message:
         "num-examples": len(work.samples),
         "train-loss": loss,
         "wall-train-seconds": seconds,
+        **own,
     }
     return _reply(message, metrics, {_KEYS.arrays: weights_of(work.model), **returned})
 
@@ -168,8 +170,13 @@ class DeviceWork:
             state=self._moved(state or {}),
         )
 
-    def train(self, task: LocalTask) -> tuple[float, Mapping[str, State]]:
-        """Train the model in place; return the mean loss, and records for the reply."""
+    def train(
+        self, task: LocalTask
+    ) -> tuple[float, Mapping[str, State], Mapping[str, Any]]:
+        """Train the model in place.
+
+        Return the mean loss, and the objective's records and numbers for the reply.
+        """
         config = self.config
         local = config.algorithm.checked_objective().begin(task)
         lr = task.number("lr", config.lr)
@@ -186,7 +193,7 @@ class DeviceWork:
             len(self.samples),
             torch_generator(self.seed, "order"),
         )
-        return loss, local.finish()
+        return loss, local.finish(), _own_metrics(local)
 
     def _moved(self, states: Mapping[str, State]) -> dict[str, State]:
         return {
@@ -231,6 +238,18 @@ def _check_kept(algorithm: Algorithm, task: LocalTask) -> None:
             f"the objective of {kind} keeps {sorted(task.state)[0]!r} in task.state, "
             f"which no checkpoint has: set keeps_client_state = True in class {kind}"
         )
+
+
+def _own_metrics(local: LocalSteps) -> dict[str, Any]:
+    """Return the numbers that an objective adds to a reply; ConfigError for others."""
+    source = f"metrics() of {type(local).__name__}"
+    found = dict(wire.metric_record(local.metrics(), source) or {})
+    if taken := sorted(_EVERY_TASKS & found.keys()):
+        raise ConfigError(
+            f"{source} returned {taken[0]!r}, which every task has: give it another "
+            "name"
+        )
+    return found
 
 
 def _is_finite(model: nn.Module, returned: Mapping[str, State]) -> bool:

@@ -72,6 +72,14 @@ class LocalSteps:
         """
         return {}
 
+    def metrics(self) -> Mapping[str, float]:
+        """Return numbers of its own for the reply, asked for after `finish`.
+
+        The server's aggregator has them in `Update.metrics`, and the history in the
+        line of the update.
+        """
+        return {}
+
 
 class LocalObjective:
     """What a client minimises; by default the task's own loss.

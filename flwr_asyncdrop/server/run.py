@@ -17,6 +17,7 @@ from flwr_asyncdrop.aggregation import (
 from flwr_asyncdrop.exceptions import ReplyError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
+from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.callbacks import LOSSES
 from flwr_asyncdrop.server.dispatch import Dispatcher
@@ -225,6 +226,9 @@ class Run:
             device=order.device,
             num_devices=state.num_devices,
             metrics=wire.flat_metrics(reply.metrics),
+            time=state.time,
+            seconds=state.time - self.dispatcher.began(order)[0],
+            seed=derive_seed(state.seed, "update", state.updates),
         )
         try:
             self._check(update, order.device)

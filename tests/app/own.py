@@ -172,6 +172,71 @@ class Kept(Algorithm):
         return _CountingObjective()
 
 
+class _Reporting(LocalSteps):
+    """Reports what the train config says, as PyTorch has it."""
+
+    def metrics(self):
+        reported = self.task.number("reported")
+        return {"largest": torch.tensor(reported), "steps": self.task.steps}
+
+
+class _Overwriting(LocalSteps):
+    """Reports a number that each task has."""
+
+    def metrics(self):
+        return {"train-loss": 0.0}
+
+
+class _Texting(LocalSteps):
+    """Reports no number."""
+
+    def metrics(self):
+        return {"cluster": "first"}
+
+
+@dataclass(frozen=True)
+class _ReportingObjective(LocalObjective):
+    steps: type = _Reporting
+
+    def config(self):
+        return {"reported": 4.0}
+
+    def begin(self, task):
+        return self.steps(task)
+
+
+class _Reported(Mixing):
+    """Has what the device says."""
+
+    def merge(self, state, update):
+        assert update.metrics["largest"] == 4
+        assert update.metrics["steps"] > 0
+        return super().merge(state, update)
+
+
+@dataclass(frozen=True)
+class Reports(Algorithm):
+    """An algorithm whose devices report numbers of their own."""
+
+    def aggregator(self, in_flight):
+        return _Reported(0.5)
+
+    def objective(self):
+        return _ReportingObjective()
+
+
+@dataclass(frozen=True)
+class Overwrites(Reports):
+    def objective(self):
+        return _ReportingObjective(_Overwriting)
+
+
+@dataclass(frozen=True)
+class Texts(Reports):
+    def objective(self):
+        return _ReportingObjective(_Texting)
+
+
 class _SendsAlong(Mixing):
     """Sends the model with every task once more."""
 

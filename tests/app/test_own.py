@@ -267,6 +267,28 @@ def test_metrics_that_are_no_numbers_are_refused_in_one_line(name, says, tmp_pat
     assert "\n" not in str(caught.value)
 
 
+def test_an_objective_reports_numbers_of_its_own(tmp_path):
+    settings = {**REGRESSION, "algo": "tests.app.own:Reports", "num-rounds": 1}
+    run(settings, tmp_path)
+    events = read_history(tmp_path / "history.jsonl")
+    updates = [e["metrics"] for e in events if e["event"] == "update"]
+    assert [(e["largest"], e["steps"]) for e in updates] == [(4, 20)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Overwrites", r"metrics\(\) of _Overwriting returned 'train-loss', wh"),
+        ("Texts", r"metrics\(\) of _Texting returned .*return a MetricRecord"),
+    ],
+)
+def test_what_an_objective_cannot_report_is_refused(name, says):
+    settings = {"algo": f"tests.app.own:{name}", "model": "mlp"}
+    with pytest.raises(ConfigError, match=says) as caught:
+        call(settings, context_of(settings), {})
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["with_extra_state", "with_complex64"])
 @pytest.mark.parametrize("algo", ["fedbuff", "hetero-asyncdrop"])
 def test_a_model_with_extra_state_is_trained_and_saved(name, algo, tmp_path):

@@ -231,6 +231,38 @@ def test_an_aggregator_sees_what_a_client_reports():
     assert wire.from_record(result.arrays)["w"].tolist() == [6, 6]
 
 
+class Watching(Mixing):
+    """Notes when updates come, how long they took, and what they may draw with."""
+
+    seen: ClassVar[list[tuple[float, float, int]]] = []
+
+    def merge(self, state, update):
+        self.seen.append((update.time, update.seconds, update.seed))
+        return super().merge(state, update)
+
+
+def seen_in(**arguments):
+    Watching.seen.clear()
+    start(AsyncStrategy(aggregator=Watching(), in_flight=3, fleet=fleet, **arguments))
+    return list(zip(*Watching.seen, strict=True))
+
+
+def test_an_aggregator_sees_the_time():
+    # Three devices that take 1, 2 and 3 s; of those at one time, the first that left.
+    times, seconds, _ = seen_in()
+    assert times == (1, 2, 2, 3, 3, 4)
+    assert seconds == (1, 2, 1, 3, 1, 2)
+
+
+def test_an_aggregator_has_a_seed_for_each_update():
+    *_, seeds = seen_in()
+    assert len(set(seeds)) == 6
+    *_, same = seen_in(seed=0)
+    *_, others = seen_in(seed=1)
+    assert same == seeds
+    assert set(others).isdisjoint(seeds)
+
+
 class Choosing(Buffered):
     """Leaves out updates of clients that say so."""
 
