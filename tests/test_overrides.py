@@ -13,6 +13,7 @@ from flwr_asyncdrop import AsyncStrategy, FaultPolicy, StepDecay
 from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.algorithms import ALGORITHMS, Algorithm, AsyncDrop, algorithm
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet import Uniform
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, checked_profiles
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
@@ -199,6 +200,15 @@ def test_what_an_inherited_init_sets_again_is_refused(name, given, says):
         AsyncStrategy(**arguments)
 
 
+@dataclass
+class Turning(Uniform):
+    turn: int = 0
+
+
+class Choosing(Turning):
+    turn = 1
+
+
 @dataclass(frozen=True)
 class Building(Algorithm):
     """An algorithm that builds what is told to it."""
@@ -214,6 +224,9 @@ class Building(Algorithm):
     def objective(self):
         return self.built.get("objective", LocalObjective)()
 
+    def selection(self):
+        return self.built["selection"]() if "selection" in self.built else None
+
 
 @pytest.mark.parametrize(
     ("built", "asks"),
@@ -221,6 +234,7 @@ class Building(Algorithm):
         ({"aggregator": lambda: Waiting(4)}, lambda made: made.clipped_aggregator(4)),
         ({"masks": lambda: Saving(0.25)}, Building.checked_masks),
         ({"objective": Mu}, Building.checked_objective),
+        ({"selection": lambda: Choosing(3)}, Building.checked_selection),
     ],
 )
 def test_so_is_what_an_algorithm_builds(built, asks, monkeypatch):

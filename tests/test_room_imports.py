@@ -52,9 +52,16 @@ ROOMS: Mapping[str, set[str]] = {
     "masks": {*GROUND, "submodel"},
     "aggregation": {*GROUND, "submodel"},
     "objectives": {*GROUND, "submodel"},
-    "algorithms": {*GROUND, "aggregation", "masks", "objectives", "submodel"},
     "wire": {*GROUND, "submodel"},
-    "fleet": {*GROUND, "submodel", "wire"},
+    "fleet": {*GROUND, "aggregation", "submodel", "wire"},
+    "algorithms": {
+        *GROUND,
+        "aggregation",
+        "fleet",
+        "masks",
+        "objectives",
+        "submodel",
+    },
     "flower_internals": {"exceptions"},
     "device": {"flower_internals"},
     "server": {

@@ -1,4 +1,4 @@
-"""The algorithms: how updates merge, what is dropped, what clients minimise."""
+"""The algorithms: how updates merge, what is dropped, what is minimised, who trains."""
 
 from flwr_asyncdrop.algorithms.algorithm import Algorithm
 from flwr_asyncdrop.algorithms.mixed import (

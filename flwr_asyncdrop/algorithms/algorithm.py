@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from flwr_asyncdrop.aggregation import Aggregator, Clipped
 from flwr_asyncdrop.aggregation.aggregator import check_aggregator
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet import Selection
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
 from flwr_asyncdrop.overrides import check_fields, check_names, check_overrides
@@ -16,7 +17,7 @@ from flwr_asyncdrop.readable import shown
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """How updates are merged, what submodels leave out, and what clients minimise.
+    """How updates merge, what submodels lack, what clients minimise, who is next.
 
     Its fields are its hyperparameters. A subclass is a frozen dataclass that adds its
     own and overrides the methods below; ``algo='package.module:Class'`` runs it.
@@ -75,6 +76,10 @@ class Algorithm(ABC):
         """Return what clients minimise."""
         return StandardObjective(self.logit_adjustment)
 
+    def selection(self) -> Selection | None:
+        """Return what chooses the next device; None for what the run says."""
+        return None
+
     def checked_masks(self) -> MaskPolicy | None:
         """Return what `masks` does; ConfigError if that is no mask policy."""
         found: object = self.masks()
@@ -97,6 +102,18 @@ class Algorithm(ABC):
         raise ConfigError(
             f"objective() of {type(self).__name__} returned {shown(found)}: return a "
             "LocalObjective"
+        )
+
+    def checked_selection(self) -> Selection | None:
+        """Return what `selection` does; ConfigError if that is no selection."""
+        found: object = self.selection()
+        check_overrides(found)
+        check_names(type(found))
+        if found is None or isinstance(found, Selection):
+            return found
+        raise ConfigError(
+            f"selection() of {type(self).__name__} returned {shown(found)}: return a "
+            "Selection, or None for the run's own"
         )
 
     def clipped_aggregator(self, in_flight: int) -> Aggregator:

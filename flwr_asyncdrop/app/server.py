@@ -65,6 +65,7 @@ def build_strategy(
     fleet = build_fleet(config)
     data, model = load_data(config), initial_model(config)
     check_own(config)
+    has_own = config.algorithm.checked_selection() is not None
     return AsyncStrategy(
         model,
         data.example_inputs(),
@@ -74,7 +75,7 @@ def build_strategy(
         fleet=fleet if config.clock == "virtual" else None,
         codec=config.codec,
         duration=config.duration,
-        selection=_SELECTIONS[config.selection](),
+        selection=None if has_own else _SELECTIONS[config.selection](),
         schedule=schedule or ExpectedSchedule(config),
         max_examples=config.max_examples,
         outlier_factor=config.outlier_factor,

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from flwr_asyncdrop.aggregation import Update
 from flwr_asyncdrop.fleet.idle import IdleDevices, Ints
 from flwr_asyncdrop.state_dict import Stateless
 
@@ -35,6 +36,13 @@ class Selection(Stateless, ABC):
             The ranks of the tasks in flight.
         generator : numpy.random.Generator
             Source of randomness.
+        """
+
+    def learn(self, update: Update) -> None:
+        """Learn from an update that has just been merged; nothing by default.
+
+        It says which device it is of, what that one reports, such as ``"train-loss"``
+        in its metrics, and how long it took. It is only read.
         """
 
 

@@ -239,6 +239,7 @@ class Run:
             self._changed()
         elif self._waits(order.device):
             state.waiting.append(order)
+        self.dispatcher.rules.selection.learn(update)
         state.updates += 1
         state.fastest_updates += order.rank == 0
 

@@ -40,8 +40,8 @@ class AsyncStrategy(Runs):
     there. A round is as many updates as devices are in flight, so that results compare
     with those of a synchronous strategy round by round.
 
-    An `algorithm` says how updates are merged, what submodels leave out and what
-    clients minimise. Each of the three can be given alone, or in place of the
+    An `algorithm` says how updates are merged, what submodels leave out, what clients
+    minimise and who is next. Each of the four can be given alone, or in place of the
     algorithm's: ``AsyncStrategy(net, x, aggregator=Mixing(), masks=RandomMask(0.25))``.
 
     Parameters
@@ -97,8 +97,8 @@ class AsyncStrategy(Runs):
         What a simulated device computes of the full model's work: a submodel's share
         of the FLOPs, or of the units (``1 - drop rate``), as in the paper's tables.
     selection : Selection, optional
-        Chooses the next device; `Stratified` by default. Every run begins with a copy
-        of it.
+        Chooses the next device; the algorithm's, or `Stratified`, by default. Every run
+        begins with a copy of it.
     schedule : Schedule or callable
         Schedule of ``train_config["lr"]``: `StepDecay`, by updates of the fastest
         device or by seconds; or a function from the costs of the first tasks, one of

@@ -154,7 +154,12 @@ class Arguments(SynchronousRounds):
                 type(self).__name__,
                 self.algorithm,
                 hyperparameters,
-                {"aggregator": aggregator, "masks": masks, "objective": objective},
+                {
+                    "aggregator": aggregator,
+                    "masks": masks,
+                    "objective": objective,
+                    "selection": selection,
+                },
                 in_flight or _MANY,
             )
         check_model(type(self).__name__, model)
@@ -176,6 +181,8 @@ class Arguments(SynchronousRounds):
         self.trainable = TrainedPart(model, trainable)
         self.devices_have_frozen = devices_have_frozen
         self.fleet = fleet
+        if selection is None and self.algorithm is not None:
+            selection = self.algorithm.checked_selection()
         self.selection = selection or Stratified()
         self.schedule = schedule
         self.faults = faults

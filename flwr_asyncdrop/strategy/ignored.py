@@ -29,6 +29,7 @@ def refuse_ignored(
         "aggregator": _fields_read(algorithm, lambda made: made.aggregator(in_flight)),
         "masks": _fields_read(algorithm, lambda made: made.masks()),
         "objective": _fields_read(algorithm, lambda made: made.objective()),
+        "selection": _fields_read(algorithm, lambda made: made.selection()),
     }
     used = set[str]().union(*(read[part] for part in read if own[part] is None))
     for part in read:

@@ -1,5 +1,6 @@
 """Data sets, models and an algorithm as a user's own package has them."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.app import Classification, Dataset, NextToken, Regression
+from flwr_asyncdrop.fleet import Selection
 from flwr_asyncdrop.objectives import LocalObjective, LocalSteps
 
 APP = "flwr_asyncdrop.client_app:app"
@@ -235,6 +237,30 @@ class Overwrites(Reports):
 class Texts(Reports):
     def objective(self):
         return _ReportingObjective(_Texting)
+
+
+class _Curious(Selection):
+    """Chooses the idle device with the largest loss; those that are new first."""
+
+    def __init__(self):
+        self.losses = {}
+
+    def choose(self, idle, ranks, busy_ranks, generator):
+        return max(idle.tolist(), key=lambda d: self.losses.get(d, math.inf))
+
+    def learn(self, update):
+        self.losses[update.device] = update.metrics["train-loss"]
+
+
+@dataclass(frozen=True)
+class Curious(Algorithm):
+    """An algorithm that says who is next."""
+
+    def aggregator(self, in_flight):
+        return Mixing(0.5)
+
+    def selection(self):
+        return _Curious()
 
 
 class _SendsAlong(Mixing):

@@ -267,6 +267,17 @@ def test_metrics_that_are_no_numbers_are_refused_in_one_line(name, says, tmp_pat
     assert "\n" not in str(caught.value)
 
 
+def test_an_algorithm_chooses_the_devices_itself(tmp_path):
+    settings = {**REGRESSION, "algo": "tests.app.own:Curious", "num-rounds": 3}
+    run(settings, tmp_path)
+    events = read_history(tmp_path / "history.jsonl")
+    updates = [e["device"] for e in events if e["event"] == "update"]
+    assert updates[:2] == [0, 1]  # stratified would take one of each of two levels
+    says = "chooses the devices itself, which contradicts selection='uniform'"
+    with pytest.raises(ConfigError, match=says):
+        RunConfig.parse({"partition": "iid", **settings, "selection": "uniform"})
+
+
 def test_an_objective_reports_numbers_of_its_own(tmp_path):
     settings = {**REGRESSION, "algo": "tests.app.own:Reports", "num-rounds": 1}
     run(settings, tmp_path)

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("no_settling")
 
 
 class InTurn(Selection):
-    """One idle device after the other."""
+    """One idle device after the other, one further on after each slow update."""
 
     def __init__(self):
         self.turn = 0
@@ -47,6 +47,9 @@ class InTurn(Selection):
     def choose(self, idle, ranks, busy_ranks, generator):
         self.turn += 1
         return int(idle[self.turn % len(idle)])
+
+    def learn(self, update):
+        self.turn += update.seconds > 1
 
     def state_dict(self):
         return {"turn": self.turn}

@@ -17,6 +17,7 @@ from flwr_asyncdrop import (
 )
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.fleet import Uniform
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.objectives import StandardObjective
 
@@ -52,6 +53,22 @@ def test_what_an_own_part_makes_meaningless_is_refused(kind, own, name, value):
         ConfigError, match=rf"{kind.__name__}\({own}=...\).*{name}: set"
     ):
         kind(MODEL, INPUTS, **{own: OWN[own], name: value})
+
+
+@dataclass(frozen=True)
+class Chosen(algorithms.AsyncFedAvg):
+    """Chooses devices itself."""
+
+    share: float = 0.5
+
+    def selection(self):
+        return Uniform() if self.share else None
+
+
+def test_one_of_a_selection_that_is_replaced_is_refused():
+    AsyncStrategy(algorithm=Chosen(share=0.25))
+    with pytest.raises(ConfigError, match=r"\(selection=...\) has no use for share"):
+        AsyncStrategy(algorithm=Chosen(share=0.25), selection=Uniform())
 
 
 def test_one_that_is_set_on_the_algorithm_is_refused_too():

@@ -1,23 +1,25 @@
 """A strategy of objects, with nothing of the package's own between them."""
 
+import math
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 import torch
 from flwr.app import ConfigRecord, MetricRecord
 
-from flwr_asyncdrop import AsyncFedProx, AsyncStrategy, wire
+from flwr_asyncdrop import AsyncFedProx, AsyncStrategy, algorithms, wire
 from flwr_asyncdrop.aggregation import Aggregator, Buffered, Clipped, Mixing
 from flwr_asyncdrop.algorithms import AsyncDrop, FedBuff
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet.profiles import DeviceProfile
-from flwr_asyncdrop.fleet.selection import Uniform
+from flwr_asyncdrop.fleet import DeviceProfile, Selection, Uniform
 from flwr_asyncdrop.masks import MaskPolicy, RandomMask
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.server.evaluation import Evaluator
 from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.state_dict import from_plain, to_plain
 from tests.grids import HandlerGrid
 from tests.runs import Recorder, answer, mlp, plus_one, record
 
@@ -261,6 +263,63 @@ def test_an_aggregator_has_a_seed_for_each_update():
     *_, others = seen_in(seed=1)
     assert same == seeds
     assert set(others).isdisjoint(seeds)
+
+
+class Curious(Selection):
+    """The idle device whose last reported loss was the largest; new ones first."""
+
+    def __init__(self):
+        self.losses = {}
+
+    def choose(self, idle, ranks, busy_ranks, generator):
+        return max(idle.tolist(), key=lambda d: self.losses.get(d, math.inf))
+
+    def learn(self, update):
+        self.losses[update.device] = update.metrics["loss"]
+
+    def state_dict(self):
+        return {"losses": to_plain(self.losses)}
+
+    def load_state_dict(self, state):
+        self.losses = from_plain(dict[int, float], state["losses"])
+
+
+@dataclass(frozen=True)
+class Picky(algorithms.AsyncFedAvg):
+    """An algorithm with a selection of its own."""
+
+    def selection(self):
+        return Curious()
+
+
+@dataclass(frozen=True)
+class Unselective(algorithms.AsyncFedAvg):
+    def selection(self):
+        return "uniform"
+
+
+def losses_by_node(message):
+    state = wire.from_record(message.content["arrays"])
+    losses = {1: 0.5, 2: 3.0, 3: 1.0}
+    return answer(message, state, loss=losses[message.metadata.dst_node_id])
+
+
+@pytest.mark.parametrize(
+    "given", [{"algorithm": Picky()}, {"aggregator": Mixing(), "selection": Curious()}]
+)
+def test_a_selection_learns_from_updates(given):
+    strategy = AsyncStrategy(in_flight=1, fleet=fleet, fraction_evaluate=0.0, **given)
+    for _ in range(2):  # every run begins with a copy
+        _, grid = start(strategy, losses_by_node, rounds=6)
+        nodes = [message.metadata.dst_node_id for message in grid.pushed]
+        assert nodes == [1, 2, 3, 2, 2, 2]
+
+
+def test_a_selection_goes_before_the_algorithms_own():
+    strategy = AsyncStrategy(algorithm=Picky(), selection=Uniform())
+    assert isinstance(strategy.selection, Uniform)
+    with pytest.raises(ConfigError, match="'uniform': return a Selection, or None"):
+        AsyncStrategy(algorithm=Unselective())
 
 
 class Choosing(Buffered):

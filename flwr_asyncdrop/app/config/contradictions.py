@@ -60,6 +60,12 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
         "choose combine='trimmed-mean'",
     ),
     (
+        lambda c: c.algorithm.checked_selection() is not None,
+        "algo={c.algo!r} chooses the devices itself",
+        ("selection",),
+        "choose another algorithm",
+    ),
+    (
         lambda c: c.deadline == 0,
         "deadline=0 makes nothing late",
         ("late",),
