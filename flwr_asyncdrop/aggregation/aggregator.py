@@ -101,6 +101,11 @@ class Aggregator(Stateless, ABC):
         long for a task as it does.
     updates_per_version : int
         Updates after which the global model changes, whoever waits.
+    steps_at : float
+        When it takes a step by the time, in seconds on the run's clock; infinity for
+        never. The loop calls `flush` then, after all that arrives at that very moment,
+        and `flush` sets the next time. With `waits_for` of more than 1 devices that
+        have delivered wait for it.
     collects : int
         Times the memory of the model that it keeps until then.
     """
@@ -109,6 +114,7 @@ class Aggregator(Stateless, ABC):
     waits_for: int = 1
     wait_limit: float = math.inf
     updates_per_version: int = 1
+    steps_at: float = math.inf
     collects: int = 0
 
     def extra(self, state: State) -> Mapping[str, State]:
@@ -150,8 +156,9 @@ class Aggregator(Stateless, ABC):
         """Change the global model with fewer updates than it waits for.
 
         For aggregators whose devices wait for each other: called when the others of
-        their step cannot come, as they are in quarantine. Returns whether `state`,
-        which is changed in place, has changed; by default it does not.
+        their step cannot come, as they are in quarantine. And for those that step by
+        the time: called at `steps_at`. Returns whether `state`, which is changed in
+        place, has changed; by default it does not.
         """
         return False
 
@@ -167,5 +174,6 @@ def check_aggregator(found: object, whose: str) -> Aggregator:
     kind = type(found).__name__
     for name in ("waits_for", "updates_per_version"):
         whole_from(1).check(f"{name} of {kind}", getattr(found, name))
-    _A_LIMIT.check(f"wait_limit of {kind}", found.wait_limit)
+    for name in ("wait_limit", "steps_at"):
+        _A_LIMIT.check(f"{name} of {kind}", getattr(found, name))
     return found

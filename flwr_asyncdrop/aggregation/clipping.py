@@ -42,11 +42,8 @@ class Clipped(Aggregator):
     def __init__(self, aggregator: Aggregator, norm: float) -> None:
         more_than(0).check("clip_norm", norm)
         self.norm = norm
-        self.waits_for = aggregator.waits_for
-        self.wait_limit = aggregator.wait_limit
-        self.updates_per_version = aggregator.updates_per_version
-        self.collects = aggregator.collects
         self._aggregator = aggregator
+        self._follow()
 
     def extra(self, state: State) -> Mapping[str, State]:
         """Return that of the clipped aggregator."""
@@ -59,15 +56,29 @@ class Clipped(Aggregator):
     def load_state_dict(self, state: StateDict) -> None:
         """Restore the clipped aggregator."""
         self._aggregator.load_state_dict(state)
+        self._follow()
 
     def merge(self, state: State, update: Update) -> bool:
         """Clip the update, then merge it."""
         check_fits(state, update.arrays, update.indices)
-        return self._aggregator.merge(state, clip_update(update, self.norm))
+        changed = self._aggregator.merge(state, clip_update(update, self.norm))
+        self._follow()
+        return changed
 
     def flush(self, state: State) -> bool:
         """Have the clipped aggregator take its step."""
-        return self._aggregator.flush(state)
+        changed = self._aggregator.flush(state)
+        self._follow()
+        return changed
+
+    def _follow(self) -> None:
+        """Wait, and step, as the clipped aggregator does, which may change its mind."""
+        followed = self._aggregator
+        self.waits_for = followed.waits_for
+        self.wait_limit = followed.wait_limit
+        self.updates_per_version = followed.updates_per_version
+        self.steps_at = followed.steps_at
+        self.collects = followed.collects
 
 
 def _squared_length(delta: Tensor) -> float:

@@ -152,11 +152,14 @@ class AsyncLoop:
         until = self._fill()
         if not self.continues:
             return
-        nothing_out = not state.in_flight and not state.late
+        steps_at = self._run.aggregator.steps_at
+        step_comes = bool(state.waiting) and steps_at < math.inf
+        nothing_out = not (state.in_flight or state.late or step_comes)
         if nothing_out and self._dispatcher.next_return(state) == math.inf:
             self._wait_for_a_device()
             return
-        event = self._clock.next(min(until, self._stopping.max_seconds))
+        until = min(until, steps_at, self._stopping.max_seconds)
+        event = self._clock.next(until)
         state.time = self._clock.now
         state.duplicates = self._duplicates_before + self._mailbox.duplicates
         if isinstance(event, Arrival):
@@ -165,6 +168,8 @@ class AsyncLoop:
             state.late[event.message_id] = state.in_flight.pop(event.message_id)
         elif self._clock.node_poll_interval < math.inf:
             self._refresh(self._nodes.ids())
+        if not self._clock.has_event_now:
+            self._run.step_if_due()
 
     def _fill(self) -> float:
         """Dispatch until every slot is taken, or no more updates are needed.

@@ -14,7 +14,7 @@ from flwr_asyncdrop.aggregation import (
     average_,
     check_counters,
 )
-from flwr_asyncdrop.exceptions import ReplyError, ShapeError
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.seeding import derive_seed
@@ -254,10 +254,12 @@ class Run:
 
         With a step of those that are there, if there are any: an aggregator may have
         left updates out. Return whether they go on. It is for when no device is idle,
-        or all wait, and for the end of a run.
+        or all wait, and for the end of a run. A step by the time comes by itself.
         """
         state = self.state
         if not state.waiting or state.in_flight or state.late:
+            return False
+        if self.aggregator.steps_at < math.inf:
             return False
         # Where only some are waited for, a step with those that are there will do.
         some = not self.simulated and self.aggregator.waits_for < self.slots
@@ -272,6 +274,22 @@ class Run:
         if not self.flush():
             state.waiting.clear()
         return True
+
+    def step_if_due(self) -> None:
+        """Have an aggregator that steps by the time take its step, if it is due.
+
+        ConfigError if it does not say when the next one is.
+        """
+        state, aggregator = self.state, self.aggregator
+        while (due := aggregator.steps_at) <= state.time:
+            if not self.flush():
+                state.waiting.clear()
+            if not aggregator.steps_at > due:
+                raise ConfigError(
+                    f"flush of {type(aggregator).__name__} has left "
+                    f"steps_at={aggregator.steps_at!r} at {state.time:g} s: set it to "
+                    "the time of the next step there, or to infinity"
+                )
 
     @one_thread()
     @cpu_by_default()

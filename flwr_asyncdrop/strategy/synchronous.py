@@ -179,6 +179,12 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
                 in_flight=in_flight,
                 queue_ahead=0,
             )
+            if run.aggregator.steps_at < math.inf:
+                raise ConfigError(
+                    f"{type(run.aggregator).__name__} steps by the time, and rounds "
+                    "that are driven from outside have no clock: run it with the "
+                    "strategy's own start(...)"
+                )
             # No round waits for a task that is sent a second time.
             delivery = run.dispatcher.delivery
             delivery.unasked, delivery.always = True, run.simulated

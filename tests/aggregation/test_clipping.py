@@ -116,11 +116,21 @@ class TestClipped:
 
     def test_a_run_asks_it_what_it_would_ask_the_other(self):
         other = LatestPerGroup(3, num_groups=5, waits=True)
-        other.wait_limit = 8.0
+        other.wait_limit, other.steps_at = 8.0, 5.0
         clipped = Clipped(other, 1.0)
         for name in Aggregator.__annotations__.keys() - {"needs_base"}:
             assert getattr(other, name) != getattr(Aggregator, name), name
             assert getattr(clipped, name) == getattr(other, name), name
+
+    def test_it_waits_for_as_many_as_the_other_does_by_now(self):
+        class Growing(Mixing):
+            def merge(self, state, update):
+                self.waits_for += 1
+                return super().merge(state, update)
+
+        clipped = Clipped(Growing(), 100.0)
+        clipped.merge({"w": torch.tensor([2.0])}, update({"w": [1.0]}, {"w": [0.0]}))
+        assert clipped.waits_for == 2
 
     def test_an_update_of_another_shape_changes_nothing(self):
         state = {"w": torch.tensor([2.0])}

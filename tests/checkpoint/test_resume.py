@@ -58,6 +58,26 @@ class InTurn(Selection):
         self.turn = state["turn"]
 
 
+class ByTime(Buffered):
+    """A step every so many seconds, for which devices wait."""
+
+    def __init__(self, seconds):
+        super().__init__(1000)
+        self.waits_for, self.updates_per_version = 2, 1
+        self.seconds = self.steps_at = seconds
+
+    def flush(self, state):
+        self.steps_at += self.seconds
+        return super().flush(state)
+
+    def state_dict(self):
+        return {**super().state_dict(), "steps_at": self.steps_at}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.steps_at = state["steps_at"]
+
+
 class Bits(CodecChoice):
     """A choice of somebody's own, which is no dataclass."""
 
@@ -190,6 +210,16 @@ class TestVirtualClock:
                 run(folder, "asyncdrop", **stopped)
             resume = folder
         assert run(folder, "asyncdrop", resume=folder, **turns) == whole
+
+    @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+    def test_with_steps_by_the_time(self, clip_norm, tmp_path):
+        settings = {"aggregator": ByTime(0.9), "clip_norm": clip_norm}
+        whole = run(tmp_path / "whole", "hetero-asyncdrop", **settings)
+        for number, checkpoint in enumerate(checkpoints(tmp_path / "whole")):
+            folder = copy_of(tmp_path / "whole", str(number))
+            resume = folder / checkpoint.relative_to(tmp_path / "whole")
+            again = run(folder, "hetero-asyncdrop", resume=resume, **settings)
+            assert again == whole
 
     @pytest.mark.parametrize("algorithm", ["asyncdrop-plus", "fedbuff-wait"])
     def test_stopped_again_and_again_in_the_middle_of_rounds(self, algorithm, tmp_path):
