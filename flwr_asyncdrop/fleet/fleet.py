@@ -313,6 +313,10 @@ class Fleet(RankedDevices):
             free = [device for device in free if self._free_from(device, time) == time]
         return np.array(free, dtype=np.int64)
 
+    def can_train(self, device: int, busy: Collection[int], time: float) -> bool:
+        """Return whether a device is one of those that `idle` returns."""
+        return device not in busy and self._free_from(device, time) == time
+
     def connected(self) -> NDArray[np.int64]:
         """Return the devices that are connected, ascending."""
         return np.array(sorted(self._present), dtype=np.int64)

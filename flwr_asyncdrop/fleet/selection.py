@@ -2,14 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import index
 from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
 
 from flwr_asyncdrop.aggregation import Update
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.idle import IdleDevices, Ints
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.state_dict import Stateless
 
 
@@ -36,6 +39,11 @@ class Selection(Stateless, ABC):
             The ranks of the tasks in flight.
         generator : numpy.random.Generator
             Source of randomness.
+
+        Returns
+        -------
+        int
+            One of `idle`.
         """
 
     def learn(self, update: Update) -> None:
@@ -74,6 +82,22 @@ class QuickSelection(Selection):
         self, idle: IdleDevices, busy_ranks: Iterable[int], generator: Generator
     ) -> int | None:
         """Choose a device; None if none is idle."""
+
+
+def check_chosen(
+    selection: Selection, chosen: object, is_idle: Callable[[int], bool]
+) -> int:
+    """Return the device that a selection has chosen; ConfigError if it is not idle."""
+    try:
+        device = index(chosen)  # type: ignore[arg-type]  # whatever it returned
+    except TypeError:
+        device = -1
+    if device >= 0 and is_idle(device):
+        return device
+    raise ConfigError(
+        f"{type(selection).__name__} has chosen {printable(shown(chosen))}, which is "
+        "no device that is idle: return one of those that it is given"
+    )
 
 
 class Stratified(QuickSelection):

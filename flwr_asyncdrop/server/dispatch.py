@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import numpy as np
@@ -18,7 +19,7 @@ from flwr_asyncdrop.fleet.codecs import CodecChoice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.fleet.selection import QuickSelection, Selection
+from flwr_asyncdrop.fleet.selection import QuickSelection, Selection, check_chosen
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.coder import Coder
@@ -144,19 +145,24 @@ class Dispatcher:
             )
             busy = (order.rank for order in state.in_slots)
             device = selection.choose_idle(among, busy, generator)
-            if device is not None or not state.lost_in_a_row:
-                return device
+            if device is not None or any(map(among.count, range(among.num_ranks))):
+                can = partial(fleet.can_train, busy={*taken, *lost}, time=state.time)
+                return check_chosen(selection, device, can)
+            if not state.lost_in_a_row:
+                return None
         return None
 
     def _choose(self, state: RunState, idle: NDArray[np.int64]) -> int:
         """Choose one of these devices, at least one; the rule of `_next_device`."""
         fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
-        return self.rules.selection.choose(
-            fresh if len(fresh) else idle,
+        selection, among = self.rules.selection, fresh if len(fresh) else idle
+        chosen = selection.choose(
+            among,
             self.fleet.ranks,
             (order.rank for order in state.in_slots),
             self._generator(state),
         )
+        return check_chosen(selection, chosen, lambda device: device in among)
 
     @staticmethod
     def _generator(state: RunState) -> np.random.Generator:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, MetricRecord
@@ -14,7 +15,12 @@ from flwr_asyncdrop import AsyncFedProx, AsyncStrategy, algorithms, wire
 from flwr_asyncdrop.aggregation import Aggregator, Buffered, Clipped, Mixing
 from flwr_asyncdrop.algorithms import AsyncDrop, FedBuff
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet import DeviceProfile, Selection, Uniform
+from flwr_asyncdrop.fleet import (
+    DeviceProfile,
+    QuickSelection,
+    Selection,
+    Uniform,
+)
 from flwr_asyncdrop.masks import MaskPolicy, RandomMask
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.server.evaluation import Evaluator
@@ -313,6 +319,63 @@ def test_a_selection_learns_from_updates(given):
         _, grid = start(strategy, losses_by_node, rounds=6)
         nodes = [message.metadata.dst_node_id for message in grid.pushed]
         assert nodes == [1, 2, 3, 2, 2, 2]
+
+
+class Wrong(Selection):
+    """Chooses what it is told to, whoever is idle."""
+
+    def __init__(self, chosen):
+        self.chosen = chosen
+
+    def choose(self, idle, ranks, busy_ranks, generator):
+        return self.chosen
+
+
+class QuicklyWrong(QuickSelection):
+    """The same, without a look at all devices."""
+
+    def __init__(self, chosen):
+        self.chosen = chosen
+
+    def choose(self, idle, ranks, busy_ranks, generator):
+        return self.chosen
+
+    def choose_idle(self, idle, busy_ranks, generator):
+        return self.chosen
+
+
+@pytest.mark.parametrize("kind", [Wrong, QuicklyWrong])
+@pytest.mark.parametrize("devices", [fleet, None])
+@pytest.mark.parametrize("chosen", [0, 99, -1, 1.0, None, "0", np.array([1])])
+def test_a_selection_chooses_an_idle_device(chosen, devices, kind):
+    """The first has a task from the start on: it must not get a second one."""
+    strategy = AsyncStrategy(
+        aggregator=Mixing(),
+        in_flight=2,
+        fleet=devices,
+        fraction_evaluate=0.0,
+        selection=kind(chosen),
+    )
+    says = rf"^{kind.__name__} has chosen .*: return one of those that it is given$"
+    with pytest.raises(ConfigError, match=says):
+        start(strategy)
+
+
+@pytest.mark.parametrize("kind", [Wrong, QuicklyWrong])
+def test_so_it_does_in_rounds_that_are_driven(kind):
+    strategy = AsyncStrategy(aggregator=Mixing(), fleet=fleet, selection=kind(0))
+    grid = HandlerGrid(plus_one, node_ids=range(1, 4))
+    with pytest.raises(ConfigError, match="has chosen 0, which is no device that is"):
+        strategy.configure_train(1, record(ZEROS), ConfigRecord(), grid)
+
+
+@pytest.mark.parametrize("kind", [Wrong, QuicklyWrong])
+def test_a_selection_may_choose_by_a_number_of_numpy(kind):
+    strategy = AsyncStrategy(
+        aggregator=Mixing(), in_flight=1, fleet=fleet, selection=kind(np.int32(1))
+    )
+    _, grid = start(strategy, rounds=1)
+    assert grid.pushed[0].metadata.dst_node_id == 2
 
 
 def test_a_selection_goes_before_the_algorithms_own():
