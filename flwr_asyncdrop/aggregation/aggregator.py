@@ -123,8 +123,8 @@ class Aggregator(Stateless, ABC):
         Records by name, such as SCAFFOLD's control variates, whose tensors have names,
         shapes and dtypes of the global model's. They are sliced for each device as the
         model is; replies bring records of the same names and shapes back, as
-        `Update.extra`. A tensor is replaced to change it: orders and checkpoints may
-        still have it.
+        `Update.extra`. A tensor that `state_dict` returns itself, and no copy of it, is
+        replaced to change it: checkpoints may still have it.
         """
         return {}
 

@@ -7,12 +7,14 @@ from typing import Generic, TypeVar
 
 import torch
 from flwr.app import ArrayRecord
+from torch import Tensor
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.fleet.codecs import CodecChoice, Link
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.fingerprint import Fingerprint, fingerprint
+from flwr_asyncdrop.server.merging import writes
 from flwr_asyncdrop.server.order import Part
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.submodel import State
@@ -57,6 +59,35 @@ class _PerVersion(Generic[T]):
         return made[2]
 
 
+class _Beside:
+    """Copies of records beside the model: one until any of their tensors changes."""
+
+    def __init__(self) -> None:
+        # By record and name, and how often they had been written to.
+        self._of: dict[tuple[str, str], tuple[Tensor, int]] = {}
+        self._copies: Mapping[str, State] = {}
+
+    def copied(self, extra: Mapping[str, State]) -> Mapping[str, State]:
+        """Return tensors that nobody changes, which orders share while they can."""
+        now = {
+            (record, name): (tensor, writes(tensor))
+            for record, tensors in extra.items()
+            for name, tensor in tensors.items()
+        }
+        if extra.keys() != self._copies.keys() or not self._are_the_same(now):
+            self._of = now
+            self._copies = {name: copy_of(each) for name, each in extra.items()}
+        return self._copies
+
+    def _are_the_same(self, now: Mapping[tuple[str, str], tuple[Tensor, int]]) -> bool:
+        return now.keys() == self._of.keys() and all(
+            tensor is self._of[key][0]
+            and written == self._of[key][1]
+            and not tensor.is_inference()  # which does not know
+            for key, (tensor, written) in now.items()
+        )
+
+
 class Coder:
     """Codes parts of the model; the full model once a version.
 
@@ -69,6 +100,7 @@ class Coder:
         self._records = _PerVersion[dict[str, ArrayRecord]]()  # by scheme
         self._snapshot = _PerVersion[State]()
         self._fingerprint = _PerVersion[Fingerprint]()
+        self._beside = _Beside()
         self._again: dict[object, tuple[State, ArrayRecord]] = {}
         self._said: dict[int, str] = {}
 
@@ -113,9 +145,12 @@ class Coder:
         """Return a part, which is sent now, with arrays that stay as they are.
 
         They are those of its message where this has the numbers as they are. The model
-        changes in place: if not, orders of a version share one copy of it.
+        changes in place, and so may an aggregator change what it sends beside it: if
+        not, orders of a version share one copy of it.
         """
         plain = self._choice is None
+        if part.extra:
+            part = replace(part, extra=self._beside.copied(part.extra))
 
         def copy() -> State:
             return wire.views_of(sent.records[0]) if plain else copy_of(state.arrays)

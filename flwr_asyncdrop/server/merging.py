@@ -16,7 +16,7 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Any) -> bo
     would go on with the version before. So it is if tensors are no longer those of the
     model that devices have.
     """
-    before = {name: (tensor, _writes(tensor)) for name, tensor in arrays.items()}
+    before = {name: (tensor, writes(tensor)) for name, tensor in arrays.items()}
     kinds = _kinds(arrays)
     changed = method(arrays, *update)
     name = f"{method.__name__} of {type(getattr(method, '__self__', None)).__name__}"
@@ -31,8 +31,8 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Any) -> bo
             "its tensors in place"
         )
     if not changed and any(
-        arrays[name] is not tensor or _writes(tensor) != writes
-        for name, (tensor, writes) in before.items()
+        arrays[name] is not tensor or writes(tensor) != earlier
+        for name, (tensor, earlier) in before.items()
     ):
         raise ConfigError(
             f"{name} has written into the global model and returned False, so that "
@@ -41,7 +41,7 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Any) -> bo
     return bool(changed)
 
 
-def _writes(tensor: Tensor) -> int:
+def writes(tensor: Tensor) -> int:
     """Return how often a tensor was written in place; inference tensors do not know."""
     return 0 if tensor.is_inference() else tensor._version
 

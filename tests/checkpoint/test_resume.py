@@ -13,7 +13,8 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from flwr_asyncdrop.aggregation import Buffered
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.algorithms.registry import ALGORITHMS
 from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
@@ -29,6 +30,7 @@ from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from flwr_asyncdrop.submodel import merge_
 from flwr_asyncdrop.wire.codec import PRESETS
 from tests.checkpoint.small_runs import FLEET, NETS, client, copy_of, lines, run
 from tests.grids import HandlerGrid
@@ -76,6 +78,46 @@ class ByTime(Buffered):
     def load_state_dict(self, state):
         super().load_state_dict(state)
         self.steps_at = state["steps_at"]
+
+
+class SendsAlong(Mixing):
+    """Sends a record along that it changes in place, and the model itself."""
+
+    def __init__(self):
+        super().__init__(0.5)
+        self.control = {}
+
+    def extra(self, state):
+        if not self.control:
+            self.control = {name: t.clone() for name, t in state.items()}
+        return {"control": self.control, "model": state}
+
+    def merge(self, state, update):
+        merge_(self.control, update.extra["control"], update.indices, 0.25)
+        return super().merge(state, update)
+
+    def state_dict(self):
+        return {"control": {name: t.clone() for name, t in self.control.items()}}
+
+    def load_state_dict(self, state):
+        self.control = dict(state["control"])
+
+
+def client_with_records(message):
+    """Train by what came beside the model, and return it, changed."""
+    reply = client(message)
+    if reply.content.array_records:
+        beside = wire.from_record(message.content["control"])
+        model = wire.from_record(message.content["model"])
+        arrays = wire.from_record(reply.content["arrays"])
+        for name, tensor in arrays.items():
+            tensor += 0.1 * beside[name] + 0.01 * model[name]
+        reply.content["arrays"] = wire.to_record(arrays)
+        reply.content["control"] = wire.to_record(
+            {name: tensor + 1 for name, tensor in beside.items()}
+        )
+        reply.content["model"] = message.content["model"]
+    return reply
 
 
 class Bits(CodecChoice):
@@ -210,6 +252,17 @@ class TestVirtualClock:
                 run(folder, "asyncdrop", **stopped)
             resume = folder
         assert run(folder, "asyncdrop", resume=folder, **turns) == whole
+
+    @pytest.mark.parametrize("algorithm", ["async-fedavg", "asyncdrop"])
+    def test_with_records_beside_the_model_that_change_in_place(
+        self, algorithm, tmp_path
+    ):
+        settings = {"aggregator": SendsAlong(), "handler": client_with_records}
+        whole = run(tmp_path / "whole", algorithm, **settings)
+        for number, checkpoint in enumerate(checkpoints(tmp_path / "whole")):
+            folder = copy_of(tmp_path / "whole", str(number))
+            resume = folder / checkpoint.relative_to(tmp_path / "whole")
+            assert run(folder, algorithm, resume=resume, **settings) == whole
 
     @pytest.mark.parametrize("clip_norm", [0.0, 1.0])
     def test_with_steps_by_the_time(self, clip_norm, tmp_path):
