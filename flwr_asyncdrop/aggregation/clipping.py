@@ -42,38 +42,38 @@ class Clipped(Aggregator):
     def __init__(self, aggregator: Aggregator, norm: float) -> None:
         more_than(0).check("clip_norm", norm)
         self.norm = norm
-        self._aggregator = aggregator
+        self.clipped = aggregator
         self._follow()
 
     def extra(self, state: State) -> Mapping[str, State]:
         """Return that of the clipped aggregator."""
-        return self._aggregator.extra(state)
+        return self.clipped.extra(state)
 
     def state_dict(self) -> StateDict:
         """Return that of the clipped aggregator."""
-        return self._aggregator.state_dict()
+        return self.clipped.state_dict()
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore the clipped aggregator."""
-        self._aggregator.load_state_dict(state)
+        self.clipped.load_state_dict(state)
         self._follow()
 
     def merge(self, state: State, update: Update) -> bool:
         """Clip the update, then merge it."""
         check_fits(state, update.arrays, update.indices)
-        changed = self._aggregator.merge(state, clip_update(update, self.norm))
+        changed = self.clipped.merge(state, clip_update(update, self.norm))
         self._follow()
         return changed
 
     def flush(self, state: State) -> bool:
         """Have the clipped aggregator take its step."""
-        changed = self._aggregator.flush(state)
+        changed = self.clipped.flush(state)
         self._follow()
         return changed
 
     def _follow(self) -> None:
         """Wait, and step, as the clipped aggregator does, which may change its mind."""
-        followed = self._aggregator
+        followed = self.clipped
         self.waits_for = followed.waits_for
         self.wait_limit = followed.wait_limit
         self.updates_per_version = followed.updates_per_version

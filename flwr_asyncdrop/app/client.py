@@ -33,7 +33,7 @@ from flwr_asyncdrop.client.codec_mod import CodecMod
 from flwr_asyncdrop.client.frozen import FrozenMod
 from flwr_asyncdrop.client.state import read_client_state, write_client_state
 from flwr_asyncdrop.exceptions import ConfigError, DataError
-from flwr_asyncdrop.objectives import LocalSteps, LocalTask
+from flwr_asyncdrop.objectives import LocalSteps, LocalTask, checked_config
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.submodel import State, load_submodel
 
@@ -50,7 +50,7 @@ def probe(context: Context) -> float:
     config = _config(context)
     model = deepcopy(initial_model(config))
     work = DeviceWork.of(config, wire.TaskConfig(round=0, seed=0), context, model)
-    settings = config.algorithm.checked_objective().config()
+    settings = checked_config(config.algorithm.checked_objective())
     aggregator = config.algorithm.clipped_aggregator(config.in_flight)
     extra = deepcopy(aggregator.extra(model.state_dict()))  # as a task brings it
     seconds = 0.0

@@ -23,6 +23,7 @@ from flwr_asyncdrop.app.models import NEXT_WORD_MODELS, build_model
 from flwr_asyncdrop.app.models.factory import build_own_model
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.objectives import checked_config
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.submodel import State, load_submodel, recalibrate_bn
@@ -50,8 +51,8 @@ def load_data(config: RunConfig) -> Dataset:
             f"partition={config.partition!r} deals samples out by their labels or "
             f"groups, and dataset={config.dataset!r} has none: set partition='iid'"
         )
-    objective = config.algorithm.checked_objective()
-    tau = objective.config().get("logit-adjustment")
+    settings = checked_config(config.algorithm.checked_objective())
+    tau = settings.get("logit-adjustment")
     if tau and config.is_given("logit-adjustment") and not data.has_logits:
         what = "a loss that is not of logits" if data.num_classes else "none"
         raise ConfigError(

@@ -7,6 +7,7 @@ from flwr_asyncdrop.objectives.objective import (
     LocalTask,
     StandardObjective,
     StandardSteps,
+    checked_config,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "Proximal",
     "StandardObjective",
     "StandardSteps",
+    "checked_config",
 ]

@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.objectives.losses import LogitAdjustedLoss, LossFn, Proximal
+from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.submodel import State
+
+# What a config of Flower's may have.
+_SENT = (int, float, str, bytes, list)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,24 @@ class LocalObjective:
     def begin(self, task: LocalTask) -> LocalSteps:
         """Begin the local steps of a task."""
         return LocalSteps(task)
+
+
+def checked_config(objective: LocalObjective) -> dict[str, Any]:
+    """Return what an objective adds to the train config; ConfigError for no config."""
+    found: object = objective.config()
+    of = f"config() of {type(objective).__name__}"
+    if not isinstance(found, Mapping):
+        raise ConfigError(
+            f"{of} returned {printable(shown(found))}: return a dict of numbers by name"
+        )
+    made = {name: plain(value) for name, value in found.items()}
+    for name, value in made.items():
+        if not isinstance(name, str) or not isinstance(value, _SENT):
+            raise ConfigError(
+                f"{of} has {printable(shown(value))} under {printable(shown(name))}, "
+                "which cannot be sent: return a dict of numbers by name"
+            )
+    return made
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ class UnchangedReplies(Callback):
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Compare a reply with what was sent; warn once a device, of the first few."""
+        if merged.reply.extra:  # it may have trained what came beside the model
+            return
         if not is_unchanged(merged.reply.arrays, merged.order.sent):
             return
         device = merged.order.device

@@ -11,10 +11,11 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.exceptions import CapacityError, ConfigError, ShapeError
+from flwr_asyncdrop.exceptions import CapacityError, ShapeError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.server.beside import checked_extra
 from flwr_asyncdrop.server.order import Part
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
@@ -93,8 +94,7 @@ class Assignment:
         full model's shapes and are cut like it. CapacityError if nothing is small
         enough.
         """
-        extra = extra or {}
-        _check_extra(extra, state.arrays)
+        extra = checked_extra(extra, state.arrays)
         names = {record: tuple(tensors) for record, tensors in extra.items()}
         plan = self._plan
         if plan is None or self.masks is None:
@@ -290,19 +290,6 @@ def _trained(plan: Plan, state: RunState) -> Plan:
     if not state.frozen.tensors:
         return plan
     return replace(plan, parameters=plan.parameters & state.arrays.keys())
-
-
-def _check_extra(extra: Mapping[str, State], arrays: State) -> None:
-    """Raise ConfigError unless records beside the model have tensors like its own."""
-    for record, tensors in extra.items():
-        for name, tensor in tensors.items():
-            own = arrays.get(name)
-            if own is None or (tensor.shape, tensor.dtype) != (own.shape, own.dtype):
-                raise ConfigError(
-                    f"the record {record!r} that the aggregator sends along has "
-                    f"{name!r} of shape {tuple(tensor.shape)} and {tensor.dtype}: send "
-                    "tensors with names, shapes and dtypes of the global model's"
-                )
 
 
 def _check_size(state: RunState, most_bytes: float) -> None:

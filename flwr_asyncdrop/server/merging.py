@@ -1,25 +1,52 @@
 """What an aggregator, which may be anybody's own, does to the global model."""
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.aggregation import Aggregator, Clipped, Update
+from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.submodel import State
+from flwr_asyncdrop.submodel.types import is_inexact
 
 
-def changed_by(method: Callable[..., object], arrays: State, *update: Any) -> bool:
+def name_of(aggregator: object) -> str:
+    """Return the name of an aggregator's class, or of that which is clipped."""
+    kind = aggregator.clipped if isinstance(aggregator, Clipped) else aggregator
+    return type(kind).__name__
+
+
+def check_finite(arrays: State, aggregator: Aggregator) -> None:
+    """Raise RunError if devices cannot help it that what they return is not finite."""
+    for name, tensor in arrays.items():
+        if is_inexact(tensor) and not tensor.isfinite().all():
+            raise RunError(
+                f"the global model holds NaN or infinity in {name!r}, so that nothing "
+                f"can be merged any more: {name_of(aggregator)} has made it so"
+            )
+
+
+def changed_by(method: Callable[..., object], arrays: State, *update: Update) -> bool:
     """Call `merge` or `flush`, and return whether the global model has changed.
 
     ConfigError if it says nothing, or says no and has written into the model: devices
     would go on with the version before. So it is if tensors are no longer those of the
-    model that devices have.
+    model that devices have, or it has written into what a device was sent.
     """
+    sent = [
+        (tensor, writes(tensor))
+        for each in update
+        for tensor in (each.base or {}).values()
+    ]
     before = {name: (tensor, writes(tensor)) for name, tensor in arrays.items()}
     kinds = _kinds(arrays)
     changed = method(arrays, *update)
-    name = f"{method.__name__} of {type(getattr(method, '__self__', None)).__name__}"
+    name = f"{method.__name__} of {name_of(getattr(method, '__self__', None))}"
+    if any(writes(tensor) != earlier for tensor, earlier in sent):
+        raise ConfigError(
+            f"{name} has written into what the device was sent, which other tasks "
+            "have, too: change a clone of it"
+        )
     if changed is None:
         raise ConfigError(
             f"{name} returned None: return whether the global model has changed, or "

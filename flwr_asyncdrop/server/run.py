@@ -21,7 +21,7 @@ from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.callbacks import LOSSES
 from flwr_asyncdrop.server.dispatch import Dispatcher
-from flwr_asyncdrop.server.merging import changed_by
+from flwr_asyncdrop.server.merging import changed_by, check_finite, name_of
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
 from flwr_asyncdrop.server.state import RunState, copy_of
@@ -177,8 +177,9 @@ class Run:
     ) -> wire.Reply:
         """Read the reply to an order; ReplyError if it does not fit.
 
-        FrozenLackedError if the device asks for the frozen tensors instead. One that
-        was read and `decoded` before is in the arrays that its codec stands for.
+        FrozenLackedError if the device asks for the frozen tensors instead, RunError if
+        it was sent a model that is not finite. One that was read and `decoded` before
+        is in the arrays that its codec stands for.
         """
         if not decoded:
             self.dispatcher.delivery.check(self.state.frozen, order, message)
@@ -192,7 +193,12 @@ class Run:
             coding=wire.Coding() if decoded else order.coding,
             sent=part.arrays or {},
         )
-        return wire.read_reply(message, expected)
+        try:
+            return wire.read_reply(message, expected)
+        except ReplyError as error:
+            if error.kind == "non-finite":
+                check_finite(arrays, self.aggregator)
+            raise
 
     @one_thread()
     @cpu_by_default()
@@ -286,7 +292,7 @@ class Run:
                 state.waiting.clear()
             if not aggregator.steps_at > due:
                 raise ConfigError(
-                    f"flush of {type(aggregator).__name__} has left "
+                    f"flush of {name_of(aggregator)} has left "
                     f"steps_at={aggregator.steps_at!r} at {state.time:g} s: set it to "
                     "the time of the next step there, or to infinity"
                 )

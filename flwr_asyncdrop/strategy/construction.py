@@ -19,7 +19,7 @@ from flwr_asyncdrop.fleet.codecs import CodecChoice, codec_choice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.masks import MaskPolicy
-from flwr_asyncdrop.objectives import LocalObjective
+from flwr_asyncdrop.objectives import LocalObjective, checked_config
 from flwr_asyncdrop.observers.results import MetricsFn
 from flwr_asyncdrop.overrides import check_methods, check_no_fields, check_overrides
 from flwr_asyncdrop.parameters import Range, whole_from
@@ -256,7 +256,7 @@ class Arguments(SynchronousRounds):
         objective = self.objective
         if objective is None and self.algorithm is not None:
             objective = self.algorithm.checked_objective()
-        return objective.config() if objective else {}
+        return checked_config(objective) if objective else {}
 
     @property
     def _label(self) -> str:

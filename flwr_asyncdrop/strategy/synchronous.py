@@ -33,6 +33,7 @@ from flwr_asyncdrop.server.evaluation import (
     Evaluator,
     ServerEvaluator,
 )
+from flwr_asyncdrop.server.merging import name_of
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.train_settings import TrainConfig
@@ -181,7 +182,7 @@ class SynchronousRounds(ForSubclasses, LegacyHooks, Strategy):
             )
             if run.aggregator.steps_at < math.inf:
                 raise ConfigError(
-                    f"{type(run.aggregator).__name__} steps by the time, and rounds "
+                    f"{name_of(run.aggregator)} steps by the time, and rounds "
                     "that are driven from outside have no clock: run it with the "
                     "strategy's own start(...)"
                 )

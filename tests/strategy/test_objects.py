@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from flwr_asyncdrop import AsyncFedProx, AsyncStrategy, algorithms, wire
 from flwr_asyncdrop.aggregation import Aggregator, Buffered, Clipped, Mixing
 from flwr_asyncdrop.algorithms import AsyncDrop, FedBuff
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.fleet import (
     DeviceProfile,
     QuickSelection,
@@ -383,6 +383,117 @@ def test_a_selection_goes_before_the_algorithms_own():
     assert isinstance(strategy.selection, Uniform)
     with pytest.raises(ConfigError, match="'uniform': return a Selection, or None"):
         AsyncStrategy(algorithm=Unselective())
+
+
+class SendsAlong(Mixing):
+    """Sends along what it is told to."""
+
+    def __init__(self, along):
+        super().__init__()
+        self.along = along
+
+    def extra(self, state):
+        return self.along
+
+
+@pytest.mark.parametrize(
+    ("along", "says"),
+    [
+        ([1], r"extra of the aggregator returned \[1\]: return a dict of records"),
+        (torch.ones(2), r"returned tensor\(.*: return a dict of records"),
+        ({"w": torch.ones(2)}, "has tensor.* under 'w': a record has a text"),
+        ({"a": None}, "has None under 'a': a record has a text"),
+        ({3: {"w": torch.ones(2)}}, "under 3: a record has a text for its name"),
+        ({"a": {"w": [1.0, 2.0]}}, r"has 'w' of shape \(\) and list: send tensors"),
+        ({"a": {"w": np.ones(2)}}, r"has 'w' of shape \(2,\) and float64: send"),
+    ],
+)
+def test_what_cannot_be_sent_along_is_refused_in_one_line(along, says):
+    strategy = AsyncStrategy(aggregator=SendsAlong(along), in_flight=1, fleet=fleet)
+    with pytest.raises(ConfigError, match=says) as caught:
+        start(strategy)
+    assert "\n" not in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Telling(LocalObjective):
+    """Adds what it is told to the train config."""
+
+    told: object
+
+    def config(self):
+        return self.told
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (None, r"config\(\) of Telling returned None: return a dict of numbers"),
+        ([1], r"config\(\) of Telling returned \[1\]"),
+        ({"mu": None}, "Telling has None under 'mu', which cannot be sent"),
+        ({"mu": {}}, "Telling has {} under 'mu'"),
+        ({"mu": torch.ones(2)}, r"Telling has tensor\(.* under 'mu'"),
+        ({1: 2.0}, "Telling has 2.0 under 1, which cannot be sent"),
+    ],
+)
+def test_what_an_objective_cannot_tell_is_refused_in_one_line(told, says):
+    strategy = AsyncStrategy(
+        aggregator=Mixing(), objective=Telling(told), in_flight=1, fleet=fleet
+    )
+    with pytest.raises(ConfigError, match=says) as caught:
+        start(strategy)
+    assert "\n" not in str(caught.value)
+
+
+class Overwriting(Mixing):
+    """Takes the change in place, out of what the device was sent."""
+
+    needs_base = True
+
+    def merge(self, state, update):
+        update.sent["w"].sub_(update.arrays["w"])
+        return super().merge(state, update)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+@pytest.mark.parametrize("devices", [fleet, None])
+def test_what_a_device_was_sent_is_only_read(devices, clip_norm):
+    strategy = AsyncStrategy(
+        algorithm=algorithms.AsyncFedAvg(clip_norm=clip_norm),
+        aggregator=Overwriting(),
+        in_flight=2,
+        fleet=devices,
+    )
+    with pytest.raises(ConfigError, match=r"^merge of Overwriting has written into wh"):
+        start(strategy)
+
+
+class Dividing(Mixing):
+    """Divides by zero."""
+
+    def merge(self, state, update):
+        state["w"] /= 0.0
+        return True
+
+
+def test_a_model_that_is_not_finite_is_no_fault_of_its_devices():
+    strategy = AsyncStrategy(aggregator=Dividing(), in_flight=1, fleet=fleet)
+    says = "^the global model holds NaN or infinity in 'w'.* Dividing has made it so$"
+    with pytest.raises(RunError, match=says):
+        start(strategy)
+
+
+@pytest.mark.parametrize(("along", "warns"), [({}, True), ({"other": ZEROS}, False)])
+def test_what_trains_beside_the_model_is_no_untrained_model(along, warns, caplog):
+    def returned(message):
+        content = RecordDict(dict(message.content.array_records))
+        content["metrics"] = MetricRecord({"num-examples": 1})
+        return Message(content, reply_to=message)
+
+    start(
+        AsyncStrategy(aggregator=SendsAlong(along), in_flight=1, fleet=fleet), returned
+    )
+    assert ("exactly the weights that" in caplog.text) is warns
 
 
 class Choosing(Buffered):

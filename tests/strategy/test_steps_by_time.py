@@ -125,7 +125,9 @@ class Stopped(Window):
 
 @pytest.mark.parametrize("kind", [Stopped, lambda s: Clipped(Stopped(s), 1.0)])
 def test_one_that_does_not_say_when_the_next_step_is_is_refused(kind):
-    with pytest.raises(ConfigError, match=r"has left steps_at=2.0 at 2 s: set it"):
+    with pytest.raises(
+        ConfigError, match=r"of Stopped has left steps_at=2.0 at 2 s: se"
+    ):
         started(kind(2.0))
 
 
