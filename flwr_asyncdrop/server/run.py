@@ -10,15 +10,11 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import (
     Aggregator,
     OutlierGuard,
-    Update,
     average_,
-    check_counters,
 )
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.seeding import derive_seed
-from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.callbacks import LOSSES
 from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.merging import changed_by, check_finite, name_of
@@ -26,12 +22,10 @@ from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.server.unsaved import Unsaved
+from flwr_asyncdrop.server.updates import check_update, update_of
 from flwr_asyncdrop.state_dict import StateDict, Stateless
 from flwr_asyncdrop.submodel import (
-    State,
-    check_fits,
     cpu_by_default,
-    extract,
     one_thread,
 )
 from flwr_asyncdrop.submodel.types import shapes_of
@@ -209,35 +203,23 @@ class Run:
 
         ReplyError, and no change, if it does not fit the model, or is refused.
         """
-        state, part = self.state, order.part
-
-        def cut(arrays: State) -> State:
-            if not part.masked:
-                return arrays
-            return extract(arrays, only(part.indices, arrays))
-
-        rate_share = self.dispatcher.rules.settings.rate_share(order.round)
-        update = Update(
-            arrays=cut(reply.arrays),
-            indices=part.indices,
+        state = self.state
+        update = replace(
+            update_of(state, self.fleet, order, reply),
             staleness=staleness,
-            num_examples=reply.num_examples,
-            base=None if part.arrays is None else cut(part.arrays),
-            capability=self.fleet.capability(order.device),
-            rank=order.rank,
-            num_ranks=order.num_ranks,
-            lr_factor=order.lr_factor * rate_share,
+            lr_factor=order.lr_factor
+            * self.dispatcher.rules.settings.rate_share(order.round),
             discount=discount,
-            extra={name: cut(arrays) for name, arrays in reply.extra.items()},
-            device=order.device,
-            num_devices=state.num_devices,
-            metrics=wire.flat_metrics(reply.metrics),
-            time=state.time,
             seconds=state.time - self.dispatcher.began(order)[0],
-            seed=derive_seed(state.seed, "update", state.updates),
         )
         try:
-            self._check(update, order.device)
+            check_update(
+                update,
+                state.arrays,
+                self.guard,
+                needs_base=self.aggregator.needs_base,
+                num_devices=len(self.fleet.present),
+            )
             changed = changed_by(self.aggregator.merge, state.arrays, update)
         except ShapeError as error:
             raise ReplyError("shape", str(error)) from error
@@ -313,22 +295,6 @@ class Run:
         state.waiting.clear()
         if state.averaged is not None:
             average_(state.averaged, state.arrays, self.averaging, state.version)
-
-    def _check(self, update: Update, device: int) -> None:
-        """Raise ReplyError if an update must not reach the global model."""
-        arrays, indices = self.state.arrays, update.indices
-        check_fits(arrays, update.arrays, indices)
-        check_counters(arrays, update.arrays)
-        if self.guard is None:
-            return
-        if self.aggregator.needs_base:
-            sent = update.sent
-        else:
-            # Some orders keep what was sent, and others do not: all are judged alike,
-            # by how far they would move the model as it is now.
-            sent = extract(arrays, indices) if indices else arrays
-        present = len(self.fleet.present)
-        self.guard.check(arrays, update, sent, device=device, num_devices=present)
 
 
 def _without_arrays(orders: Mapping[str, Order]) -> dict[str, Order]:

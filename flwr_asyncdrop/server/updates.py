@@ -1,0 +1,66 @@
+"""From the reply to an order to the update that an aggregator gets."""
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.aggregation import OutlierGuard, Update, check_counters
+from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.seeding import derive_seed
+from flwr_asyncdrop.server.assignment import only
+from flwr_asyncdrop.server.order import Order
+from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.submodel import State, check_fits, extract
+
+
+def update_of(state: RunState, fleet: Fleet, order: Order, reply: wire.Reply) -> Update:
+    """Return the update of a reply that is merged at once, and is not stale.
+
+    Tensors that were masked are cut to the units that were kept.
+    """
+    part = order.part
+
+    def cut(arrays: State) -> State:
+        if not part.masked:
+            return arrays
+        return extract(arrays, only(part.indices, arrays))
+
+    return Update(
+        arrays=cut(reply.arrays),
+        indices=part.indices,
+        staleness=0,
+        num_examples=reply.num_examples,
+        base=None if part.arrays is None else cut(part.arrays),
+        capability=fleet.capability(order.device),
+        rank=order.rank,
+        num_ranks=order.num_ranks,
+        extra={name: cut(arrays) for name, arrays in reply.extra.items()},
+        device=order.device,
+        num_devices=state.num_devices,
+        metrics=wire.flat_metrics(reply.metrics),
+        time=state.time,
+        seed=derive_seed(state.seed, "update", state.updates),
+    )
+
+
+def check_update(
+    update: Update,
+    arrays: State,
+    guard: OutlierGuard | None,
+    *,
+    needs_base: bool,
+    num_devices: int,
+) -> None:
+    """Raise ShapeError, or ReplyError, if an update must not reach the global model.
+
+    `num_devices` are there; `needs_base` is the aggregator's.
+    """
+    indices = update.indices
+    check_fits(arrays, update.arrays, indices)
+    check_counters(arrays, update.arrays)
+    if guard is None:
+        return
+    if needs_base:
+        sent = update.sent
+    else:
+        # Some orders keep what was sent, and others do not: all are judged alike, by
+        # how far they would move the model as it is now.
+        sent = extract(arrays, indices) if indices else arrays
+    guard.check(arrays, update, sent, device=update.device, num_devices=num_devices)
