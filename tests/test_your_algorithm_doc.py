@@ -1,0 +1,63 @@
+"""What the tutorial on algorithms shows runs."""
+
+import pytest
+
+from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.observers.history_reading import read_history
+from tests.app.own import APP, TINY
+from tests.test_docs import ROOT, modules
+
+PAGE = ROOT / "docs" / "tutorials" / "your-algorithm.md"
+SHOWN = {
+    "rolling:Rolling": {"rolling-step": 3},
+    "window:Window": {"window": 2.5},
+    "curious:Curious": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def shown(tmp_path, monkeypatch):
+    """Write the files that the page shows where they are found."""
+    for name, code in modules(PAGE):
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def run(algo, out):
+    config = RunConfig.parse(
+        {
+            **TINY,
+            **SHOWN[algo],
+            "algo": algo,
+            "levels": 2,
+            "speed-ratio": 2.0,
+            "num-rounds": 4,
+            "out-dir": str(out),
+        }
+    )
+    with LocalGrid(APP, num_nodes=4, workers=0, run_config=config.settings) as grid:
+        run_experiment(grid, config)
+    return read_history(out / "history.jsonl")
+
+
+def test_all_that_the_page_shows_is_here():
+    assert {name for name, _ in modules(PAGE)} == {
+        f"{algo.partition(':')[0]}.py" for algo in SHOWN
+    }
+
+
+@pytest.mark.parametrize("algo", SHOWN)
+def test_it_learns(algo, tmp_path):
+    history = run(algo, tmp_path / "run")
+    losses = [e["metrics"]["loss"] for e in history if e["event"] == "evaluation"]
+    assert losses[-1] < losses[0]
+
+
+def test_devices_wait_for_the_window(tmp_path):
+    history = run("window:Window", tmp_path / "run")
+    updates = [e for e in history if e["event"] == "update"]
+    # Devices of 1 s and 2 s, two at a time, and a step at 2.5 s.
+    assert [e["time"] for e in updates[:4]] == [1.0, 2.0, 3.5, 4.5]
+    assert {e["staleness"] for e in updates} == {0}
