@@ -53,7 +53,13 @@ class UnchangedReplies(Callback):
             )
 
     def on_end(self, state: RunState) -> None:
-        """Say how many they were."""
+        """Say how many they were, and whether the model has changed at all."""
+        if state.updates and not (state.version or state.ended):
+            logger.warning(
+                "the global model is the initial one: the aggregator has changed "
+                "nothing with all %d updates",
+                state.updates,
+            )
         if self.by_device:
             logger.warning(
                 "%d of %d replies had exactly the weights that were sent, from %d "

@@ -468,6 +468,27 @@ def test_what_a_device_was_sent_is_only_read(devices, clip_norm):
         start(strategy)
 
 
+class Refusing(Mixing):
+    """Leaves out the first `number` updates."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.left = number
+
+    def merge(self, state, update):
+        self.left -= 1
+        return self.left < 0 and super().merge(state, update)
+
+
+@pytest.mark.parametrize(("number", "warns"), [(2, True), (1, False)])
+def test_a_model_that_never_changes_is_said_to_be_the_initial_one(
+    number, warns, caplog
+):
+    strategy = AsyncStrategy(aggregator=Refusing(number), in_flight=1, fleet=fleet)
+    start(strategy, rounds=2)
+    assert ("changed nothing with all 2 updates" in caplog.text) is warns
+
+
 class Dividing(Mixing):
     """Divides by zero."""
 
