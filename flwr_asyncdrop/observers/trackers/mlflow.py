@@ -23,7 +23,7 @@ _STATUS: Mapping[Outcome, str] = {
 _SQLITE = "sqlite:///"
 _UNUSABLE = re.compile(r"[^\w .:/-]")
 _NO_PART = re.compile(r"(?<![^/])\.{0,2}(?![^/])")  # of a path: "", "." and ".."
-_PATIENCE = 120.0  # seconds, in which MLflow has made its tables
+_PATIENCE = 100.0  # seconds, in which MLflow has made its tables
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_AT_ONCE = 250, 500, 100
 
 

@@ -5,7 +5,8 @@ import platform
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, ParamSpec
+from functools import partial
+from typing import ClassVar, ParamSpec, TypeVar
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.outcomes import Ending, Outcome
@@ -14,12 +15,14 @@ from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.timed_call import TimedCall
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.versions import version_of
 
 logger = logging.getLogger("flwr.asyncdrop")
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Setting = bool | int | float | str
 
 _MOST_EVALUATED = 32
@@ -31,8 +34,9 @@ class Tracker(Callback):
 
     The step of a point is the number of updates. Its time is the real time at which
     the run began plus the seconds on the run's clock, so that a tool's axis of
-    relative time is the run's clock, virtual or not. A tracker that fails says so in
-    one warning, writes nothing more, and the run continues.
+    relative time is the run's clock, virtual or not. A tracker that fails, or that does
+    not return for `patience` seconds, says so in one warning, writes nothing more, and
+    the run continues. Each call is made in a thread.
 
     ==============================  ==================================================
     at the start                    the settings and versions
@@ -57,6 +61,7 @@ class Tracker(Callback):
     """
 
     tool: ClassVar[str]
+    patience: ClassVar[float] = 120.0
 
     def __init__(self, settings: Mapping[str, Setting] | None = None) -> None:
         self._settings = dict(settings or {})
@@ -96,8 +101,7 @@ class Tracker(Callback):
 
     def state_dict(self) -> StateDict:
         """Return where the points go, and the round that is not full yet."""
-        if not self._broken:
-            self._guard(self._note_place)
+        self._note_place()
         return {
             "place": self._place,
             "began": self._began,
@@ -133,9 +137,11 @@ class Tracker(Callback):
         self._begun = True
         if self._is_new:
             settings = {**self._settings, "seed": state.seed, **_versions()}
-            self._guard(self._begin, settings)
+            place = self._guard(self.begin, settings, self._began)
         else:
-            self._guard(self._resume, state.updates)
+            place = self._guard(self.resume, self._place, state.updates, self._began)
+        if place is not None:
+            self._place = place
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Add the update to its round."""
@@ -175,14 +181,10 @@ class Tracker(Callback):
         """Write the summary."""
         self._finish(state, self._ending.outcome(state))
 
-    def _begin(self, settings: Mapping[str, Setting]) -> None:
-        self._place = self.begin(settings, self._began)
-
-    def _resume(self, update: int) -> None:
-        self._place = self.resume(self._place, update, self._began)
-
     def _note_place(self) -> None:
-        self._place = self.where(self._place)
+        place = self._guard(self.where, self._place)
+        if place is not None:
+            self._place = place
 
     def _finish(self, state: RunState, outcome: Outcome) -> None:
         if not self._begun:  # another callback has refused the run
@@ -190,18 +192,21 @@ class Tracker(Callback):
         summary = {"updates": float(state.updates), **_totals(state)}
         at = self._began + state.time
         # A run that resumes goes on from here, without this end.
-        self._guard(self._note_place)
+        self._note_place()
         self._guard(self.finish, summary, state.updates, at, outcome)
         self._broken = True  # it is over
 
     def _guard(
-        self, call: Callable[P, None], *args: P.args, **options: P.kwargs
-    ) -> None:
-        """Call; whatever goes wrong is a warning, and the end of the tracking."""
+        self, call: Callable[P, T], *args: P.args, **options: P.kwargs
+    ) -> T | None:
+        """Call; whatever goes wrong is a warning, and the end of the tracking.
+
+        So is a call that does not return in time. Return None then.
+        """
         if self._broken:
-            return
+            return None
         try:
-            call(*args, **options)
+            return TimedCall(partial(call, *args, **options)).result(self.patience)
         except ConfigError:
             raise
         except Exception as error:  # of a disk, a network, a server, a library
@@ -211,6 +216,10 @@ class Tracker(Callback):
                 self.tool,
                 one_line(error),
             )
+        except BaseException:  # a second signal: the end waits for no tool
+            self._broken = True
+            raise
+        return None
 
 
 def _totals(state: RunState) -> dict[str, float]:

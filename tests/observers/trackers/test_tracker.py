@@ -3,6 +3,8 @@
 import json
 import logging
 import math
+import threading
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -226,6 +228,59 @@ def test_a_tool_that_fails_is_named_once_and_ends_no_run(fails_at, caplog):
     assert "No space left on device" in said[0]
     assert len(notes.of(fails_at)) == 1
     assert notes.calls[-1][0] == fails_at
+
+
+class Hangs(Notes):
+    """Never answers where it is told to."""
+
+    patience = 0.1
+
+    def __init__(self, hangs_at):
+        super().__init__()
+        self.hangs_at, self.is_let_go = hangs_at, threading.Event()
+
+    def _note(self, what, *values):
+        super()._note(what, *values)
+        if what == self.hangs_at:
+            self.is_let_go.wait(timeout=60)
+
+
+@pytest.mark.parametrize("hangs_at", ["begin", "write", "finish"])
+def test_a_tool_that_never_answers_is_given_up_and_ends_no_run(hangs_at, caplog):
+    tool = Hangs(hangs_at)
+    with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
+        result = run_with([tool])
+    tool.is_let_go.set()
+    assert max(result.evaluate_metrics_serverapp) == 3
+    said = [r.getMessage() for r in caplog.records if "Notes" in r.getMessage()]
+    assert said == [
+        "Notes gets no more points (TimeoutError: it has not returned for 0.1 s), and "
+        "the run continues"
+    ]
+    assert len(tool.of(hangs_at)) == 1
+    assert tool.calls[-1][0] == hangs_at
+
+
+def test_a_tool_that_answers_too_late_leaves_nothing_in_the_checkpoint():
+    tool = Hangs("begin")
+    begin(tool, state_of())
+    tool.is_let_go.set()
+    time.sleep(0.05)
+    assert tool.state_dict()["place"] == {}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_second_signal_waits_for_no_tool_at_the_end(error):
+    class Ends(Notes):
+        def _note(self, what, *values):
+            super()._note(what, *values)
+            if what == "write":
+                raise error
+
+    notes = Ends()
+    with pytest.raises(error):
+        run_with([notes])
+    assert notes.calls[-1][0] == "write"
 
 
 @pytest.mark.parametrize(
