@@ -31,15 +31,24 @@ def trackers_of(
         for key, value in settings.items()
         if isinstance(value, bool | int | float | str) and value != ""
     }
+    name = _run_name(out)
     build: Mapping[str, Callable[[], Callback]] = {
         "tensorboard": lambda: TensorBoardTracker(
             out / "tensorboard", shown, overwrite=config.overwrite
         ),
         "mlflow": lambda: MlflowTracker(
-            PROJECT, local_uri(out / "mlruns"), shown, run_name=out.name
+            PROJECT, local_uri(out / "mlruns"), shown, run_name=name
         ),
         # The library makes the folder `wandb` in it.
-        "wandb": lambda: WandbTracker(PROJECT, folder=out, settings=shown),
+        "wandb": lambda: WandbTracker(
+            PROJECT, folder=out, settings=shown, run_name=name
+        ),
         "opentelemetry": lambda: OpenTelemetryTracing(shown),
     }
     return [build[name]() for name in read_trackers(config.track)]
+
+
+def _run_name(out: Path) -> str:
+    """Return what a run is called: as its folder, and the one above of a comparison."""
+    parts = out.parts[-2:] if out.name.startswith("seed-") else out.parts[-1:]
+    return "/".join(parts)

@@ -70,6 +70,7 @@ class MlflowTracker(Tracker):
         self._client: Any = None
         self._run = ""
         self._last: dict[str, int] = {}  # step by metric: of what was there before
+        self._names = Names()
 
     def begin(self, settings: Mapping[str, Setting], began: float) -> StateDict:
         """Make a run, and write the settings."""
@@ -81,19 +82,23 @@ class MlflowTracker(Tracker):
             start_time=_milliseconds(began),
             run_name=self._run_name or None,
         )
-        self._run, self._last = run.info.run_id, {}
+        self._run, self._last, self._names = run.info.run_id, {}, Names()
         self._log_parameters(settings)
         return {"run": self._run}
 
     def resume(self, place: StateDict, update: int, began: float) -> StateDict:
         """Continue the run, and note which points it has."""
         self._connect()
-        self._run = place["run"]
+        self._run, self._names = place["run"], Names(place.get("names", {}))
         self._client.update_run(self._run, status="RUNNING")
         for name in self._client.get_run(self._run).data.metrics:
             history = self._client.get_metric_history(self._run, name)
             self._last[name] = max((point.step for point in history), default=-1)
         return place
+
+    def where(self, place: StateDict) -> StateDict:
+        """Return the run, and what MLflow calls its metrics."""
+        return {**place, "names": self._names.taken()}
 
     def write(self, values: Mapping[str, float], update: int, at: float) -> None:
         """Write metrics that the run does not have yet."""
@@ -101,7 +106,7 @@ class MlflowTracker(Tracker):
 
         metrics = [
             Metric(name, value, _milliseconds(at), update)
-            for name, value in named(values).items()
+            for name, value in self._names.of(values).items()
             if update > self._last.get(name, -1)
         ]
         for some in _portions(metrics):
@@ -162,7 +167,7 @@ class MlflowTracker(Tracker):
 
         parameters = [
             Param(name, str(value)[:_LONGEST_VALUE])
-            for name, value in named(settings).items()
+            for name, value in Names().of(settings).items()
         ]
         for some in _portions(parameters):
             self._client.log_batch(self._run, params=some)
@@ -183,12 +188,32 @@ def _database(uri: str) -> Path | None:
     return Path(path).absolute() if uri.startswith(_SQLITE) and path else None
 
 
-def named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values under names that MLflow takes, which may be paths of files."""
-    return {
-        _NO_PART.sub("_", _UNUSABLE.sub("_", name))[:_LONGEST_NAME].rstrip("/"): value
-        for name, value in values.items()
-    }
+class Names:
+    """Names that MLflow takes, which may be paths of files, no two the same.
+
+    `taken` are those that were given before, by the name that they stand for.
+    """
+
+    def __init__(self, taken: Mapping[str, str] | None = None) -> None:
+        self._by_name = dict(taken or {})
+
+    def of(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values under such names."""
+        return {self._of_one(name): value for name, value in values.items()}
+
+    def taken(self) -> dict[str, str]:
+        """Return the names so far that MLflow has in another form."""
+        return {name: own for name, own in self._by_name.items() if name != own}
+
+    def _of_one(self, name: str) -> str:
+        if name not in self._by_name:
+            usable = _NO_PART.sub("_", _UNUSABLE.sub("_", name))
+            own, number = usable[:_LONGEST_NAME].rstrip("/"), 1
+            while own in self._by_name.values():
+                number += 1
+                own = f"{usable[: _LONGEST_NAME - 4].rstrip('/')}_{number}"
+            self._by_name[name] = own
+        return self._by_name[name]
 
 
 def _portions(items: list[Any]) -> Iterable[list[Any]]:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from inspect import signature
 from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
@@ -42,6 +43,8 @@ class WandbTracker(Tracker):
         In its subfolder ``wandb`` the library keeps its files.
     settings : mapping of str to bool, int, float or str
         The config that is shown.
+    run_name : str
+        The run's name; by default Weights & Biases makes one up.
 
     Raises
     ------
@@ -57,11 +60,14 @@ class WandbTracker(Tracker):
         mode: Mode = "",
         folder: AnyPath = os.curdir,
         settings: Mapping[str, Setting] | None = None,
+        *,
+        run_name: str = "",
     ) -> None:
         require("wandb", "wandb")
         super().__init__(settings)
         self._project = project
         self._mode = mode
+        self._run_name = run_name
         self._folder = as_path("folder", folder).absolute()
         self._run: Any = None
         self._began_at = 0.0
@@ -108,6 +114,7 @@ class WandbTracker(Tracker):
         self._run = wandb.init(
             project=self._project,
             id=run,
+            name=self._run_name or None,
             dir=str(self._folder),
             mode=self._chosen_mode(),
             resume=None if config is not None else "allow",
@@ -124,11 +131,9 @@ class WandbTracker(Tracker):
         self._written.parent.mkdir(exist_ok=True)
 
     def _chosen_mode(self) -> Any:
-        import wandb
-
         if mode := self._mode or os.environ.get("WANDB_MODE", ""):
             return mode
-        if wandb.api.api_key:
+        if _is_logged_in():
             return "online"
         logger.warning(
             "nobody is logged in to Weights & Biases: the run is written offline to "
@@ -136,6 +141,16 @@ class WandbTracker(Tracker):
             self._folder / "wandb",
         )
         return "offline"
+
+
+def _is_logged_in() -> bool:
+    """Return whether there are credentials, which nobody is asked for."""
+    import wandb
+
+    if "prompt" not in signature(wandb.login).parameters:  # before 0.31
+        return bool(wandb.api.api_key)
+    found: bool = wandb.login(prompt=False, verify=False)
+    return found
 
 
 def _this_second() -> str:

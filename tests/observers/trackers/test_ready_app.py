@@ -21,7 +21,7 @@ from flwr_asyncdrop.server.state import RunState
 from scripts.flwr_run import free_ports
 from tests.observers import ready_app
 from tests.observers.orders import begin, resume
-from tests.observers.trackers.readers import READERS, TOOLS, mlflow_runs
+from tests.observers.trackers.readers import READERS, TOOLS, finished, mlflow_runs
 
 SMALL = {"num-rounds": 5, "checkpoint-every": 2}
 pytestmark = pytest.mark.filterwarnings(
@@ -175,6 +175,45 @@ def test_a_tool_that_is_unknown_or_twice(text):
         RunConfig.parse({"track": text})
 
 
+def names_of_runs(tool, out):
+    """Return how a tool that names runs calls those of a folder."""
+    if tool == "mlflow":
+        return [run.info.run_name for run in mlflow_runs(out)[1]]
+    files = sorted(out.glob("wandb/offline-run-*/*.wandb"))
+    records = [record for path in files for record in finished(path)]
+    return [r.run.display_name for r in records if r.WhichOneof("record_type") == "run"]
+
+
+@pytest.mark.parametrize("folder", ["fedbuff/seed-0", "a run, of 3 devices"])
+def test_a_run_is_called_as_its_folder(tool, folder, tmp_path):
+    """The runs of a comparison are in folders `seed-0`, one a label."""
+    if tool == "tensorboard":
+        pytest.skip("TensorBoard shows the folders")
+    out = tmp_path / folder
+    run({"out-dir": str(out), "track": tool, "num-rounds": 1})
+    assert set(names_of_runs(tool, out)) == {folder}
+
+
+def test_metrics_whose_names_mlflow_takes_for_one_are_two(tmp_path):
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    first = BUILD["mlflow"](tmp_path)
+    place = first.begin({"a?": 1, "a!": 2}, 0.0)
+    first.write({"top@1": 1.0, "top#1": 2.0, "top_1": 3.0}, 1, 1.0)
+    saved = json.loads(json.dumps(first.where(place)))
+    second = BUILD["mlflow"](tmp_path)
+    second.resume(saved, 1, 0.0)
+    second.write({"top_1": 6.0, "top#1": 5.0, "top@1": 4.0}, 2, 2.0)
+    second.finish({}, 2, 2.0, "finished")
+    points, settings = READERS["mlflow"](tmp_path)
+    values = {name: [value for _, _, value in of] for name, of in points.items()}
+    assert values == {
+        "top_1": [1.0, 4.0],
+        "top_1_2": [2.0, 5.0],
+        "top_1_3": [3.0, 6.0],
+    }
+    assert settings == {"a_": "1", "a__2": "2"}
+
+
 BUILD = {
     "tensorboard": lambda out: TensorBoardTracker(out / "tensorboard"),
     "mlflow": lambda out: MlflowTracker(uri=f"sqlite:///{out}/mlruns/mlflow.db"),
@@ -262,3 +301,12 @@ def test_nobody_who_is_logged_in_is_told(tmp_path, caplog):
     said = [r.getMessage() for r in caplog.records if "logged in" in r.getMessage()]
     assert len(said) == 1
     assert str(tmp_path / "run" / "wandb") in said[0]
+
+
+def test_who_is_logged_in_is_asked_as_the_library_wants(tmp_path, capfd, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    tracker = BUILD["wandb"](tmp_path)
+    assert tracker._chosen_mode() == "offline"
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert tracker._chosen_mode() == "online"
+    assert "deprecated" not in capfd.readouterr().err

@@ -15,7 +15,7 @@ from flwr_asyncdrop import AsyncStrategy, speed_levels
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers import TensorBoardTracker
-from flwr_asyncdrop.observers.trackers.mlflow import named
+from flwr_asyncdrop.observers.trackers.mlflow import Names
 from flwr_asyncdrop.observers.trackers.round_means import RoundMeans
 from flwr_asyncdrop.observers.trackers.tracker import Tracker
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
@@ -174,7 +174,14 @@ def test_one_clients_nan_is_no_nan_of_its_round(message):
     ],
 )
 def test_mlflow_takes_every_name(name, taken):
-    assert named({name: 0.5}) == {taken: 0.5}
+    assert Names().of({name: 0.5}) == {taken: 0.5}
+
+
+def test_long_names_that_mlflow_cuts_stay_apart():
+    names = [f"{'x' * 300}{number}" for number in range(3)]
+    found = Names().of(dict.fromkeys(names, 0.0))
+    assert len(found) == 3
+    assert max(map(len, found)) <= 250
 
 
 def test_a_round_that_is_half_full_is_in_the_checkpoint(message):
