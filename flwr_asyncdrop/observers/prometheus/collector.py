@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from threading import Lock
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -16,9 +16,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from flwr_asyncdrop.exceptions import ReplyKind
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.prometheus.tallies import Tallies
 from flwr_asyncdrop.observers.speed_groups import MOST_GROUPS, speed_group
+from flwr_asyncdrop.server.callbacks import LossKind
 from flwr_asyncdrop.server.state import RunState
 
 _COUNTERS = {
@@ -35,6 +37,7 @@ _HISTOGRAMS = {
     "staleness_versions": "Versions of the model between dispatch and merge",
     "task_duration_seconds": "From dispatch to merge, on the run's clock",
 }
+_REASONS: tuple[str, ...] = (*get_args(ReplyKind), *get_args(LossKind))
 _NO_TASK = "Devices that get no task for now"
 # Attributes of the state.
 _TASKS = {
@@ -68,7 +71,6 @@ class RunCollector(Collector):
         self._lock = lock
         self._info = info
         self._devices_up_to = devices_up_to
-        # All of them from the start: Prometheus sees no rise to a first value.
         self._groups = range(min(MOST_GROUPS, fleet.num_ranks))
 
     def collect(self) -> Iterator[Metric]:
@@ -105,7 +107,9 @@ class RunCollector(Collector):
         says = "Replies that came a second time"
         name = "asyncdrop_duplicate_replies"
         yield CounterMetricFamily(name, says, state.duplicates)
-        yield _counter("failures", "Tasks lost", "reason", tallies.by_label("failures"))
+        # All reasons from the start: Prometheus sees no rise to a first value.
+        lost = dict.fromkeys(_REASONS, 0) | tallies.by_label("failures")
+        yield _counter("failures", "Tasks lost", "reason", lost)
 
     def _of_evaluations(self, tallies: Tallies) -> Iterator[Metric]:
         says = "The round of that model"
@@ -153,7 +157,7 @@ class RunCollector(Collector):
             ("failures_in_a_row", "Tasks failed since its last success", failed),
         ):
             yield _gauge(f"device_{name}", says, "device", values)
-        merged = tallies.by_label("device_updates")
+        merged = dict.fromkeys(failed, 0) | tallies.by_label("device_updates")
         yield _counter("device_updates", "Updates merged", "device", merged)
 
 

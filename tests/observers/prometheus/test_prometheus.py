@@ -159,7 +159,8 @@ def test_at_every_update_the_metrics_are_the_books(late):
     ]
     assert seen == books
     last = looks.scrapes[-1]
-    assert last.by("asyncdrop_failures_total", "reason") == run.state.failures
+    lost = last.by("asyncdrop_failures_total", "reason")
+    assert {reason: n for reason, n in lost.items() if n} == run.state.failures
     assert "client-error" in run.state.failures
     assert any(scrape["asyncdrop_quarantined_devices"] for scrape in looks.scrapes)
     merged_late = sum(merged.late for merged in run.recorder.merged)
@@ -209,6 +210,17 @@ def test_the_run_says_what_it_is():
         "flwr_asyncdrop": version("flwr-asyncdrop"),
         "torch": version("torch"),
     }
+
+
+def test_counters_are_there_before_what_they_count():
+    """Prometheus sees no rise to a first value: its alert would miss that."""
+    with Started(devices=3) as run:
+        scrape = run.scrape()
+    lost = scrape.by("asyncdrop_failures_total", "reason")
+    assert lost.keys() >= {"outlier", "shape", "client-error", "no-reply", "dropout"}
+    assert set(lost.values()) == {0}
+    merged = scrape.by("asyncdrop_device_updates_total", "device")
+    assert merged == {"0": 0, "1": 0, "2": 0}
 
 
 class TestCardinality:

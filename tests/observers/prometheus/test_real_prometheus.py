@@ -11,7 +11,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.observers.prometheus.dashboards import PROMETHEUS, alerts, expressions
+from tests.observers.prometheus.dashboards import (
+    ALERTS,
+    PROMETHEUS,
+    alerts,
+    expressions,
+)
 from tests.observers.prometheus.played import PlayedRun
 
 pytestmark = [
@@ -98,6 +103,71 @@ def test_the_variable_for_the_server_finds_it(prometheus):
     port, server = prometheus
     (info,) = ask(port, "asyncdrop_run_info")
     assert info["metric"]["instance"] == server
+
+
+# What a metric is from minute to minute, and which alerts fire in which minute.
+UPDATES = 'asyncdrop_updates_total{instance="a",tier="%d"}'
+TASKS = 'asyncdrop_tasks_total{instance="a",tier="%d"}'
+OUTLIERS = 'asyncdrop_failures_total{instance="a",reason="outlier"}'
+PLAYED = {
+    "a run that has just begun": (
+        {UPDATES % 0: "0x14", TASKS % 0: "1x14"},
+        {14: set()},
+    ),
+    "a run that hangs": (
+        {UPDATES % 0: "1+1x20 21x30", TASKS % 0: "1+1x50"},
+        {20: set(), 34: set(), 38: {"NoUpdates"}},
+    ),
+    "a silent tier": (
+        {
+            UPDATES % 0: "0+1x90",
+            TASKS % 0: "1+1x90",
+            UPDATES % 7: "0x90",
+            TASKS % 7: "1x90",
+        },
+        {50: set(), 62: {"TierIsSilent"}},
+    ),
+    "a tier without devices": (
+        {
+            UPDATES % 0: "0+1x90",
+            TASKS % 0: "1+1x90",
+            UPDATES % 7: "0x90",
+            TASKS % 7: "0x90",
+        },
+        {62: set(), 90: set()},
+    ),
+    "the first outlier": (
+        {OUTLIERS: "0x9 1x30"},
+        {9: set(), 12: {"OutliersAreRefused"}, 29: set()},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLAYED)
+def test_alerts_fire_when_they_say_and_not_before(case, tmp_path):
+    series, fires = PLAYED[case]
+    asked = [
+        {
+            "eval_time": f"{minute}m",
+            "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+            "exp_samples": [
+                {"labels": f'{{alertname="{name}"}}', "value": 1}
+                for name in sorted(names)
+            ],
+        }
+        for minute, names in fires.items()
+    ]
+    played = {
+        "interval": "1m",
+        "input_series": [{"series": n, "values": v} for n, v in series.items()],
+        "promql_expr_test": asked,
+    }
+    file = tmp_path / "played.yml"
+    file.write_text(json.dumps({"rule_files": [str(ALERTS)], "tests": [played]}))
+    checked = subprocess.run(
+        ["promtool", "test", "rules", file], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_the_configuration_and_the_alerts_are_valid():
