@@ -14,6 +14,7 @@ from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, one_line, printable
 from flwr_asyncdrop.report import Summary
 from flwr_asyncdrop.report.files import HISTORY
+from flwr_asyncdrop.report.reading import LineOrder
 from flwr_asyncdrop.report.runlog import RunLog, check_schema, with_config
 
 
@@ -93,6 +94,7 @@ class Followed:
     def _forget(self) -> None:
         self.has_ended = False
         self.cut_off = ""  # why it did not do all its rounds, as of `Summary`
+        self._order = LineOrder()
         self._totals = LeftOut()
         self._time = 0.0
         self._bytes = 0
@@ -110,7 +112,7 @@ class Followed:
         for line in self._tail.read(self._forget):
             is_news = True
             try:
-                self._take(json.loads(line))
+                self._take(json.loads(line.decode()))
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise DataError(
                     f"the history in {self.folder} is damaged ({one_line(error)}): do "
@@ -134,6 +136,7 @@ class Followed:
     def _take(self, record: Record) -> None:
         if self.run is None and record["event"] != "run":
             raise ValueError("it does not begin with its first line")
+        self._order.check(record)
         totals = self._totals
         self._time = max(self._time, record.get("time") or 0.0)
         match record["event"]:

@@ -151,12 +151,7 @@ def compare(
     A `Target` is taken as it is.
     """
     if not any(one.runs for one in series):
-        names = [name_of(one.label, seed) for one in series for seed in one.others]
-        named = f"{some(names, 3)} {'is' if len(names) == 1 else 'are'} incomplete"
-        raise DataError(
-            "no run has come to its end, so there is nothing to compare yet"
-            + (f": {named}" if names else "")
-        )
+        raise DataError(_why_nothing(series))
     goal = target if isinstance(target, Target) else choose_target(series, target)
     rows = []
     for one in series:
@@ -179,6 +174,23 @@ def compare(
         for row in rows
     ]
     return Comparison(goal, base.label, tuple(compared), counts_energy, differing)
+
+
+def _why_nothing(series: Sequence[Series]) -> str:
+    """Say why there is no run to compare."""
+    names = [name_of(one.label, seed) for one in series for seed in one.others]
+    logs = [log for one in series for log in one.incomplete.values()]
+    unwritten = any(one.unwritten for one in series)
+    if names and not unwritten and all(log.complete for log in logs):
+        return (
+            "no run was ever evaluated, so there is nothing to compare: "
+            f"{some(names, 3)} {'has' if len(names) == 1 else 'have'} no finite number "
+            "of an evaluation"
+        )
+    named = f"{some(names, 3)} {'is' if len(names) == 1 else 'are'} incomplete"
+    return "no run has come to its end, so there is nothing to compare yet" + (
+        f": {named}" if names else ""
+    )
 
 
 def _reference(rows: Sequence[Row], wish: str | None) -> Row | None:

@@ -1,11 +1,12 @@
 """Reading a history that may have been damaged."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from flwr_asyncdrop.exceptions import AsyncDropError, DataError
+from flwr_asyncdrop.observers.history_lines import Record
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.report.runlog import Point, RunLog
@@ -15,6 +16,37 @@ from flwr_asyncdrop.storage.done import is_as_marked
 _MOST = 2**63
 _FIRST_LINE = b'{"event": "run"'  # its beginning
 _LONGEST_LINE = 1 << 24
+
+
+class LineOrder:
+    """Tells whether lines are those of one run, each there once."""
+
+    def __init__(self) -> None:
+        self._updates = 0
+        self._last = ""
+
+    def check(self, record: Record) -> None:
+        """Raise a ValueError if a line cannot stand behind those before it."""
+        event = record["event"]
+        if self._last == "end":
+            raise ValueError(f"it has {event!r} behind its end: another run's")
+        if event == "run" and self._last:
+            raise ValueError(f"it has {event!r} behind {self._last!r}: another run's")
+        self._last = event
+        if event == "left-out":
+            self._updates += record["updates"]
+        elif event == "update":
+            self._updates += 1
+            if record["update"] != self._updates:
+                number = record["update"]
+                raise ValueError(f"its update {number} is number {self._updates}")
+
+
+def _in_order(records: Iterable[Record]) -> Iterator[Record]:
+    order = LineOrder()
+    for record in records:
+        order.check(record)
+        yield record
 
 
 def _check_points(points: Sequence[Point]) -> None:
@@ -63,7 +95,7 @@ def read_log(path: Path) -> RunLog:
             "do the run again"
         )
     try:
-        log = RunLog.from_records(read_history(path), f"the history {path}")
+        log = RunLog.from_records(_in_order(read_history(path)), f"the history {path}")
         Summary(log).text()  # which looks at nearly all that reports need
         _check_points(log.curve.points if log.curve else ())
     except AsyncDropError:

@@ -157,8 +157,8 @@ def test_a_run_that_resumes_before_what_was_read_is_read_anew(writing):
     path = writing.folder / "history.jsonl"
     kept = path.read_text().splitlines(keepends=True)[:3]
     # It has even more lines than before when we look again.
-    other = [update(n, bytes_down=31) for n in range(2, 6)]
-    path.write_text("".join([*kept, *map(line, [*other, FAILURE, *other])]))
+    other = [update(n, bytes_down=31) for n in range(2, 10)]
+    path.write_text("".join([*kept, *map(line, [FAILURE, *other])]))
     followed.look()
     assert followed.progress.updates == 9
     assert followed.progress.curve == (0.1,)
@@ -306,7 +306,7 @@ def test_a_run_whose_process_was_killed_is_not_waited_for(writing):
             nonlocal now
             now += 40.0
             if now == 200.0:
-                writing([update(3)])
+                writing([update(1)])
                 holder.communicate()
 
         file = io.StringIO()
@@ -374,6 +374,11 @@ BAD = [
     line({**FIRST, "schema": 9}),
     line({**FIRST, "config": {**CONFIG, "num-rounds": "many"}}),
     line(END),
+    line(FIRST) + "\0\0\0 {\n",
+    line(FIRST) + line(update(1)) + line(update(1)) + line(END),
+    line(FIRST) + line(update(2)) + line(END),
+    line(FIRST) + line(FIRST) + line(END),
+    line(FIRST) + line(END) + line(FAILURE),
 ]
 
 
@@ -383,3 +388,4 @@ def test_what_is_no_history_is_refused_in_a_line(tmp_path, capsys, text):
     assert main(["watch", str(tmp_path)]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("asyncdrop: ")
+    assert "codec" not in said

@@ -330,6 +330,47 @@ def test_a_history_without_a_readable_first_line_is_refused_by_name(tmp_path, li
         draw_run(path, tmp_path / "run.png")
 
 
+def with_updates(numbers):
+    first, *rest = history("fedavg", 0, (0.5,))
+    updates = [
+        {
+            "wall": {"seconds": 1.0},
+            **dict.fromkeys(("time", "dispatched_at", "compute"), 1.0),
+            **dict.fromkeys(("round", "device", "rank", "staleness", "version"), 0),
+            **dict.fromkeys(("bytes_down", "bytes_up", "in_flight"), 1),
+            "event": "update",
+            "update": number,
+            "metrics": {},
+        }
+        for number in numbers
+    ]
+    return [first, *updates, *rest]
+
+
+@pytest.mark.parametrize("numbers", [(1, 2, 2), (1, 3), (2,)])
+def test_an_update_that_is_there_twice_or_lacks_is_refused_by_name(tmp_path, numbers):
+    write(tmp_path / "whole" / "fedavg" / "seed-0", with_updates((1, 2)))
+    assert read_series([tmp_path])
+    write(tmp_path / "fedavg" / "seed-1", with_updates(numbers))
+    says = rf"history\.jsonl is damaged .*update {numbers[-1]} is number {len(numbers)}"
+    with pytest.raises(DataError, match=says):
+        read_series([tmp_path])
+
+
+def test_two_runs_in_one_history_are_refused_by_name(tmp_path):
+    lines = history("fedavg", 0, (0.5,))
+    write(tmp_path / "fedavg" / "seed-0", [*lines, *lines])
+    with pytest.raises(DataError, match=r"damaged .*behind its end: another run's"):
+        read_series([tmp_path])
+
+
+def test_runs_that_nobody_evaluated_are_said_to_be_so(tmp_path):
+    write(tmp_path / "fedavg" / "seed-0", history("fedavg", 0, ()))
+    says = "no run was ever evaluated, so there is nothing to compare: fedavg seed 0 "
+    with pytest.raises(DataError, match=says):
+        write_report([tmp_path], tmp_path / "report")
+
+
 def test_a_history_that_was_changed_after_its_end_is_refused(tmp_path):
     path = write(tmp_path / "a" / "seed-0", history("a", 0, [0.5, 0.75, 0.8]))
     mark_done(path.parent, [path.name])
