@@ -63,11 +63,15 @@ def opened(browser, url):
     """Return what opens the page, and check that it was quiet to the end."""
     noise, contexts = [], []
 
+    pages = [url]
+
     def requested(request):
-        if request.url != url and not request.url.startswith("data:"):
+        if request.url not in pages and not request.url.startswith("data:"):
             noise.append(request.url)
 
-    def opener(width=1024, scheme="light", **more):
+    def opener(width=1024, scheme="light", page_of=None, **more):
+        if page_of is not None:
+            pages.append(page_of.as_uri())
         viewport = {"width": width, "height": 800}
         context = browser.new_context(viewport=viewport, color_scheme=scheme, **more)
         contexts.append(context)
@@ -77,7 +81,7 @@ def opened(browser, url):
         page.on("pageerror", lambda error: noise.append(str(error)))
         page.on("dialog", lambda dialog: noise.append(dialog.message))
         page.on("request", requested)
-        page.goto(url)
+        page.goto(pages[-1])
         return page
 
     yield opener
@@ -155,6 +159,22 @@ def test_labels_beside_the_lines_do_not_overlap(opened):
     for above, below in pairwise(boxes):
         assert below["y"] - above["y"] >= 14
     assert all(box["x"] + box["width"] <= 1024 for box in boxes)
+
+
+def test_lines_that_are_too_many_for_labels_beside_them_have_none(opened, tmp_path):
+    """They would end below the plot; the buttons above it name all."""
+    for number in range(40):
+        label = f"asyncdrop,drop-rate=0.{number:02}"
+        write(tmp_path / label / "seed-0", history(label, 0, (0.5, 0.6)))
+    page = opened(1280, page_of=write_report([tmp_path], tmp_path / "report"))
+    assert page.locator("#plot .series").count() == 40
+    assert page.locator("#plot .label").count() == 0
+    right = page.locator("#plot .axes line").first.get_attribute("x2")
+    wide = page.locator("#plot").evaluate("plot => plot.viewBox.baseVal.width")
+    assert float(right) > 0.9 * wide
+    for button in page.locator("#legend button").all()[:30]:
+        button.click()
+    assert page.locator("#plot .label").count() == 10
 
 
 @pytest.mark.parametrize("target", [0.2, 0.4321, 0.56, 0.62, 0.7777, 0.99, TARGET])

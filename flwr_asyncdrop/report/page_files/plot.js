@@ -89,12 +89,15 @@ function layOut(rows) {
   low = data.metric.share ? Math.max(0, low - room) : low - room;
   high = data.metric.share ? Math.min(1, high + room) : high + room;
   const longest = Math.max(0, ...rows.map((row) => row.label.length));
-  const labels = width >= NARROW ? Math.min(longest * 6.9 + 26, width * 0.34) : 28;
-  const box = { left: 58, top: 14, right: width - labels, bottom: height - 46 };
+  const [top, bottom] = [14, height - 46];
+  const isLabelled = width >= NARROW && (rows.length - 1) * GAP <= bottom - top;
+  const labels = isLabelled ? Math.min(longest * 6.9 + 26, width * 0.34) : 28;
+  const box = { left: 58, top, right: width - labels, bottom };
   const end = right || 1;
   const x = (value) => box.left + (value / end) * (box.right - box.left);
   const y = (value) => box.bottom - ((value - low) / (high - low)) * (box.bottom - box.top);
-  return { rows, width, height, box, end, low, high, x, y, axis: axisOf(right) };
+  const axis = axisOf(right);
+  return { rows, width, height, box, isLabelled, end, low, high, x, y, axis };
 }
 
 function drawAxes({ box, width, height, end, low, high, x, y, axis }) {
@@ -139,8 +142,8 @@ function drawLines(shape) {
   }
 }
 
-function drawLabels({ rows, width, box, x, y }) {
-  if (width < NARROW) return;
+function drawLabels({ rows, width, box, isLabelled, x, y }) {
+  if (!isLabelled) return;
   const ends = rows.map((row) => {
     const band = row.bands[state.axis];
     return [x(band.x.at(-1)), y(band.mean.at(-1))];
