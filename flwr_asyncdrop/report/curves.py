@@ -68,7 +68,7 @@ def draw_metric(axes: Axes, log: RunLog) -> None:
         say_none(axes, "The run was not evaluated")
         return
     where = "on the server" if curve.by_server else "by the clients"
-    axes.set_title(f"{curve.metric.title.capitalize()}, evaluated {where}")
+    axes.set_title(f"{curve.metric.heading}, evaluated {where}")
     axes.set_xlabel(log.time_label)
     draw_band(axes, [curve], lambda point: point.time, _ONE_RUN)
     name_metric(axes, curve.metric)

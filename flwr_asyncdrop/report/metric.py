@@ -38,6 +38,11 @@ class Metric:
         return self.name.replace("_", " ").replace("-", " ")
 
     @property
+    def heading(self) -> str:
+        """Its name in words, with a capital."""
+        return self.title[:1].upper() + self.title[1:]
+
+    @property
     def falls(self) -> bool:
         """Whether less is better."""
         return lower_is_better(self.name)

@@ -62,10 +62,10 @@ def render_page(
     )
     return environment.get_template("template.html").render(
         title=_title(series),
-        metric=metric.title.capitalize(),
+        metric=metric.heading,
         is_share=metric.is_share,
         time_label=first.time_label,
-        caption=f"{metric.title.capitalize()}: {over_seeds(series)}.",
+        caption=f"{metric.heading}: {over_seeds(series)}.",
         facts=list(_facts(series)),
         columns=columns(comparison),
         reference=comparison.reference,

@@ -116,7 +116,7 @@ def draw_comparison(
     }
     pictures = []
     for cost, draw in comparison_figures(series, target, _COMPARISON).items():
-        title = target.metric.title.capitalize()
+        title = target.metric.heading
         caption = f"{title} against {against[cost]}: {over_seeds(series)}."
         name = f"{file_name(target.metric.name)}-{cost}.png"
         path = save(draw, out / name, dpi=_DPI)

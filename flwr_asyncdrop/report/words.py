@@ -13,7 +13,7 @@ def described(comparison: Comparison, cost: str) -> str:
     """
     target = comparison.target
     goal = target.metric.text(target.value)
-    title = target.metric.title.capitalize()
+    title = target.metric.heading
     against = {"time": "time", "bytes": "the bytes sent and received"}[cost]
     said = [
         f"{row.label} {' and '.join(_what(row, comparison, cost, goal))}."

@@ -128,3 +128,11 @@ def test_series_of_a_falling_metric_are_read(tmp_path):
     write(tmp_path / "fedbuff" / "seed-0", history("fedbuff", 0, [3.0], metric="loss"))
     (one,) = read_series([tmp_path])
     assert one.curves[0].metric == Metric("loss")
+
+
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [("accuracy", "Accuracy"), ("AUC", "AUC"), ("top-1_F1", "Top 1 F1")],
+)
+def test_a_heading_keeps_the_capitals_of_a_name(name, heading):
+    assert Metric.of(name, [0.5]).heading == heading

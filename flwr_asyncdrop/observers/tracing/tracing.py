@@ -1,5 +1,6 @@
 """A run as OpenTelemetry sees it: a trace of each task, and one of the run."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -23,6 +24,9 @@ Attributes = Mapping[str, bool | int | float | str]
 
 _SERVICE = "flwr-asyncdrop"
 _MOST_METRICS = 32
+_HTTP = "http/protobuf"
+# Of the first that is set.
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
 class OpenTelemetryTracing(Callback):
@@ -250,6 +254,16 @@ class OpenTelemetryTracing(Callback):
 
 
 def _otlp() -> Any:
+    """Return the exporter over HTTP; ConfigError if spans should go another way."""
+    for name in _PROTOCOLS:
+        if protocol := os.environ.get(name):
+            if protocol != _HTTP:
+                raise ConfigError(
+                    f"{name}={protocol!r} is no way that spans are sent: set "
+                    f"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL={_HTTP}, and the endpoint to "
+                    "that of OTLP over HTTP, whose port is 4318 by default"
+                )
+            break
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     return OTLPSpanExporter()

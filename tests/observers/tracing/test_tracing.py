@@ -414,6 +414,26 @@ class TestTheEnvironment:
             Run(grid, seconds=(1.0,), callbacks=(tracing,)).go()
         assert grid.pushed == []
 
+    @pytest.mark.parametrize("traces", ["", "TRACES_"])
+    def test_a_protocol_that_spans_are_not_sent_by_is_refused(
+        self, monkeypatch, traces
+    ):
+        name = f"OTEL_EXPORTER_OTLP_{traces}PROTOCOL"
+        monkeypatch.setenv(name, "grpc")
+        grid = HandlerGrid(plus_one, node_ids=[1])
+        run = Run(grid, seconds=(1.0,), callbacks=(OpenTelemetryTracing(),))
+        with pytest.raises(ConfigError, match=f"{name}='grpc' .*http/protobuf"):
+            run.go()
+        assert grid.pushed == []
+
+    def test_the_protocol_of_traces_comes_before_that_of_all(self, monkeypatch):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+        monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+        grid = HandlerGrid(plus_one, node_ids=[1])
+        Run(grid, seconds=(1.0,), callbacks=(OpenTelemetryTracing(),)).go()
+        assert len(grid.pushed) > 0
+
 
 class Collector:
     """An exporter whose answers are given, an error for None."""
