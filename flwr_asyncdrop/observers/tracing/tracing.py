@@ -239,6 +239,8 @@ class OpenTelemetryTracing(Callback):
         try:
             exporter = self._exporter or _otlp()
             processor = BatchSpanProcessor(PatientExporter(exporter))
+        except ConfigError:  # which is a ValueError, and says it all
+            raise
         except ValueError as error:
             raise ConfigError(
                 f"OpenTelemetry cannot begin ({one_line(error)}): check the "

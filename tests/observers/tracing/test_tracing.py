@@ -422,7 +422,7 @@ class TestTheEnvironment:
         monkeypatch.setenv(name, "grpc")
         grid = HandlerGrid(plus_one, node_ids=[1])
         run = Run(grid, seconds=(1.0,), callbacks=(OpenTelemetryTracing(),))
-        with pytest.raises(ConfigError, match=f"{name}='grpc' .*http/protobuf"):
+        with pytest.raises(ConfigError, match=f"^{name}='grpc' .*http/protobuf"):
             run.go()
         assert grid.pushed == []
 
