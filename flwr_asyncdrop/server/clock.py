@@ -95,6 +95,7 @@ class Clock(ABC):
         moment, _, message_id = heapq.heappop(self._moments)
         order = self._orders.pop(message_id)
         if moment >= order.timing.gives_up:
+            self._mailbox.forget([message_id])
             return Arrival(message_id, None)
         self.add(message_id, order, late=True)
         return Overdue(message_id)
@@ -135,6 +136,8 @@ class VirtualClock(Clock):
         heapq.heappop(self._moments)
         del self._orders[message_id]
         message = self._mailbox.wait([message_id], self._patience, beyond_outages=True)
+        if message is None:
+            self._mailbox.forget([message_id])
         return Arrival(message_id, message)
 
 

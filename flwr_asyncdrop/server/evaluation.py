@@ -275,6 +275,7 @@ class ClientEvaluator(Evaluator):
             if sent.waiting:
                 self._say_missing(sent, finish=finish)
             self._rounds.popleft()
+            self._mailbox.forget(sent.waiting)
             replies = [sent.replies[place] for place in sorted(sent.replies)]
             number = sent.evaluation.round
             found = self._aggregate(number, replies)
@@ -299,6 +300,8 @@ class ClientEvaluator(Evaluator):
 
     def close(self) -> None:
         """Forget the rounds whose replies never came."""
+        for sent in self._rounds:
+            self._mailbox.forget(sent.waiting)
         self._rounds.clear()
 
     def _send(self, sent: _Sent, place: int, message: Message) -> None:

@@ -31,6 +31,9 @@ class Mailbox:
     With `packs` the arrays of a record travel as one, unless the grid is in this
     process: its clients need a `CodecMod`.
 
+    The loop, the question to new devices and the evaluators share it: a reply stays
+    until who waits for it asks again, or says by `forget` that nobody will.
+
     `duplicates` counts second replies to a message, which are thrown away.
     `dead_workers` recognises replies that no device has made.
     """
@@ -51,6 +54,7 @@ class Mailbox:
         self._check = check
         self._patiently = patiently
         self._packs = packs and not self._grid.answers_at_once
+        self._awaited: set[str] = set()
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
         self.dead_workers = DeadWorkers(
@@ -114,6 +118,12 @@ class Mailbox:
                 self._sleep(min(left, pause))
                 pause = min(2 * pause, _LONGEST_POLL)
 
+    def forget(self, message_ids: Collection[str]) -> None:
+        """Keep no reply to these: nobody will ask for it."""
+        self._awaited.difference_update(message_ids)
+        for name in message_ids:
+            self._arrived.pop(name, None)
+
     def _take(self, message_ids: Collection[str]) -> Message | None:
         """Take the reply that arrived first among those asked for."""
         if not self._arrived:
@@ -122,14 +132,15 @@ class Mailbox:
         return None if first is None else self._arrived.pop(first)
 
     def _pull(self, message_ids: Collection[str]) -> None:
-        missing = dict.fromkeys(n for n in message_ids if n not in self._arrived)
-        for pull in self._grid.pulls(list(missing)) if missing else ():
+        missing = [n for n in dict.fromkeys(message_ids) if n not in self._arrived]
+        self._awaited.update(missing)
+        for pull in self._grid.pulls(missing) if missing else ():
             asked = set(pull.message_ids)
             for message in pull.replies:
                 message_id = message.metadata.reply_to_message_id
                 if message_id not in asked:
                     self.duplicates += 1
-                elif message_id in missing:
-                    del missing[message_id]
+                elif message_id in self._awaited:
+                    self._awaited.remove(message_id)
                     self._arrived[message_id] = message
                 asked.discard(message_id)

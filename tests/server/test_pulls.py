@@ -370,3 +370,37 @@ def test_one_that_is_whole_when_it_was_given_up_is_no_duplicate(remote):
         reply = box.wait([other], timeout=60)
         assert reply.metadata.reply_to_message_id == other
     assert box.duplicates == 0
+
+
+def test_what_one_waits_for_comes_though_another_looks_for_its_own(remote):
+    """A question to a new device, or an evaluation, takes no task's reply away."""
+    box = Mailbox(remote)
+    task, question = (box.push(message(name)) for name in "ab")
+    remote.link.parts.update({task: Event(), question: Event()})
+    assert box.wait([task], timeout=0.1) is None
+    wait_until(lambda: task in remote.link.announced)
+    remote.link.parts[task].set()
+    assert box.poll([question]) == []  # what came back is the pull of the task
+    reply = box.wait([task], timeout=60)
+    remote.link.parts[question].set()
+    assert not reply.has_error()
+    assert not box.wait([question], timeout=60).has_error()
+    assert box.duplicates == 0
+
+
+@pytest.mark.parametrize("has_come", [False, True])
+def test_a_reply_that_nobody_will_ask_for_is_not_kept(remote, has_come):
+    box = Mailbox(remote)
+    task, question = (box.push(message(name)) for name in "ab")
+    remote.link.parts.update({task: Event(), question: Event()})
+    assert box.wait([task], timeout=0.1) is None
+    wait_until(lambda: task in remote.link.announced)
+    if not has_come:
+        box.forget([task])
+    remote.link.parts[task].set()
+    assert box.poll([question]) == []
+    if has_come:
+        box.forget([task])
+    remote.link.parts[question].set()
+    assert not box.wait([question], timeout=60).has_error()
+    assert box.wait([task], timeout=60).has_error()  # asks the SuperLink once more
