@@ -47,6 +47,40 @@ def test_the_dockerfile_passes_hadolint():
     lint("hadolint", DOCKER / "Dockerfile")
 
 
+def test_what_is_copied_is_readable_for_the_user_of_the_containers():
+    """COPY keeps modes: with a umask of 077 a clone is readable for its owner alone."""
+    _, *stages = (DOCKER / "Dockerfile").read_text().split("FROM ${BASE} AS runtime")
+    (runtime,) = stages
+    copied = 0
+    for stage in runtime.split("\nFROM "):
+        waiting = []
+        for line in stage.splitlines():
+            if line.startswith("COPY ") and "--from=" not in line:
+                waiting.append(Path(line.split()[-1]))
+                copied += 1
+            elif line.startswith("RUN chmod -R a+rX "):
+                opened = [Path(folder) for folder in line.split()[4:]]
+                waiting = [
+                    each
+                    for each in waiting
+                    if not any(each.is_relative_to(folder) for folder in opened)
+                ]
+            assert not (waiting and line.startswith("USER ")), waiting
+        assert not waiting, waiting
+    assert copied
+
+
+@pytest.mark.parametrize("page", ["edge.md", "tutorials/real-fleet.md"])
+def test_results_are_copied_into_a_folder_that_is_there(page):
+    """Docker makes no folders above what it copies, and nests a second copy."""
+    text = (DOCKER.parent / "docs" / page).read_text()
+    copies = [line.split() for line in text.splitlines() if ".yml cp " in line]
+    assert copies
+    for *_, source, folder in copies:
+        assert source.endswith("/.")
+        assert f"mkdir -p {folder}\n" in text
+
+
 def test_shell_scripts_pass_shellcheck():
     scripts = sorted(DOCKER.rglob("*.sh"))
     assert DOCKER / "make_certificates.sh" in scripts
