@@ -255,7 +255,8 @@ def _resumes_all(config: RunConfig, out: Path) -> bool:
 def _flwr_run(config: RunConfig, out: Path, nodes: int = 0) -> str:
     """Return the ``flwr run`` that resumes a run; simulated, it needs as many nodes.
 
-    It names them if they are known, which is not 0.
+    It names them if they are known, which is not 0. Only who types it knows by which
+    connection a real fleet is reached.
     """
     settings = {
         **config.settings,
@@ -269,9 +270,11 @@ def _flwr_run(config: RunConfig, out: Path, nodes: int = 0) -> str:
         if value != _DEFAULTS.get(key, LEFT_OUT)
     )
     text = _in_quotes(" ".join(given))
-    simulated = nodes and config.clock == "virtual"
+    is_real = config.clock == "wall"
+    simulated = nodes and not is_real
     federation = f' --federation-config "num-supernodes={nodes}"' if simulated else ""
-    return f"flwr run . --run-config {text}{federation}"
+    app = ". CONNECTION" if is_real else "."
+    return f"flwr run {app} --run-config {text}{federation}"
 
 
 def _in_quotes(text: str) -> str:

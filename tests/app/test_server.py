@@ -57,6 +57,17 @@ def test_a_shell_and_flower_read_any_folder(name, tmp_path):
     assert parse_config_args([told.stdout]) == {"resume": str(tmp_path / name)}
 
 
+@pytest.mark.parametrize(
+    ("clock", "place"), [("virtual", ["."]), ("wall", [".", "CONNECTION"])]
+)
+def test_what_resumes_a_real_fleets_run_has_a_place_for_its_connection(
+    clock, place, tmp_path
+):
+    """Without one Flower simulates, on the machine of whoever types it."""
+    command = checkpointer_of(RunConfig(clock=clock), tmp_path, "").command(0)
+    assert shlex.split(command)[2:-1] == [*place, "--run-config"]
+
+
 def test_going_on_needs_a_checkpoint(tmp_path):
     config = RunConfig(resume=str(tmp_path))
     with pytest.raises(CheckpointError, match="has no checkpoint to resume from"):
