@@ -8,8 +8,9 @@ PYTHON ?= python3
 VENV := .venv
 VENV_GRPC := .venv-flwr-1.34
 BIN := $(VENV)/bin
-FLOWER_FACING := $(addprefix tests/,server client simulation e2e device docker wire \
-    fuzz test_app_imports.py app/test_client_app.py flower_internals fleet strategy)
+FLOWER_FACING := $(addprefix tests/,server completeness client simulation e2e device \
+    docker wire fuzz test_app_imports.py app/test_client_app.py flower_internals fleet \
+    strategy)
 # What they are about is the same on any Flower: in the gate on the newest one.
 ONCE_IN_THE_GATE := $(addprefix tests/,client/test_lora.py client/test_personal.py \
     client/test_personal_adapters.py fleet \

@@ -16,10 +16,10 @@ from flwr_asyncdrop.checkpoint.files import (
     run_of,
 )
 from flwr_asyncdrop.checkpoint.refusal import refusal_of
+from flwr_asyncdrop.completeness.kept import is_users, load
+from flwr_asyncdrop.completeness.own_state import OwnState, names_in
 from flwr_asyncdrop.exceptions import CheckpointError, DamagedError, ShapeError
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART
-from flwr_asyncdrop.server.kept import is_users, load
-from flwr_asyncdrop.server.own_state import OwnState, names_in
 from flwr_asyncdrop.state_dict import StateDict, Stateful
 
 logger = logging.getLogger("flwr.asyncdrop")

@@ -24,11 +24,11 @@ from flwr_asyncdrop.checkpoint.files import (
     write,
 )
 from flwr_asyncdrop.checkpoint.refusal import forget_refusal, refuse
+from flwr_asyncdrop.completeness.kept import kind_of
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.kept import kind_of
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import Composite, Incomplete, Restorable, Stateful
 from flwr_asyncdrop.storage.lock import FolderLock

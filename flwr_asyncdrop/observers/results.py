@@ -8,10 +8,10 @@ from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.completeness.kept import is_users
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
-from flwr_asyncdrop.server.kept import is_users
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 

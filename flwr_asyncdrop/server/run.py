@@ -21,7 +21,6 @@ from flwr_asyncdrop.server.merging import changed_by, check_finite, name_of
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
 from flwr_asyncdrop.server.state import RunState, copy_of
-from flwr_asyncdrop.server.unsaved import Unsaved
 from flwr_asyncdrop.server.updates import check_update, update_of
 from flwr_asyncdrop.state_dict import StateDict, Stateless
 from flwr_asyncdrop.submodel import (
@@ -39,7 +38,8 @@ class Run:
     as devices can be in flight. `averaging` is the decay of the average of the model's
     versions; 0 for none. The `guard` refuses updates before the aggregator gets them. A
     run resumes only with the same `arguments`, as `same_arguments.described` has them.
-    `unsaved` finds what no checkpoint would have of the `parts`.
+    `find_unsaved` says what no checkpoint would have of the `parts`; it gets what reads
+    their states again.
     """
 
     state: RunState
@@ -51,7 +51,7 @@ class Run:
     max_examples: int = wire.MAX_EXAMPLES
     guard: OutlierGuard | None = None
     arguments: StateDict = field(default_factory=dict)
-    unsaved: Unsaved | None = None
+    find_unsaved: Callable[[Callable[[], StateDict]], str] = lambda read: ""
     client_state: Callable[[], str] = lambda: ""  # a key of what clients keep
 
     def __post_init__(self) -> None:
@@ -150,14 +150,12 @@ class Run:
                 f"no checkpoint has what clients keep in context.state ({key!r} in "
                 "this simulation)"
             )
-        if self.unsaved is None:
-            return ""
 
         def saved() -> StateDict:
             state = read()
             return {name: state[name] for name in self.parts}
 
-        return self.unsaved.find(saved)
+        return self.find_unsaved(saved)
 
     def add_energy(self, device: int, cost: TaskCost, sign: int = 1) -> None:
         """Count the joules of a cost, if this fleet counts them; -1 takes them back."""

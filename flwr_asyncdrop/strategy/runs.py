@@ -9,19 +9,19 @@ from typing import Any
 from flwr.app import DEFAULT_TTL, ArrayRecord
 
 from flwr_asyncdrop.algorithms import Algorithm
+from flwr_asyncdrop.completeness.opaque import sorted_shapes
+from flwr_asyncdrop.completeness.own_state import OwnState
+from flwr_asyncdrop.completeness.unsaved import Unsaved
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import sha256_of
 from flwr_asyncdrop.readable import first_line, printable, shown
 from flwr_asyncdrop.server.dispatch import DispatchRules
-from flwr_asyncdrop.server.opaque import sorted_shapes
 from flwr_asyncdrop.server.opening import open_run, size_at_start
-from flwr_asyncdrop.server.own_state import OwnState
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.same_arguments import described
 from flwr_asyncdrop.server.schedule import Schedule
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
-from flwr_asyncdrop.server.unsaved import Unsaved
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.construction import Arguments
 from flwr_asyncdrop.strategy.copies import copied
@@ -82,7 +82,8 @@ class Runs(Arguments):
         if self.checkpointer is not None:
             run.arguments = self._arguments(run)
             build = partial(self._new_parts, run.slots)
-            run.unsaved = Unsaved({**run.parts, **self._shared}, build)
+            unsaved = Unsaved({**run.parts, **self._shared}, build)
+            run.find_unsaved = unsaved.find
         return run
 
     def _schedule(self, state: RunState, num_ranks: int, num_devices: int) -> Schedule:

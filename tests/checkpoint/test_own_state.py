@@ -235,7 +235,9 @@ def test_a_run_that_would_resume_to_another_history_has_no_checkpoints(
 
 
 def test_without_that_it_would_have_resumed_to_another_history(tmp_path, monkeypatch):
-    monkeypatch.setattr("flwr_asyncdrop.server.unsaved.Unsaved.find", lambda *_: "")
+    monkeypatch.setattr(
+        "flwr_asyncdrop.completeness.unsaved.Unsaved.find", lambda *_: ""
+    )
     whole = own(tmp_path / "whole", aggregator=Slowing())
     folder = copy_of(tmp_path / "whole", "again")
     resume = all_checkpoints(folder / "checkpoints")[0]
@@ -465,7 +467,9 @@ def test_nothing_is_left_of_a_run_that_is_over(tmp_path):
 @pytest.mark.parametrize("algorithm", sorted(STRATEGIES))
 def test_our_own_parts_come_back_as_they_were(algorithm, tmp_path, monkeypatch, caplog):
     """Or those that a user's class is derived from, or made of, would be refused."""
-    monkeypatch.setattr("flwr_asyncdrop.server.unsaved.has_own", lambda part: True)
+    monkeypatch.setattr(
+        "flwr_asyncdrop.completeness.unsaved.has_own", lambda part: True
+    )
     momentum = "server_momentum" in str(STRATEGIES[algorithm].algorithm_type)
     run(tmp_path, algorithm, **({"server_momentum": 0.5} if momentum else {}))
     assert "no checkpoint" not in caplog.text

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
-from flwr_asyncdrop.readable import one_line
-from flwr_asyncdrop.seeding import kept_global_generators
-from flwr_asyncdrop.server.contents import (
+from flwr_asyncdrop.completeness.contents import (
     ARRAYS,
     LEAVES,
     LISTS,
@@ -29,6 +27,8 @@ from flwr_asyncdrop.server.contents import (
     of_classes,
     same_array,
 )
+from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.seeding import kept_global_generators
 from flwr_asyncdrop.state_dict import StateDict, Stateful, Stateless
 
 Parts = Mapping[str, object]

@@ -4,10 +4,15 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
+from flwr_asyncdrop.completeness.contents import (
+    attributes,
+    is_cached,
+    is_own,
+    of_classes,
+)
 from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.overrides import stored_by_package
 from flwr_asyncdrop.readable import one_line
-from flwr_asyncdrop.server.contents import attributes, is_cached, is_own, of_classes
 from flwr_asyncdrop.state_dict import StateDict, Stateful
 
 

@@ -17,9 +17,9 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch.utils.data import DataLoader, TensorDataset
 
 from flwr_asyncdrop import AsyncFedAvg
+from flwr_asyncdrop.completeness.own_state import OwnState
 from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation
-from flwr_asyncdrop.server.own_state import OwnState
 from flwr_asyncdrop.server.state import RunState
 from tests.states import saved_and_read
 

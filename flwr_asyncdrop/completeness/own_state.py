@@ -8,12 +8,12 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.completeness.digests import UNKNOWN, digest
+from flwr_asyncdrop.completeness.kept import held_by, is_users, load
+from flwr_asyncdrop.completeness.loaded_models import LoadedModels
+from flwr_asyncdrop.completeness.opaque import Opaque, Shapes
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART, Callback, Evaluation
-from flwr_asyncdrop.server.digests import UNKNOWN, digest
 from flwr_asyncdrop.server.evaluation import EvaluateFn, ServerEvaluator
-from flwr_asyncdrop.server.kept import held_by, is_users, load
-from flwr_asyncdrop.server.loaded_models import LoadedModels
-from flwr_asyncdrop.server.opaque import Opaque, Shapes
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, Stateful
 

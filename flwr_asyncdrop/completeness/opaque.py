@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from flwr_asyncdrop.server.loaded_models import LoadedModels
+from flwr_asyncdrop.completeness.loaded_models import LoadedModels
 
 _PACKAGE, _FLOWER = __name__.partition(".")[0], "flwr"
 _INSTALLED = ("site-packages", "dist-packages")

@@ -7,8 +7,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from flwr_asyncdrop.parameters import plain
-from flwr_asyncdrop.server.contents import (
+from flwr_asyncdrop.completeness.contents import (
     ARRAYS,
     LEAVES,
     LISTS,
@@ -16,6 +15,7 @@ from flwr_asyncdrop.server.contents import (
     digest_of,
     is_cached,
 )
+from flwr_asyncdrop.parameters import plain
 
 IsOpaque = Callable[[object], bool]
 """Whether an object is not looked into."""

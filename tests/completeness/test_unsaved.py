@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from flwr_asyncdrop.server.unsaved import Unsaved
+from flwr_asyncdrop.completeness.unsaved import Unsaved
 from flwr_asyncdrop.state_dict import Stateless
 
 

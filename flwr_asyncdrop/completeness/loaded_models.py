@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.server.contents import digest_of
+from flwr_asyncdrop.completeness.contents import digest_of
 from flwr_asyncdrop.submodel import State
 
 _KEPT = 2
