@@ -238,16 +238,16 @@ class _Comparison:
 
 
 def _contents(
-    value: Any, place: _Place, seen: set[int] | None = None
+    value: Any, place: _Place, seen: dict[int, object] | None = None
 ) -> Iterator[tuple[_Place, str]]:
     """Yield what there is in a value, each with its place, as comparable text."""
-    seen = set() if seen is None else seen
+    seen = {} if seen is None else seen  # kept, so that no other object gets its id
     if isinstance(value, LEAVES):
         yield place, repr(value)
         return
     if id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value
     if isinstance(value, ARRAYS):
         yield place, digest_of(value)
     elif isinstance(value, Mapping):

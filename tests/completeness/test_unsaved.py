@@ -194,6 +194,17 @@ def test_what_a_class_holds_is_no_objects_own(change, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("kind", ["python's random", "numpy's", "torch's", "iterator"])
+def test_each_of_several_that_a_class_holds_is_looked_into(kind, place, monkeypatch):
+    make, change = CHANGES[kind]
+    monkeypatch.setattr(Shared, "items", [make() for _ in range(3)])
+    unsaved = Unsaved({"part": Shared()}, lambda: {"part": Shared()})
+    assert unsaved.find(dict) == ""
+    change(Shared.items[place])
+    assert unsaved.find(dict).startswith("no checkpoint has Shared.items, which is not")
+
+
 class Adaptive(Holder):
     """Steps as Adam does, with an optimizer of PyTorch."""
 
