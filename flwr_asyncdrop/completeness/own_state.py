@@ -13,7 +13,7 @@ from flwr_asyncdrop.completeness.kept import held_by, is_users, load
 from flwr_asyncdrop.completeness.loaded_models import LoadedModels
 from flwr_asyncdrop.completeness.opaque import Opaque, Shapes
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART, Callback, Evaluation
-from flwr_asyncdrop.server.evaluation import EvaluateFn, ServerEvaluator
+from flwr_asyncdrop.server.server_evaluator import EvaluateFn, ServerEvaluator
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, Stateful
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from flwr_asyncdrop.exceptions import ConfigError, GridLostError, Interrupted
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation
-from flwr_asyncdrop.server.evaluation import Evaluator, PendingEvaluation
+from flwr_asyncdrop.server.evaluator import Evaluator, PendingEvaluation
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.state_dict import StateDict, from_plain

@@ -17,9 +17,9 @@ from flwr_asyncdrop.observers.results import ResultCollector
 from flwr_asyncdrop.observers.rounds import RoundLog
 from flwr_asyncdrop.observers.unchanged import UnchangedReplies
 from flwr_asyncdrop.parameters import Range, whole_from
-from flwr_asyncdrop.server.evaluation import EvaluateFn
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.server_evaluator import EvaluateFn
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.strategy.fits import check_memory

@@ -25,7 +25,7 @@ from flwr_asyncdrop.overrides import check_methods, check_no_fields, check_overr
 from flwr_asyncdrop.parameters import Range, whole_from
 from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.server.opening import FleetBuilder
 from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.strategy.arguments import choose_algorithm

@@ -15,7 +15,7 @@ from flwr_asyncdrop.overrides import check_names, check_overrides
 from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.readable import printable, shown, with_article
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.submodel import Plan
 
 _OBJECTS: Mapping[str, type] = {

@@ -9,13 +9,14 @@ from flwr.serverapp import Grid
 from flwr_asyncdrop.checkpoint import Checkpoint, Checkpointer
 from flwr_asyncdrop.server.callbacks import Callback, stateful_parts
 from flwr_asyncdrop.server.clock import Clock, VirtualClock, WallClock
-from flwr_asyncdrop.server.evaluation import EvaluateFn, Evaluator
 from flwr_asyncdrop.server.evaluations import Evaluations
+from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.server.loop import AsyncLoop
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.server_evaluator import EvaluateFn
 from flwr_asyncdrop.server.signals import Signals
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule

@@ -28,14 +28,12 @@ from flwr_asyncdrop.observers.results import (
 )
 from flwr_asyncdrop.overrides import check_names
 from flwr_asyncdrop.readable import type_of
-from flwr_asyncdrop.server.evaluation import (
-    ClientEvaluator,
-    Evaluator,
-    ServerEvaluator,
-)
+from flwr_asyncdrop.server.client_evaluator import ClientEvaluator
+from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.server.merging import name_of
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.server_evaluator import ServerEvaluator
 from flwr_asyncdrop.server.train_settings import TrainConfig
 from flwr_asyncdrop.strategy import rounds
 from flwr_asyncdrop.strategy.decoded import DecodedReplies, with_decoded

@@ -25,8 +25,8 @@ from flwr_asyncdrop.fleet.selection import Selection, Uniform
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.objectives import StandardObjective
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.evaluation import ServerEvaluator
 from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.server.server_evaluator import ServerEvaluator
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy

@@ -8,8 +8,8 @@ from flwr.app import MetricRecord
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation
-from flwr_asyncdrop.server.evaluation import Evaluator, PendingEvaluation
 from flwr_asyncdrop.server.evaluations import Evaluations
+from flwr_asyncdrop.server.evaluator import Evaluator, PendingEvaluation
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
 from tests.grids import HandlerGrid

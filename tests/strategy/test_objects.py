@@ -23,7 +23,7 @@ from flwr_asyncdrop.fleet import (
 )
 from flwr_asyncdrop.masks import MaskPolicy, RandomMask
 from flwr_asyncdrop.objectives import LocalObjective
-from flwr_asyncdrop.server.evaluation import Evaluator
+from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.state_dict import from_plain, to_plain
 from tests.grids import HandlerGrid
