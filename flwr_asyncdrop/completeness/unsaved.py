@@ -162,7 +162,8 @@ class _Comparison:
         self._seen[pair] = now, again
         if now is again:
             if not isinstance(now, LEAVES):
-                self._share(now, place)
+                # What both have loaded may be of another kind than what there was.
+                self._share(now, place, with_kind=False)
         elif isinstance(now, (*LEAVES, type)) or isinstance(again, (*LEAVES, type)):
             # NaN is equal to itself, and 1 to 1.0.
             if now != again and repr(now) != repr(again):
@@ -224,9 +225,9 @@ class _Comparison:
             else:
                 self._compare(value, other, here)
 
-    def _share(self, value: Any, place: _Place) -> None:
+    def _share(self, value: Any, place: _Place, *, with_kind: bool = True) -> None:
         """Compare what each new object holds, too, with what it was at the start."""
-        for here, content in _contents(value, place):
+        for here, content in _contents(value, place, with_kind=with_kind):
             self._common[here.path] = content
             was = content if self._start is None else self._start._common.get(here.path)
             if was not in (content, None):
@@ -238,9 +239,16 @@ class _Comparison:
 
 
 def _contents(
-    value: Any, place: _Place, seen: dict[int, object] | None = None
+    value: Any,
+    place: _Place,
+    seen: dict[int, object] | None = None,
+    *,
+    with_kind: bool = True,
 ) -> Iterator[tuple[_Place, str]]:
-    """Yield what there is in a value, each with its place, as comparable text."""
+    """Yield what there is in a value, each with its place, as comparable text.
+
+    An object's class is there, too; not `with_kind`, that of the value itself is not.
+    """
     seen = {} if seen is None else seen  # kept, so that no other object gets its id
     if isinstance(value, LEAVES):
         yield place, repr(value)
@@ -260,6 +268,8 @@ def _contents(
             yield from _contents(item, place.item(key), seen)
     elif isinstance(value, Set):
         yield place, repr(sorted(map(repr, value)))
+    elif with_kind:
+        yield place, repr(value if isinstance(value, type) else type(value))
     own = {n: p for n, p in attributes(value).items() if not is_cached(value, n)}
     yield place._replace(path=f"{place.path}."), repr(sorted(own))
     for kind, name, held in of_classes(value):

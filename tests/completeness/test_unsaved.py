@@ -205,6 +205,58 @@ def test_each_of_several_that_a_class_holds_is_looked_into(kind, place, monkeypa
     assert unsaved.find(dict).startswith("no checkpoint has Shared.items, which is not")
 
 
+class Warm:
+    """A rule with nothing in it."""
+
+
+class Cool:
+    """Another one."""
+
+
+@pytest.mark.parametrize(
+    ("before", "later"),
+    [
+        (None, Warm()),
+        (Warm(), Cool()),
+        (Warm(), None),
+        (None, torch.nn.Linear(1, 1)),
+        ([None], [Warm()]),
+        ({"a": Warm()}, {"a": Cool()}),
+        (Warm, Cool),
+    ],
+)
+def test_an_object_of_another_kind_in_a_class_is_told(before, later, monkeypatch):
+    monkeypatch.setattr(Shared, "items", before)
+    unsaved = Unsaved({"part": Shared()}, lambda: {"part": Shared()})
+    assert unsaved.find(dict) == ""
+    monkeypatch.setattr(Shared, "items", later)
+    assert unsaved.find(dict).startswith("no checkpoint has Shared.items, which is not")
+
+
+RULES = {"warm": Warm(), "cool": Cool(), "class": Warm, "other class": Cool}
+
+
+class Ruled(Holder):
+    """Has one of the rules, and saves which."""
+
+    def state_dict(self):
+        (name,) = (name for name, rule in RULES.items() if rule is self.held)
+        return {"name": name}
+
+    def load_state_dict(self, state):
+        self.held = RULES[state["name"]]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("warm", "cool"), ("class", "other class")]
+)
+def test_a_rule_that_all_runs_share_is_loaded_by_its_name(first, then):
+    part = Ruled(RULES[first])
+    unsaved = Unsaved({"part": part}, lambda: {"part": Ruled(RULES[first])})
+    part.held = RULES[then]
+    assert unsaved.find(lambda: {"part": part.state_dict()}) == ""
+
+
 class Adaptive(Holder):
     """Steps as Adam does, with an optimizer of PyTorch."""
 
