@@ -301,7 +301,7 @@ from flwr_asyncdrop.algorithms import Algorithm
 class Breaking(Mixing):
     def merge(self, state, update):
         for tensor in state.values():
-            tensor.fill_(float("nan"))
+            tensor.fill_(1e38)  # what devices compute with it is not finite
         return True
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from flwr_asyncdrop.observers.history import SCHEMA
 SETTINGS = {"algo": "asyncdrop", "lr": 0.1, "in-flight": 4, "num-rounds": 3}
 UPDATE = {"event": "update", "time": 8.0, "device": 1, "rank": 0, "staleness": 0}
 UPDATE |= {
-    "update": 1,
     "round": 1,
     "bytes_down": 9,
     "bytes_up": 9,
@@ -46,7 +45,8 @@ def write(run, updates=12, *, ended=True, whole=True, devices=10, **config):
     """Leave a run; `config` is what differs, `whole` whether it has all its files."""
     recorded = {**SETTINGS, "seed": 7, "partition": "speed-level", **config}
     first = {"schema": SCHEMA, "devices": devices, "full_bytes": 9, "config": recorded}
-    lines = [{"event": "run", **first}, *(UPDATE for _ in range(updates))]
+    lines = [{"event": "run", **first}]
+    lines += [{**UPDATE, "update": number + 1} for number in range(updates)]
     if ended:
         lines.append({**UPDATE, "event": "end", "updates": updates, "failures": {}})
     run.folder.mkdir(parents=True)

@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from flwr_asyncdrop import AsyncDrop, LocalGrid
-from flwr_asyncdrop.server import assignment, run
+from flwr_asyncdrop.server import assignment, updates
 from flwr_asyncdrop.server.callbacks import Callback
 
 THREADS = 3
@@ -33,7 +33,7 @@ def noting(function, seen):
 def test_what_is_cut_and_merged_is_on_one(monkeypatch):
     cut, merged, trained, told, tested = [], [], [], [], []
     monkeypatch.setattr(assignment, "extract", noting(assignment.extract, cut))
-    monkeypatch.setattr(run, "check_fits", noting(run.check_fits, merged))
+    monkeypatch.setattr(updates, "check_fits", noting(updates.check_fits, merged))
 
     def make_app():
         app = ClientApp()
