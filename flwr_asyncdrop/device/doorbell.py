@@ -2,6 +2,7 @@
 
 import os
 import select
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,8 @@ class Doorbell:
     """Rung in one process and waited for in another.
 
     Rings before a wait count as one. Ringing never blocks; without anybody who waits
-    it is lost. The pipe is for this user only.
+    it is lost, and so it is when the folder of the pipe is gone. The pipe is for this
+    user only.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,8 +38,12 @@ class Doorbell:
     def wait(self, seconds: float) -> bool:
         """Wait for a ring; return whether there was one in this time."""
         if self._open is None:
-            # Opened for writing too, so that it does not end when a ringer closes it.
-            self._open = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+            try:
+                # For writing too, so that it does not end when a ringer closes it.
+                self._open = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+            except FileNotFoundError:
+                time.sleep(seconds)
+                return False
         rung, _, _ = select.select([self._open], [], [], seconds)
         if rung:
             os.read(self._open, _AT_ONCE)

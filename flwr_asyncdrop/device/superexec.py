@@ -15,9 +15,11 @@ _PROGRAM = "flower-superexec"
 def main(arguments: Sequence[str]) -> object:
     """Run Flower's SuperExec: the pipe that wakes it, and its own arguments."""
     pipe, *own = arguments
-    if not Path(pipe).parent.exists():
-        return 0  # the SuperNode, whose folder it is, has ended by now
+    try:
+        bell = Doorbell(Path(pipe))
+    except FileNotFoundError:
+        return 0  # the SuperNode, whose folder it is in, has ended by now
     program = load_program(_PROGRAM)
-    pace_superexec(WokenPace(Doorbell(Path(pipe)).wait))
+    pace_superexec(WokenPace(bell.wait))
     sys.argv = [_PROGRAM, *own]
     return program()

@@ -1,4 +1,5 @@
 import os
+import shutil
 import stat
 import threading
 import time
@@ -52,3 +53,14 @@ def test_the_pipe_is_its_users_alone(path):
     assert stat.S_ISFIFO(mode)
     assert stat.S_IMODE(mode) == 0o600
     assert path.stat().st_uid == os.geteuid()
+
+
+def test_where_its_folder_is_gone_nobody_rings(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    bell = Doorbell(folder / "bell")
+    shutil.rmtree(folder)
+    began = time.monotonic()
+    assert not bell.wait(0.05)
+    assert time.monotonic() - began >= 0.05
+    bell.ring()
