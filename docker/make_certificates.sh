@@ -54,6 +54,8 @@ main() {
     for program in openssl ssh-keygen; do
         command -v $program >/dev/null || fail "$program is needed: install it"
     done
+    # ssh-keygen makes no keys without one.
+    id -un >/dev/null 2>&1 || fail "the user $(id -u) has no name: be one that has (/etc/passwd)"
 
     mkdir -p "$out/server" "$out/devices" "$out/public" || not_yours "$out"
     for folder in "$out" "$out/server" "$out/devices" "$out/public"; do

@@ -296,3 +296,16 @@ def test_without_the_authoritys_key_nothing_is_signed(make, tmp_path):
     refused = make("--host", "new.example.org", "b")
     assert refused.returncode == 1
     assert "ca.key" in refused.stderr
+
+
+def test_a_user_without_a_name_is_told_so_before_anything_is_made(make, tmp_path):
+    """`ssh-keygen` wants one: "No user exists for uid 4242" is all that it says."""
+    programs, made = tmp_path / "bin", tmp_path / "made"
+    programs.mkdir()
+    nameless = programs / "id"
+    nameless.write_text('#!/bin/sh\n[ "$1" = -u ] && echo 4242\n')
+    nameless.chmod(0o755)
+    done = make("phone", folder=made, path=programs)
+    assert done.returncode == 1
+    assert "the user 4242 has no name" in done.stderr
+    assert not made.exists()
