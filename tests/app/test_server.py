@@ -1,7 +1,6 @@
 import shlex
 import subprocess
 from errno import ENOSPC
-from importlib.metadata import version
 
 import pytest
 from flwr.common.config import parse_config_args
@@ -13,6 +12,7 @@ from flwr_asyncdrop.app.server import checkpointer_of, run_experiment
 from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.observers.history_reading import read_history
+from flwr_asyncdrop.versions import version_of
 from tests.app.own import APP, TINY
 
 
@@ -110,7 +110,7 @@ def test_a_history_says_which_version_made_it(tmp_path):
     with LocalGrid(APP, num_nodes=4, workers=0, run_config=config.settings) as grid:
         run_experiment(grid, config)
     first = next(iter(read_history(tmp_path / "history.jsonl")))
-    assert first["wall"]["flwr-asyncdrop"] == version("flwr-asyncdrop")
+    assert first["wall"]["flwr-asyncdrop"] == version_of("flwr-asyncdrop")
 
 
 def full(*_):

@@ -20,6 +20,7 @@ from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.versions import version_of
 from flwr_asyncdrop.wire import Reply
 from tests.grids import HandlerGrid
 from tests.observers.prometheus.scrapes import Scrape
@@ -207,7 +208,7 @@ def test_the_run_says_what_it_is():
         "algorithm": "fedbuff",
         "seed": "7",
         "flwr": version("flwr"),
-        "flwr_asyncdrop": version("flwr-asyncdrop"),
+        "flwr_asyncdrop": version_of("flwr-asyncdrop"),
         "torch": version("torch"),
     }
 
