@@ -1,10 +1,12 @@
 """RayRunner on a real cluster of raylets on this machine."""
 
+import itertools
 import logging
 import os
-import random
+import queue
 import signal
 import socket
+import threading
 import time
 from contextlib import suppress
 
@@ -29,13 +31,14 @@ pytestmark = [pytest.mark.e2e, ray_starts]
 
 NODES = 8
 MARK = "ASYNCDROP_TEST_NODE"
+AT_WORK = "CallActor.run"  # in the title that Ray gives the process meanwhile
 SETTINGS = {
     "algo": "hetero-asyncdrop",
     "model": "mlp",
     "num-rounds": 3,
     "in-flight": 6,
     "levels": 4,
-    "local-steps": 40,
+    "local-steps": 200,
     "codec": "topk-q4",  # whose residuals lie in the nodes' contexts
 }
 
@@ -58,39 +61,65 @@ def run_on(backend, out, callbacks=(), **settings):
 
 
 class Chaos(Callback):
-    """Kills an actor, or a node but the head, every so many updates."""
+    """Kills an actor at work, or its node unless that is the head, every few updates.
 
-    def __init__(self, cluster, every, choices, seed=0):
+    It has a thread of its own: while an update is merged, all actors may be idle.
+    """
+
+    def __init__(self, cluster, every, choices):
         self.cluster = cluster
         self.every = every
-        self.choices = choices
-        self.generator = random.Random(seed)  # noqa: S311
+        self.choices = itertools.cycle(choices)
         self.kills = []
+        self.due = queue.SimpleQueue()
+        self.has_ended = threading.Event()
+        self.thread = threading.Thread(target=self.work)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.has_ended.set()
+        self.due.put(None)
+        self.thread.join()
 
     def on_update(self, state, merged):
-        if state.updates % self.every:
-            return
-        what = self.choices[len(self.kills) % len(self.choices)]
-        getattr(self, what)()
+        if state.updates % self.every == 0:
+            self.due.put(next(self.choices))
 
-    def actor(self):
-        found = [p for node in self.cluster.nodes for p in node.actors]
-        if found:
-            self._kill(self.generator.choice(found), "actor")
+    def work(self):
+        while what := self.due.get():
+            kill = self.kill_actor if what == "actor" else self.kill_raylet
+            while not (killed := kill()) and not self.has_ended.is_set():
+                time.sleep(0.01)
+            if killed:
+                self.kills.append(what)
+            if what == "raylet_and_join":
+                self.cluster.add(wait=False)
 
-    def raylet(self):
-        found = [node.raylet for node in self.cluster.nodes[1:] if node.raylet]
-        if found:
-            self._kill(self.generator.choice(found), "raylet")
+    def kill_actor(self):
+        return any(kill(p) for node in self.cluster.nodes for p in working(node))
 
-    def raylet_and_join(self):
-        self.raylet()
-        self.cluster.add(wait=False)
+    def kill_raylet(self):
+        nodes = [(node, node.raylet) for node in self.cluster.nodes[1:]]
+        nodes = [(node, raylet) for node, raylet in nodes if raylet]
+        # Ray may have put all actors on the head.
+        idle = not any(node.actors for node, _ in nodes)
+        return any(kill(raylet) for node, raylet in nodes if idle or working(node))
 
-    def _kill(self, process, what):
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGKILL)
-            self.kills.append(what)
+
+def working(node):
+    with suppress(psutil.NoSuchProcess):
+        return [process for process in node.actors if AT_WORK in process.name()]
+    return []
+
+
+def kill(process):
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGKILL)
+        return True
+    return False
 
 
 @pytest.fixture
@@ -105,9 +134,9 @@ def test_an_actor_and_a_node_are_killed_and_the_bits_are_the_same(
 ):
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     history, model, _ = run_on(Backend(), tmp_path / "local")
-    chaos = Chaos(cluster, every=6, choices=("actor", "raylet"))
     backend = Backend(address=cluster.address, actors=2)
-    again = run_on(backend, tmp_path / "ray", [chaos])
+    with Chaos(cluster, every=6, choices=("actor", "raylet")) as chaos:
+        again = run_on(backend, tmp_path / "ray", [chaos])
     assert again[:2] == (history, model)
     assert chaos.kills[:2] == ["actor", "raylet"]
     assert again[2] >= 1
@@ -120,9 +149,9 @@ def test_killed_at_random_ten_times_and_more(cluster, tmp_path, actors):
     rounds = {"num-rounds": 14}
     expected = run_on(Backend(), tmp_path / "local", **rounds)
     choices = ("actor", "actor", "raylet_and_join", "actor")
-    chaos = Chaos(cluster, every=6, choices=choices, seed=actors)
     backend = Backend(address=cluster.address, actors=actors)
-    found = run_on(backend, tmp_path / "ray", [chaos], **rounds)
+    with Chaos(cluster, every=6, choices=choices) as chaos:
+        found = run_on(backend, tmp_path / "ray", [chaos], **rounds)
     assert found[:2] == expected[:2]
     assert len(chaos.kills) >= 10
     assert found[2] >= 5
