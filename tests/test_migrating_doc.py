@@ -13,7 +13,8 @@ from torch import nn
 
 import flwr_asyncdrop
 from flwr_asyncdrop import AsyncDrop, FedBuff, LocalGrid, load_submodel
-from flwr_asyncdrop.strategy.arguments import REPLACED
+from flwr_asyncdrop.strategy.replaced import REPLACED
+from flwr_asyncdrop.strategy.sampling import Sampling
 from tests.grids import HandlerGrid
 from tests.runs import plus_one
 from tests.strategy.test_strategy import measuring
@@ -79,7 +80,7 @@ def test_from_fedavg(names):
         **names | {"config": ConfigRecord(), "model": Net(), "message": sent},
     )
     assert len(found["result"].train_metrics_clientapp) == 20
-    assert found["strategy"]._sampling.training(10) == 5
+    assert Sampling.of(found["strategy"]).training(10) == 5
 
 
 def test_schedules(names):

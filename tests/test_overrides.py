@@ -318,7 +318,7 @@ class TestNamesOfOurs:
     @pytest.mark.parametrize(
         ("name", "base"),
         [
-            ("_open", AsyncStrategy),
+            ("_begin", AsyncStrategy),
             ("_evaluators", flwr_asyncdrop.FedBuff),
             ("_read_evaluation", AsyncStrategy),
             ("_made", AsyncStrategy),
@@ -335,7 +335,7 @@ class TestNamesOfOurs:
             type("Mine", (base,), {name: str, "__module__": __name__})
 
     def test_what_methods_set(self):
-        with pytest.raises(ConfigError, match="Mine has an attribute _run, and Sync"):
+        with pytest.raises(ConfigError, match="Mine has an attribute _run, and Flow"):
 
             class Mine(AsyncStrategy):
                 def aggregate_train(self, server_round, replies):
@@ -354,17 +354,19 @@ class TestNamesOfOurs:
         for kind in made:
             with pytest.raises(ConfigError, match=r"^Mine has an attribute _collected"):
                 check_names(kind)
-        with pytest.raises(ConfigError, match="Mine has an attribute _open"):
-            type("Mine", (AsyncStrategy,), {"_open": 1})
+        with pytest.raises(ConfigError, match="Mine has an attribute _begin"):
+            type("Mine", (AsyncStrategy,), {"_begin": 1})
 
     @pytest.mark.parametrize("before", [True, False])
     def test_of_a_class_beside_it(self, before):
         class Tracked:
             def track(self):
-                self._hooks = []
+                self._driven = []
 
         bases = (Tracked, AsyncStrategy) if before else (AsyncStrategy, Tracked)
-        with pytest.raises(ConfigError, match=r"^Tracked has an attribute _hooks, and"):
+        with pytest.raises(
+            ConfigError, match=r"^Tracked has an attribute _driven, and"
+        ):
             type("Mine", bases, {})
 
     def test_parts_are_looked_at_when_they_are_given(self):
@@ -404,7 +406,7 @@ class TestNamesOfOurs:
         with pytest.raises(ConfigError, match=r"^extra of Noting is no function"):
             AsyncStrategy(aggregator=Noting())
 
-    @pytest.mark.parametrize("name", ["_open", "_evaluators", "_own_state"])
+    @pytest.mark.parametrize("name", ["_begin", "_evaluators", "_own_state"])
     def test_a_function_that_is_set_on_an_object(self, name):
         strategy = AsyncStrategy(aggregator=Mixing())
         setattr(strategy, name, print)

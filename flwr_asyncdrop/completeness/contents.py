@@ -22,7 +22,11 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from flwr_asyncdrop.overrides import is_in_its_module, named_by_package
+from flwr_asyncdrop.overrides import (
+    is_in_its_module,
+    named_by_package,
+    stored_by_package,
+)
 
 LEAVES = (
     *(bool, int, float, complex, str, bytes, type(None), Enum, CodeType, PurePath),
@@ -93,7 +97,7 @@ def attributes(value: object) -> Mapping[str, Any]:
         found["default_factory"] = value.default_factory
     if isinstance(value, Strategy):
         # What it was given is looked at by itself, and its runs are none of its state.
-        ours = named_by_package(type(value))
+        ours = named_by_package(type(value)) | stored_by_package(type(value))
         found = {name: part for name, part in found.items() if name not in ours}
     if found or isinstance(value, (*LISTS, Mapping, Set)):
         return found

@@ -3,13 +3,12 @@
 import logging
 from contextlib import nullcontext
 from dataclasses import replace
-from threading import get_ident
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from flwr_asyncdrop.checkpoint import Checkpoint
+from flwr_asyncdrop.completeness.own_state import Digests, OwnState
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.machine_memory import Memory
 from flwr_asyncdrop.observers.progress import ProgressLog
@@ -17,14 +16,19 @@ from flwr_asyncdrop.observers.results import ResultCollector
 from flwr_asyncdrop.observers.rounds import RoundLog
 from flwr_asyncdrop.observers.unchanged import UnchangedReplies
 from flwr_asyncdrop.parameters import Range, whole_from
-from flwr_asyncdrop.server.loop import AsyncLoop
+from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.server_evaluator import EvaluateFn
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
+from flwr_asyncdrop.strategy.arguments import objective_config
+from flwr_asyncdrop.strategy.evaluation import evaluator_here, evaluator_on_clients
 from flwr_asyncdrop.strategy.fits import check_memory
-from flwr_asyncdrop.strategy.hooks import RoundHooks
-from flwr_asyncdrop.strategy.runs import Runs
+from flwr_asyncdrop.strategy.flower_hooks import FlowerHooks
+from flwr_asyncdrop.strategy.resuming import own_state, run_settings, unresumable
+from flwr_asyncdrop.strategy.round_hooks import RoundHooks
+from flwr_asyncdrop.strategy.running import running
+from flwr_asyncdrop.strategy.runs import run_on
 from flwr_asyncdrop.strategy.start import Connection, StartArguments, assemble
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
 
@@ -33,7 +37,7 @@ logger = logging.getLogger("flwr.asyncdrop")
 _TIMEOUTS = Range(lambda v: v >= 0, "at least 0")  # infinity is one
 
 
-class AsyncStrategy(Runs):
+class AsyncStrategy(FlowerHooks):
     """A Flower strategy that merges each result on arrival.
 
     It takes the place of ``FedAvg`` in a ServerApp, whose arguments mean what they mean
@@ -157,6 +161,9 @@ class AsyncStrategy(Runs):
         are named after an algorithm.
     """
 
+    # What a subclass kept when the first run with a checkpointer began.
+    _kept_first: Digests | None = None
+
     def start(
         self,
         grid: Grid,
@@ -225,16 +232,16 @@ class AsyncStrategy(Runs):
         self.summary()
         checkpoint = None
         if self.checkpointer is not None:
-            settings = self._settings(given.num_rounds)
-            checkpoint = self.checkpointer.load(settings, self._unresumable)
+            settings = run_settings(self, given.num_rounds)
+            checkpoint = self.checkpointer.load(settings, unresumable(self))
         connection = Connection.to(
             grid,
             patience=given.timeout,
             insists=self.fleet is not None,
             packs=self.codec is not None,
         )
-        configs = TrainConfigs(given.train_config, self._objective_config())
-        run = self._open_on(connection, given, configs, checkpoint)
+        configs = TrainConfigs(given.train_config, objective_config(self))
+        run = run_on(self, connection, given, configs, checkpoint)
         stopping = StoppingRule(
             num_rounds=given.num_rounds,
             updates_per_round=run.updates_per_round,
@@ -244,8 +251,17 @@ class AsyncStrategy(Runs):
             max_seconds=self.max_seconds,
         )
         _check_feasible(run, stopping, connection.grid)
-        collector = ResultCollector(self.train_metrics_aggr_fn, self._keys.num_examples)
-        hooks = self._round_hooks(configs, collector, connection.grid, given.num_rounds)
+        collector = ResultCollector(self.train_metrics_aggr_fn, self.weighted_by_key)
+        hooks = RoundHooks(
+            self,
+            configs,
+            collector,
+            connection.grid,
+            given.num_rounds,
+            weighting_key=self.weighted_by_key,
+            configures=self._overrides("configure_train"),
+            aggregates=self._overrides("aggregate_train"),
+        )
         logs = [RoundLog(collector.result, given.num_rounds)] if self.log_rounds else []
         own = self._own_state(run, given)
         if own is not None and given.evaluate_fn is not None:
@@ -268,47 +284,30 @@ class AsyncStrategy(Runs):
             checkpoint=checkpoint,
             probes=self.probe,
         )
-        with nullcontext() if self.checkpointer is None else connection.signals:
-            self._run_through(loop, run, hooks)
+        guard = nullcontext() if self.checkpointer is None else connection.signals
+        with guard, running(self, run, hooks):
+            loop.run()
         return collector.result
 
-    def _open_on(
-        self,
-        connection: Connection,
-        given: StartArguments,
-        configs: TrainConfigs,
-        checkpoint: Checkpoint | None,
-    ) -> Run:
-        """Wait for the nodes, and open the run on them."""
-        saved = checkpoint.parts["run"] if checkpoint else None
-        # A simulated fleet keeps its size.
-        keeps = checkpoint.devices if checkpoint and self.fleet is not None else 0
-        needed = max(self._sampling.needed, keeps)
-        node_ids = connection.nodes.wait_for(needed, given.timeout)
-        in_flight = self._sampling.training(len(node_ids))
-        if saved is not None and self.in_flight is None:
-            # A share is one of the nodes that were there at the start.
-            in_flight = saved["updates_per_round"]
-        run = self._open(
-            node_ids,
-            given.initial_arrays,
-            configs,
-            given.timeout,
-            saved=saved,
-            in_flight=in_flight,
-            resends=connection.grid.has_ray_workers,
-        )
-        run.client_state = lambda: connection.grid.client_state
-        return run
+    def _evaluators(
+        self, run: Run, connection: Connection, given: StartArguments
+    ) -> list[Evaluator]:
+        """Return who evaluates beside the `evaluators` that are given."""
+        evaluators: list[Evaluator] = []
+        if given.evaluate_fn is not None:
+            evaluators.append(evaluator_here(given.evaluate_fn, connection))
+        hooks = ("configure_evaluate", "aggregate_evaluate")
+        if self.fraction_evaluate > 0 or any(map(self._overrides, hooks)):
+            evaluators.append(evaluator_on_clients(self, run, connection, given))
+        return evaluators
 
-    def _run_through(self, loop: AsyncLoop, run: Run, hooks: RoundHooks) -> None:
-        """Run the loop; meanwhile hooks that this thread calls are of this run."""
-        thread = get_ident()
-        self._started[thread] = run, hooks
-        try:
-            loop.run()
-        finally:
-            self._started.pop(thread, None)
+    def _own_state(self, run: Run, given: StartArguments) -> OwnState | None:
+        """Return what saves a user's own objects around a run; None for no need."""
+        if self.checkpointer is None:
+            return None
+        own = own_state(self, run, given)
+        self._kept_first = own.since("strategy", self._kept_first)
+        return own if own.has_any else None
 
 
 def _check_feasible(run: Run, stopping: StoppingRule, grid: SteadyGrid) -> None:

@@ -1,8 +1,6 @@
 """Coded replies to a synchronous round, as an own `aggregate_train` gets them."""
 
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any
+from collections.abc import Iterable
 
 from flwr.app import Message
 
@@ -11,9 +9,6 @@ from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.run import Run
-from flwr_asyncdrop.strategy.hooks import Trained
-
-AggregateTrain = Callable[..., Trained]
 
 
 class DecodedReplies:
@@ -57,24 +52,3 @@ class DecodedReplies:
                 raise error
         decoded = any(each is message for each in self._decoded)
         return self._run.read(order, message, decoded=decoded)
-
-
-def with_decoded(strategy: Any, hook: AggregateTrain) -> AggregateTrain:
-    """Return an overridden `aggregate_train` of a strategy that gets decoded replies.
-
-    In an asynchronous run they are decoded already. One that it calls itself gets what
-    it passes on.
-    """
-
-    @wraps(hook)
-    def aggregate_train(server_round: int, replies: Iterable[Message]) -> Trained:
-        run = strategy._driven
-        if strategy._hooks or strategy._decoded or not run:
-            return hook(server_round, replies)
-        strategy._decoded = DecodedReplies(run)
-        try:
-            return hook(server_round, strategy._decoded.given(replies))
-        finally:
-            strategy._decoded = None
-
-    return aggregate_train

@@ -1,53 +1,26 @@
 """What `FedAvg` has for its subclasses, for those that were some."""
 
 import logging
-from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Generic, TypeVar
 
 from flwr.app import Message, RecordDict
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.strategy.record_keys import record_keys
 
 logger = logging.getLogger("flwr.asyncdrop")
 
 _DETAILED = 3
 
-Number = TypeVar("Number", int, float)
-
-
-class OrFlowers(Generic[Number]):
-    """An attribute that reads as Flower's default where it is None.
-
-    The ``__dict__`` of the instance has what was given.
-    """
-
-    def __init__(self, default: Number) -> None:
-        self._default: Number = default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: object, owner: type | None = None) -> Number:
-        given: Number | None = None
-        if instance is not None:
-            given = vars(instance).get(self._name)
-        return self._default if given is None else given
-
-    def __set__(self, instance: object, value: Number | None) -> None:
-        vars(instance)[self._name] = value
-
 
 class ForSubclasses:
     """The methods of `FedAvg` that hooks of its subclasses call."""
 
+    weighted_by_key: str
+    arrayrecord_key: str
+    configrecord_key: str
     max_examples: int
-
-    @property
-    @abstractmethod
-    def _keys(self) -> wire.RecordKeys:
-        """Where the project keeps its records."""
 
     def _check_and_log_replies(
         self, replies: Iterable[Message], is_train: bool, validate: bool = True
@@ -82,4 +55,4 @@ class ForSubclasses:
         return [Message(record, node_id, message_type) for node_id in node_ids]
 
     def _read_evaluation(self, reply: Message) -> RecordDict:
-        return wire.read_evaluation(reply, self._keys, self.max_examples)
+        return wire.read_evaluation(reply, record_keys(self), self.max_examples)

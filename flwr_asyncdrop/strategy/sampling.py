@@ -1,6 +1,7 @@
 """How many nodes train and evaluate: FedAvg's arguments, with their meaning there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Generic, Self, TypeVar
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import (
@@ -11,6 +12,30 @@ from flwr_asyncdrop.parameters import (
 )
 
 MIN_NODES = 2  # Flower's default, of those that train and that evaluate
+
+Number = TypeVar("Number", int, float)
+
+
+class OrFlowers(Generic[Number]):
+    """An attribute that reads as Flower's default where it is None.
+
+    The ``__dict__`` of the instance has what was given.
+    """
+
+    def __init__(self, default: Number) -> None:
+        self._default: Number = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type | None = None) -> Number:
+        given: Number | None = None
+        if instance is not None:
+            given = vars(instance).get(self._name)
+        return self._default if given is None else given
+
+    def __set__(self, instance: object, value: Number | None) -> None:
+        vars(instance)[self._name] = value
 
 
 @dataclass(frozen=True)
@@ -36,6 +61,12 @@ class Sampling:
     min_available_nodes: int = parameter(
         MIN_NODES, "are there when a run begins", whole_from(1)
     )
+
+    @classmethod
+    def of(cls, strategy: object) -> Self:
+        """Return what the attributes of a strategy say."""
+        given = vars(strategy)  # None where the attribute reads as Flower's default
+        return cls(**{each.name: given[each.name] for each in fields(cls)})
 
     def __post_init__(self) -> None:
         check_parameters(self)

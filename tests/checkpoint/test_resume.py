@@ -29,7 +29,7 @@ from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.server_evaluator import ServerEvaluator
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
-from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
+from flwr_asyncdrop.strategy import runs
 from flwr_asyncdrop.submodel import merge_
 from flwr_asyncdrop.wire.codec import PRESETS
 from tests.checkpoint.small_runs import FLEET, NETS, client, copy_of, lines, run
@@ -417,7 +417,7 @@ class TestRefused:
 
 def test_a_checkpoint_of_a_version_that_did_not_save_arguments(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(AsyncStrategy, "_arguments", lambda self, run: {})
+        patch.setattr(runs, "run_arguments", lambda strategy, run: {})
         whole = run(tmp_path, "asyncdrop")
     resume = checkpoints(tmp_path)[2]
     assert run(tmp_path, "asyncdrop", resume=resume) == whole

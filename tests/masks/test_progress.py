@@ -14,7 +14,7 @@ from flwr_asyncdrop.masks import MaskContext, MaskPolicy
 from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
-from flwr_asyncdrop.strategy.rounds import train_messages
+from flwr_asyncdrop.strategy.driven import DrivenRun
 from flwr_asyncdrop.submodel import plan_submodels
 from tests.grids import HandlerGrid
 from tests.runs import Run, mlp, plus_one
@@ -73,7 +73,7 @@ def test_it_ends_with_the_seconds_that_it_may_take():
 
 def test_who_drives_the_rounds_does_not_say_how_many_there_will_be():
     with pytest.raises(ConfigError, match=r"run it with .* own start\(num_rounds"):
-        train_messages(run_of(Watching()).open(), 1)
+        DrivenRun(run_of(Watching()).open()).train(1)
 
 
 def test_a_context_without_it_says_so():

@@ -3,7 +3,7 @@ import torch
 
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
-from flwr_asyncdrop.strategy.rounds import train_messages
+from flwr_asyncdrop.strategy.driven import DrivenRun
 from tests.grids import HandlerGrid
 from tests.runs import Run, answer, failing, plus_one
 
@@ -16,7 +16,7 @@ def session(nodes=3, in_flight=2, seconds=None, **changes):
 
 
 def one_order(opened):
-    (message, *_) = train_messages(opened, 1)
+    (message, *_) = DrivenRun(opened).train(1)
     return next(iter(opened.state.in_flight.values())), message
 
 

@@ -15,7 +15,7 @@ from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.fleet import Availability, DeviceProfile
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.seeding import numpy_generator
-from flwr_asyncdrop.strategy.rounds import train_messages
+from flwr_asyncdrop.strategy.driven import DrivenRun
 from tests.grids import HandlerGrid
 from tests.nightly import examples
 from tests.runs import Run, answer, plus_one
@@ -337,7 +337,7 @@ def test_flowers_own_rounds_know_no_time_and_find_everybody_there_and_reliable()
     session = run_of(
         *(DeviceProfile(1.0, dropout=0.9, availability=gone) for _ in range(3))
     ).open()
-    messages = train_messages(session, 1)
+    messages = DrivenRun(session).train(1)
     assert len(messages) == 3
     assert not any(order.timing.lost for order in session.state.in_flight.values())
     assert wire.read_task(messages[0]).num_partitions == 3

@@ -37,6 +37,7 @@ from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.strategy.runs import new_run
 from flwr_asyncdrop.wire import DeviceReport
 from flwr_asyncdrop.wire.codec import PRESETS, Codec, scheme
 from tests.strategy.test_flowers_mods import real_devices
@@ -474,7 +475,8 @@ def test_speed_ranks_count_the_transfers_as_they_are_coded():
     ranks = {}
     for codec in (None, "q4"):
         strategy = AsyncFedAvg(codec=codec, in_flight=2)
-        run = strategy._open([1, 2], wire.to_record(arrays), {}, 1.0, in_flight=2)
+        sent = wire.to_record(arrays)
+        run = new_run(strategy, [1, 2], sent, {}, 1.0, in_flight=2, queue_ahead=0)
         fleet, trip = run.fleet, Trip(0.0, 1.0, TaskCost(1.0, 0, 0))
         reports = (1.0, 10_000.0), (4.0, 1e9)  # seconds, bytes a second
         for device, (seconds, bandwidth) in enumerate(reports):

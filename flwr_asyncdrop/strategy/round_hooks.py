@@ -37,12 +37,6 @@ class Hooked(Protocol):
         """End it."""
 
 
-def is_overridden(strategy: object, name: str, base: type) -> bool:
-    """Tell whether a method is another one than that of `base`."""
-    own = getattr(base, name)
-    return getattr(getattr(strategy, name), "__func__", None) is not own
-
-
 def evaluations_of(strategy: object, found: object) -> list[Message]:
     """Return the messages that `configure_evaluate` has made, each to be sent once."""
     kind = type(strategy).__name__

@@ -11,7 +11,7 @@ from torch import nn
 from flwr_asyncdrop import AsyncFedProx, AsyncStrategy, FedBuff, HeteroAsyncDrop
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
-from flwr_asyncdrop.strategy.arguments import REPLACED
+from flwr_asyncdrop.strategy.replaced import REPLACED
 
 OWN = {*inspect.signature(AsyncStrategy).parameters} - {"strategy"}
 NO_FORESTS = ("FedXgb",)

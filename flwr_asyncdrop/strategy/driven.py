@@ -1,0 +1,135 @@
+"""A run whose rounds are driven from outside, as by Flower's own loop."""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from flwr.app import Message
+
+from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
+from flwr_asyncdrop.server.merging import name_of
+from flwr_asyncdrop.server.order import Timing
+from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.strategy.decoded import DecodedReplies
+from flwr_asyncdrop.strategy.wrappers import within_norm
+from flwr_asyncdrop.submodel import State, split
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+
+class DrivenRun:
+    """A run that its caller takes round by round: tasks for all, then all replies.
+
+    Raises
+    ------
+    ConfigError
+        If the aggregator steps by a clock, which such rounds have not.
+    """
+
+    def __init__(self, run: Run) -> None:
+        if run.aggregator.steps_at < math.inf:
+            raise ConfigError(
+                f"{name_of(run.aggregator)} steps by the time, and rounds that are "
+                "driven from outside have no clock: run it with the strategy's own "
+                "start(...)"
+            )
+        # No round waits for a task that is sent a second time.
+        delivery = run.dispatcher.delivery
+        delivery.unasked, delivery.always = True, run.simulated
+        self.run = run
+        self._decoded: DecodedReplies | None = None
+
+    def proceed(
+        self, arrays: State, config: Mapping[str, object], node_ids: Iterable[int]
+    ) -> None:
+        """Go on to another round with the caller's model and train config."""
+        run, state = self.run, self.run.state
+        before = state.frozen.sha256
+        state.arrays, state.frozen = split(arrays, state.frozen.tensors.keys())
+        if state.frozen.sha256 != before:
+            logger.warning(
+                "what does not train has changed since the last round, and each device "
+                "downloads it again: the noise of a privacy wrapper, such as Flower's, "
+                "reaches it, too (docs/robustness.md)"
+            )
+            run.dispatcher.delivery.forget()
+        rules = run.dispatcher.rules
+        settings = replace(rules.settings, config=config)
+        run.dispatcher.rules = replace(rules, settings=settings)
+        run.fleet.refresh(node_ids)
+        state.num_devices = len(run.fleet)
+
+    def train(self, server_round: int) -> list[Message]:
+        """Dispatch one task to as many devices as a round has updates.
+
+        Such rounds have no clock, so the orders have no due time and no deadline.
+        """
+        messages: list[Message] = []
+        run, state = self.run, self.run.state
+        state.in_flight.clear()
+        state.waiting.clear()
+        for _ in range(run.updates_per_round):
+            taken = [order.device for order in state.orders]
+            idle = np.setdiff1d(run.fleet.connected(), taken)
+            task = run.dispatcher.task_among(state, server_round, idle)
+            if task is None:
+                break
+            order, message = task
+            timeless = replace(order, timing=Timing(state.time))
+            state.in_flight[f"order-{order.number}"] = timeless
+            state.dispatched += 1
+            messages.append(message)
+        return messages
+
+    @contextmanager
+    def decoding(self, replies: Iterable[Message]) -> Iterator[Iterable[Message]]:
+        """Decode replies for a hook that reads them before they are merged.
+
+        A hook that it calls in turn gets what it passes on.
+        """
+        if self._decoded is not None:
+            yield replies
+            return
+        self._decoded = DecodedReplies(self.run)
+        try:
+            yield self._decoded.given(replies)
+        finally:
+            self._decoded = None
+
+    def merge(
+        self, replies: Iterable[Message], norm: float = math.inf
+    ) -> list[wire.Reply]:
+        """Merge the replies of a round in the order of dispatch, and return the merged.
+
+        What devices have clipped to a `norm` is as short when it is decoded. A cohort
+        that waits for all steps without those that have not replied, as FedAvg.
+        """
+        run, decoded = self.run, self._decoded
+        if decoded is not None:
+            replies = decoded.merged(replies)
+        read = run.read if decoded is None else decoded.read
+        by_node = {reply.metadata.src_node_id: reply for reply in replies}
+        merged: list[wire.Reply] = []
+        for order in run.state.in_flight.values():
+            if order.node_id not in by_node:
+                logger.warning("device %d did not reply", order.device)
+                continue
+            try:
+                reply = read(order, by_node[order.node_id])
+                run.merge(order, within_norm(reply, order, norm), staleness=0)
+            except FrozenLackedError:
+                logger.info("device %d gets the frozen tensors next", order.device)
+                continue
+            except ReplyError as error:
+                logger.warning("device %d: %s", order.device, error)
+                continue
+            merged.append(reply)
+        run.state.in_flight.clear()
+        if run.state.waiting and run.aggregator.waits_for >= run.updates_per_round:
+            run.flush()
+        return merged
