@@ -100,6 +100,7 @@ ReplyKind = Literal[
     "shape",
     "unreadable",
     "variance",
+    "work",
 ]
 """What is wrong with a reply; docs/robustness.md says of each what it means."""
 

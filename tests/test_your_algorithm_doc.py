@@ -14,6 +14,7 @@ SHOWN = {
     "rolling:Rolling": {"rolling-step": 3},
     "window:Window": {"window": 2.5},
     "curious:Curious": {},
+    "timely:Timely": {"least": 0.2},
 }
 
 
@@ -46,6 +47,13 @@ def test_all_that_the_page_shows_is_here():
     assert {name for name, _ in modules(PAGE)} == {
         f"{algo.partition(':')[0]}.py" for algo in SHOWN
     }
+
+
+def test_slower_devices_train_fewer_steps(tmp_path):
+    updates = [e for e in run("timely:Timely", tmp_path) if e["event"] == "update"]
+    work = {(each["rank"], each["work"]) for each in updates}
+    assert work == {(0, 1), (1, 0.5)}
+    assert {e["time"] - e["dispatched_at"] for e in updates} == {1.0}
 
 
 @pytest.mark.parametrize("algo", SHOWN)

@@ -51,6 +51,9 @@ class Update:
         When it arrived, in seconds since the start on the run's clock, and how long its
         device took: on the virtual clock simulated seconds. 0 in rounds that are driven
         from outside, which have no clock.
+    work : float
+        Share of the usual local steps that the device has trained, as it says; 1 unless
+        a `WorkPolicy` asks for others.
     seed : int
         For all that is drawn at random because of it, e.g. noise: it is another one for
         each update and each seed of the run, and the same when a run resumes.
@@ -73,6 +76,7 @@ class Update:
     time: float = 0.0
     seconds: float = 0.0
     seed: int = 0
+    work: float = 1.0
 
     @property
     def sent(self) -> State:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from flwr_asyncdrop.aggregation import Aggregator, Clipped
 from flwr_asyncdrop.aggregation.aggregator import check_aggregator
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet import Selection
+from flwr_asyncdrop.fleet import Selection, WorkPolicy
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
 from flwr_asyncdrop.overrides import check_fields, check_names, check_overrides
@@ -80,6 +80,10 @@ class Algorithm(ABC):
         """Return what chooses the next device; None for what the run says."""
         return None
 
+    def work(self) -> WorkPolicy | None:
+        """Return what says how many local steps a device trains; None for all."""
+        return None
+
     def checked_masks(self) -> MaskPolicy | None:
         """Return what `masks` does; ConfigError if that is no mask policy."""
         found: object = self.masks()
@@ -114,6 +118,18 @@ class Algorithm(ABC):
         raise ConfigError(
             f"selection() of {type(self).__name__} returned {shown(found)}: return a "
             "Selection, or None for the run's own"
+        )
+
+    def checked_work(self) -> WorkPolicy | None:
+        """Return what `work` does; ConfigError if that is no work policy."""
+        found: object = self.work()
+        check_overrides(found)
+        check_names(type(found))
+        if found is None or isinstance(found, WorkPolicy):
+            return found
+        raise ConfigError(
+            f"work() of {type(self).__name__} returned {shown(found)}: return a "
+            "WorkPolicy, or None for all local steps"
         )
 
     def clipped_aggregator(self, in_flight: int) -> Aggregator:

@@ -39,7 +39,8 @@ from flwr_asyncdrop.submodel import State, load_submodel
 
 _KEYS = wire.RecordKeys()
 _PROBE_STEPS = 3
-_EVERY_TASKS = {"num-examples", "train-loss", "wall-train-seconds"}  # metrics
+# Metrics.
+_EVERY_TASKS = {"num-examples", "train-loss", "wall-train-seconds", wire.WORK}
 
 
 def probe(context: Context) -> float:
@@ -73,9 +74,9 @@ def train(message: Message, context: Context) -> Message:
     records = wire.records_of(message.content, ArrayRecord)
     extra = {n: wire.from_record(r) for n, r in records.items() if n != _KEYS.arrays}
     state = read_client_state(context, work.partition)
-    task = work.local_task(
-        work.config.local_steps, wire.read_config(message), extra, state
-    )
+    asked, usual = wire.read_task(message), work.config.local_steps
+    steps = asked.steps(usual)
+    task = work.local_task(steps, wire.read_config(message), extra, state)
     started = time.perf_counter()
     with isolated_randomness(work.seed):
         loss, returned, own = work.train(task)
@@ -87,6 +88,7 @@ def train(message: Message, context: Context) -> Message:
         "num-examples": len(work.samples),
         "train-loss": loss,
         "wall-train-seconds": seconds,
+        **({} if asked.work is None else {wire.WORK: steps / usual}),
         **own,
     }
     return _reply(message, metrics, {_KEYS.arrays: weights_of(work.model), **returned})

@@ -1,4 +1,4 @@
-"""Devices and time: who they are, how fast, when they are there, and who is next."""
+"""Devices and time: who they are, how fast, when there, who is next, and with what."""
 
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.idle import IdleDevices
@@ -10,6 +10,7 @@ from flwr_asyncdrop.fleet.selection import (
     Uniform,
 )
 from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
+from flwr_asyncdrop.fleet.work import WorkBySpeed, WorkContext, WorkPolicy
 
 __all__ = [
     "Availability",
@@ -20,6 +21,9 @@ __all__ = [
     "Stratified",
     "TaskCost",
     "Uniform",
+    "WorkBySpeed",
+    "WorkContext",
+    "WorkPolicy",
     "read_trace",
     "speed_levels",
     "trace_fleet",

@@ -32,6 +32,7 @@ def update_line(state: RunState, merged: Merged) -> Record:
         "bytes_up": merged.reply.num_bytes,
         "compute": order.cost.compute,
         "in_flight": len(state.in_flight),
+        **({} if order.part.work is None else {"work": order.part.work}),
         **({"codec": order.coding.name} if order.coding.name else {}),
         **({"late": True} if merged.late else {}),
         **({"queued": merged.queued} if merged.queued else {}),

@@ -20,6 +20,7 @@ from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.fleet.selection import QuickSelection, Selection, check_chosen
+from flwr_asyncdrop.fleet.work import WorkContext, WorkPolicy, share_of
 from flwr_asyncdrop.seeding import derive_seed, numpy_generator
 from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.coder import Coder
@@ -48,7 +49,8 @@ class DispatchRules:
     has the next one at once; only while every device can be in flight, or others would
     wait. With `keeps_base` an order keeps the arrays that were sent. Without a `codec`
     arrays travel as they are. With `brings_frozen` every device gets the frozen tensors
-    with its first task; else those that ask for them.
+    with its first task; else those that ask for them. Without `work` all train as many
+    local steps.
     """
 
     selection: Selection
@@ -59,6 +61,7 @@ class DispatchRules:
     keeps_base: bool = False
     codec: CodecChoice | None = None
     brings_frozen: bool = False
+    work: WorkPolicy | None = None
 
 
 class Dispatcher:
@@ -182,6 +185,7 @@ class Dispatcher:
             most_bytes=fleet.most_bytes(device),
             extra=self._extra(state.arrays),
         )
+        part = self._with_work(part, state, device, server_round)
         sent = self._coder.send(state, part, device, fleet)
         brought = self.delivery.add_to(
             state.frozen, state.dispatched, device, state.orders
@@ -205,6 +209,25 @@ class Dispatcher:
             sent=self._coder.fingerprint(state, part.weights),
         )
         return order, self._message(state, order, sent.records)
+
+    def _with_work(
+        self, part: Part, state: RunState, device: int, server_round: int
+    ) -> Part:
+        """Return a part with as many of the usual local steps as the policy says."""
+        fleet, policy = self.fleet, self.rules.work
+        if policy is None:
+            return part
+        size = sum(tensor.nbytes for tensor in part.weights.values())
+        context = WorkContext(
+            device,
+            fleet.rank(device),
+            fleet.num_ranks,
+            fleet.capability(device),
+            fleet.expected(device, TaskCost(part.compute, size, size)),
+            state.time,
+            server_round,
+        )
+        return part.with_work(share_of(policy, context))
 
     @one_thread()
     @cpu_by_default()
@@ -239,6 +262,7 @@ class Dispatcher:
                 order.device,
                 order.round,
                 seed=derive_seed(state.seed, "task", order.device, order.number),
+                work=order.part.work,
             ),
             node_id=order.node_id,
             ttl=ttl,

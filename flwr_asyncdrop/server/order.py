@@ -21,7 +21,8 @@ class Part:
     arrays: State | None
     indices: Indices  # where they come from; empty for the full model
     shapes: Mapping[str, tuple[int, ...]]  # of `arrays`
-    compute: float = 1.0  # FLOPs of one step over those of the full model
+    compute: float = 1.0  # FLOPs of its local steps over those of the full model
+    work: float | None = None  # share of the usual local steps; None for all
     masked: bool = False  # dropped units are zeroed instead of cut out
     # The unit numbers of each group; empty for the full model.
     kept: Mapping[UnitGroup, Tensor] = field(default_factory=dict)
@@ -35,6 +36,10 @@ class Part:
         if self.arrays is None:
             raise ConfigError("an order is sent again only if it keeps what was sent")
         return self.arrays
+
+    def with_work(self, share: float) -> Self:
+        """Return the same part with a share of the usual local steps."""
+        return replace(self, compute=self.compute * share, work=share)
 
     def without_arrays(self) -> Self:
         """Return the same part without its tensors, once they are sent."""

@@ -76,10 +76,11 @@ class Run:
             "aggregator": self.aggregator,
             "masks": rules.assignment.masks,
             "selection": rules.selection,
+            "work": rules.work,
         }
 
     def state_dict(self) -> StateDict:
-        """Return all that changes: state, fleet, aggregator, masks, selection."""
+        """Return all that changes: state, fleet, and the parts."""
         state = self.state
         if not self.simulated:
             # Real devices get no task twice, so nobody needs to know what was sent.
@@ -131,6 +132,8 @@ class Run:
             masks.load_state_dict(state["masks"])
         if "selection" in state:  # versions before this one had none
             rules.selection.load_state_dict(state["selection"])
+        if rules.work is not None:
+            rules.work.load_state_dict(state["work"])
         # There is none in the state of a run that had no guard.
         if self.guard is not None and state["guard"]:
             self.guard.load_state_dict(state["guard"])
@@ -225,7 +228,10 @@ class Run:
             self._changed()
         elif self._waits(order.device):
             state.waiting.append(order)
-        self.dispatcher.rules.selection.learn(update)
+        rules = self.dispatcher.rules
+        rules.selection.learn(update)
+        if rules.work is not None:
+            rules.work.learn(update)
         state.updates += 1
         state.fastest_updates += order.rank == 0
 

@@ -65,7 +65,12 @@ class TrainSettings:
 
 
 def task_config(
-    fleet: Fleet, device: int, server_round: int, *, seed: int
+    fleet: Fleet,
+    device: int,
+    server_round: int,
+    *,
+    seed: int,
+    work: float | None = None,
 ) -> wire.TaskConfig:
     """Return what the server adds to the user's config.
 
@@ -73,5 +78,5 @@ def task_config(
     node of a real fleet knows its own data.
     """
     if fleet.profiles is None:
-        return wire.TaskConfig(server_round, seed)
-    return wire.TaskConfig(server_round, seed, device, len(fleet))
+        return wire.TaskConfig(server_round, seed, work=work)
+    return wire.TaskConfig(server_round, seed, device, len(fleet), work)

@@ -2,7 +2,9 @@
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import OutlierGuard, Update, check_counters
+from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.assignment import only
 from flwr_asyncdrop.server.order import Order
@@ -37,7 +39,29 @@ def update_of(state: RunState, fleet: Fleet, order: Order, reply: wire.Reply) ->
         metrics=wire.flat_metrics(reply.metrics),
         time=state.time,
         seed=derive_seed(state.seed, "update", state.updates),
+        work=_work_of(order, reply),
     )
+
+
+def _work_of(order: Order, reply: wire.Reply) -> float:
+    """Return the share of the usual local steps that were trained.
+
+    ReplyError if the task says how many it has, and the reply does not: on the virtual
+    clock it has been charged for those that were asked for.
+    """
+    asked = order.part.work
+    if asked is None:
+        return 1.0
+    said = wire.flat_metrics(reply.metrics).get(wire.WORK)
+    if said is None or not 0 < said <= max(1, asked):
+        raise ReplyError(
+            "work",
+            f"the task has {asked:g} of the usual local steps, and the reply's metric "
+            f"{wire.WORK!r} is {shown(said)}: train max(1, round(share * steps)) "
+            f"steps, where share is {wire.WORK!r} of the train config, and return the "
+            "share that they are",
+        )
+    return float(said)
 
 
 def check_update(

@@ -18,6 +18,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.codecs import CodecChoice, codec_choice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
+from flwr_asyncdrop.fleet.work import WorkPolicy
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective, checked_config
 from flwr_asyncdrop.observers.results import MetricsFn
@@ -97,6 +98,7 @@ class Arguments:
         devices_have_frozen: bool = False,
         duration: DurationRule = "flops",
         selection: Selection | None = None,
+        work: WorkPolicy | None = None,
         schedule: Schedule | ScheduleBuilder = StepDecay(),  # noqa: B008  # frozen
         faults: FaultPolicy = FaultPolicy(),  # noqa: B008  # frozen
         probe: bool = False,
@@ -161,6 +163,7 @@ class Arguments:
                     "masks": masks,
                     "objective": objective,
                     "selection": selection,
+                    "work": work,
                 },
                 in_flight or _MANY,
             )
@@ -186,6 +189,9 @@ class Arguments:
         if selection is None and self.algorithm is not None:
             selection = self.algorithm.checked_selection()
         self.selection = selection or Stratified()
+        if work is None and self.algorithm is not None:
+            work = self.algorithm.checked_work()
+        self.work = work
         self.schedule = schedule
         self.faults = faults
         self.probe = probe

@@ -103,6 +103,10 @@ class AsyncStrategy(FlowerHooks):
     selection : Selection, optional
         Chooses the next device; the algorithm's, or `Stratified`, by default. Every run
         begins with a copy of it.
+    work : WorkPolicy, optional
+        How many of the usual local steps a device trains; the algorithm's, or all, by
+        default. The ClientApp reads ``"work-share"`` from the train config, and returns
+        what it has trained in a metric of that name. Every run begins with a copy.
     schedule : Schedule or callable
         Schedule of ``train_config["lr"]``: `StepDecay`, by updates of the fastest
         device or by seconds; or a function from the costs of the first tasks, one of

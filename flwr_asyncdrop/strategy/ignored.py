@@ -30,6 +30,7 @@ def refuse_ignored(
         "masks": _fields_read(algorithm, lambda made: made.masks()),
         "objective": _fields_read(algorithm, lambda made: made.objective()),
         "selection": _fields_read(algorithm, lambda made: made.selection()),
+        "work": _fields_read(algorithm, lambda made: made.work()),
     }
     used = set[str]().union(*(read[part] for part in read if own[part] is None))
     for part in read:

@@ -9,6 +9,7 @@ from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Selection
+from flwr_asyncdrop.fleet.work import WorkPolicy
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective
 from flwr_asyncdrop.overrides import check_names, check_overrides
@@ -25,6 +26,7 @@ _OBJECTS: Mapping[str, type] = {
     "objective": LocalObjective,
     "plan": Plan,
     "selection": Selection,
+    "work": WorkPolicy,
     "faults": FaultPolicy,
     "checkpointer": Checkpointer,
 }

@@ -52,6 +52,7 @@ def new_parts(given: Arguments, slots: int) -> Mapping[str, object]:
         "aggregator": given.build_aggregator(slots),
         "masks": copied("masks", given.assignment.masks),
         "selection": copied("selection", given.selection),
+        "work": copied("work", given.work),
         **constant_parts(given),
     }
 
@@ -108,6 +109,7 @@ def run_arguments(given: Arguments, run: Run) -> StateDict:
         "fleet": None if profiles is None else sha256_of(profiles),
         "devices_have_frozen": given.devices_have_frozen,
         "selection": given.selection,
+        "work": given.work,
         "schedule": schedule,
         "faults": given.faults,
         "queue_ahead": given.queue_ahead,

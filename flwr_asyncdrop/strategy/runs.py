@@ -74,6 +74,7 @@ def new_run(
             keeps_base=simulated and resends,
             codec=codec,
             brings_frozen=simulated and not given.devices_have_frozen,
+            work=copied("work", given.work),
         ),
         in_flight=in_flight,
         build_aggregator=given.build_aggregator,

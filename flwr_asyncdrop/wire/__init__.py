@@ -73,6 +73,7 @@ from flwr_asyncdrop.wire.replies import (
 from flwr_asyncdrop.wire.tasks import (
     NUM_PARTITIONS,
     PARTITION_ID,
+    WORK,
     RecordKeys,
     TaskConfig,
     make_task,
@@ -91,6 +92,7 @@ __all__ = [
     "PARTITION_ID",
     "RESIDUAL_KEY",
     "WANTS_ONE_RECORD",
+    "WORK",
     "Coding",
     "DeviceReport",
     "Expected",

@@ -19,6 +19,8 @@ SEED = "asyncdrop-seed"
 PARTITION_ID = "partition-id"
 NUM_PARTITIONS = "num-partitions"
 ROUND = "server-round"
+WORK = "work-share"
+"""In a config, and in a reply's metrics, where tasks have not all local steps."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,29 @@ class TaskConfig:
     """What the server adds to the user's config for a task.
 
     `partition_id` is the simulated device that the node plays; None on a real fleet,
-    where a node knows its own data. `seed` is for the task's local training.
+    where a node knows its own data. `seed` is for the task's local training, and `work`
+    the share of the usual local steps that it has, None for all.
     """
 
     round: int
     seed: int
     partition_id: int | None = None
     num_partitions: int | None = None
+    work: float | None = None
 
-    def entries(self) -> Iterator[tuple[str, int]]:
+    def entries(self) -> Iterator[tuple[str, int | float]]:
         """Yield the keys and values that go into the ``ConfigRecord``."""
         yield ROUND, self.round
         yield SEED, self.seed
         if self.partition_id is not None and self.num_partitions is not None:
             yield PARTITION_ID, self.partition_id
             yield NUM_PARTITIONS, self.num_partitions
+        if self.work is not None:
+            yield WORK, self.work
+
+    def steps(self, usual: int) -> int:
+        """Return how many local steps it has, where others have the `usual` number."""
+        return usual if self.work is None else max(1, round(self.work * usual))
 
 
 def make_task(
@@ -110,9 +120,15 @@ def read_task(message: Message) -> TaskConfig:
         seed=_integer(merged, SEED) or 0,
         partition_id=_integer(merged, PARTITION_ID),
         num_partitions=_integer(merged, NUM_PARTITIONS),
+        work=_number(merged, WORK),
     )
 
 
 def _integer(config: Mapping[str, object], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) else None
+
+
+def _number(config: Mapping[str, object], key: str) -> float | None:
+    value = config.get(key)
+    return float(value) if isinstance(value, float | int) else None
