@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
+from flwr_asyncdrop.fleet.work import WorkContext, WorkPolicy, share_of
 from flwr_asyncdrop.server.schedule import StepDecay
 
 
@@ -60,6 +62,7 @@ def expected_schedule(
         waits_for=min(aggregator.waits_for, in_flight),
         wait_limit=aggregator.wait_limit,
         deadline=config.deadline,
+        work=config.algorithm.checked_work(),
     )
     updates = config.num_rounds * in_flight * share
     milestones = tuple(max(round(part * updates), 1) for part in config.milestones)
@@ -74,6 +77,7 @@ def fastest_share(
     waits_for: int = 1,
     wait_limit: float = math.inf,
     deadline: float = 0.0,
+    work: WorkPolicy | None = None,
 ) -> float:
     """Return the expected share of a run's updates that the fastest rank does.
 
@@ -86,9 +90,10 @@ def fastest_share(
     has at most one among these; it does not wait if the median device takes more than
     `wait_limit` times as long. Lost tasks are no updates; they show after `deadline`
     times their expected duration, or with 0 as late as others end. Absences do not
-    count: another device of the rank takes the place.
+    count: another device of the rank takes the place. Local steps are those that `work`
+    gives at the start of a run.
     """
-    ranks = _slot_updates(profiles, costs, deadline)
+    ranks = _slot_updates(profiles, costs, deadline, work)
     rates = [
         updates if uniform or not updates else updates / seconds
         for updates, seconds in ranks
@@ -118,17 +123,35 @@ def updates_per_second(
 
 
 def _slot_updates(
-    profiles: Sequence[DeviceProfile], costs: Sequence[TaskCost], deadline: float
+    profiles: Sequence[DeviceProfile],
+    costs: Sequence[TaskCost],
+    deadline: float,
+    work: WorkPolicy | None = None,
 ) -> list[tuple[float, float]]:
     """Return for each rank the updates of a task for each device, and their seconds."""
-    ranks: list[list[DeviceProfile]] = [[] for _ in costs]
+    ranks: list[list[tuple[DeviceProfile, TaskCost]]] = [[] for _ in costs]
     ordered = sorted(profiles, key=lambda profile: profile.duration(costs[0]))
+    quickest = min(profile.seconds_per_task for profile in profiles)
     for place, profile in enumerate(ordered):
-        ranks[place * len(costs) // len(ordered)].append(profile)
+        rank = place * len(costs) // len(ordered)
+        cost = costs[rank]
+        if work is not None:
+            context = WorkContext(
+                device=place,
+                rank=rank,
+                num_ranks=len(costs),
+                capability=quickest / profile.seconds_per_task,
+                seconds=profile.duration(cost),
+                time=0.0,
+                round=1,
+            )
+            share = share_of(work, context)
+            cost = replace(cost, compute=cost.compute * share)
+        ranks[rank].append((profile, cost))
     found = []
-    for devices, cost in zip(ranks, costs, strict=True):
-        updates = sum(1 - device.dropout for device in devices)
-        seconds = sum(_slot_seconds(device, cost, deadline) for device in devices)
+    for tasks in ranks:
+        updates = sum(1 - device.dropout for device, _ in tasks)
+        seconds = sum(_slot_seconds(device, cost, deadline) for device, cost in tasks)
         found.append((float(updates), float(seconds)))
     return found
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule, fastest_share
@@ -137,6 +138,7 @@ TRACE = "seconds_per_step,jitter,dropout\n9,0.4,0\n1,0,0.2\n3,0.2,0.1\n2,0.5,0\n
         {"algo": "fedbuff-wait"},
         {"algo": "fedavg"},
         {"algo": "fedavg", "selection": "uniform"},
+        {"algo": "tests.strategy.test_work:Timely", "least": 0.01},
     ],
     ids=lambda changes: " ".join(str(value) for value in changes.values())[:40],
 )
@@ -166,6 +168,14 @@ def test_so_it_does_on_few_devices(changes, nodes, tmp_path):
     assert updates == 60 * min(nodes, 4)
     assert done == pytest.approx(whole, rel=0.12)
     assert half == pytest.approx(whole / 2, abs=1)
+
+
+def as_long(message):
+    """Train, and say that as much was trained as was asked for."""
+    reply, work = plus_one(message), wire.read_task(message).work
+    if work is not None:
+        reply.content["metrics"]["work-share"] = work
+    return reply
 
 
 def fastest_of_run(changes, nodes, folder):
@@ -201,7 +211,7 @@ def fastest_of_run(changes, nodes, folder):
         faults=FaultPolicy(config.deadline),
     )
     initial = mlp().state_dict()
-    grid = HandlerGrid(plus_one, node_ids=range(nodes))
+    grid = HandlerGrid(as_long, node_ids=range(nodes))
     strategy.start(grid, record(initial), config.num_rounds)
     ((half, whole),) = (schedule.milestones for schedule in schedules)
     done = sum(merged.order.rank == 0 for merged in recorder.merged)

@@ -13,6 +13,7 @@ from flwr_asyncdrop.algorithms import FedBuff
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.fleet import DeviceProfile, WorkBySpeed, WorkContext, WorkPolicy
 from flwr_asyncdrop.observers.history_lines import update_line
+from flwr_asyncdrop.parameters import in_interval, parameter
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.state_dict import from_plain, to_plain
 from tests.checkpoint.small_runs import client, run
@@ -217,7 +218,7 @@ def test_what_is_no_share(share):
 
 @dataclass(frozen=True)
 class Timely(FedBuff):
-    least: float = 0.5
+    least: float = parameter(0.5, "smallest share", in_interval("(0, 1]"))
 
     def work(self):
         return WorkBySpeed(self.least)
