@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from flwr_asyncdrop.aggregation import Update
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import Range, check_parameters, in_interval, parameter
 from flwr_asyncdrop.state_dict import Stateless
 
@@ -67,24 +68,31 @@ class WorkPolicy(Stateless, ABC):
 
 @dataclass(frozen=True)
 class WorkBySpeed(WorkPolicy):
-    """Every device trains as long as the fastest one with all local steps.
+    """Every device trains as long as the fastest one.
 
     Attributes
     ----------
     least : float
-        The smallest share that a device trains, in (0, 1].
+        The smallest share of the usual local steps that a device trains, in (0, 1].
+    most : float
+        The share of the fastest one, at least `least`: with 5, in a fleet whose slowest
+        device is five times as slow, that one trains all steps, and the fastest five
+        times as many.
     """
 
     least: float = parameter(
         0.1, "smallest share of the local steps, in (0, 1]", in_interval("(0, 1]")
     )
+    most: float = parameter(1.0, "share of the fastest device", _SHARES)
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        if self.most < self.least:
+            raise ConfigError(f"most={self.most:g} is less than least={self.least:g}")
 
     def share(self, context: WorkContext) -> float:
-        """Return how fast the device is, beside the fastest."""
-        return max(self.least, context.capability)
+        """Return the share of the fastest one, by how fast the device is beside it."""
+        return max(self.least, self.most * context.capability)
 
 
 def share_of(policy: WorkPolicy, context: WorkContext) -> float:

@@ -260,10 +260,15 @@ def test_rounds_that_are_driven_from_outside():
 
 
 def test_by_speed():
-    def share(capability, least):
-        return WorkBySpeed(least).share(WorkContext(0, 0, 1, capability, None, 0.0, 1))
+    def share(capability, least, most=1.0):
+        return WorkBySpeed(least, most).share(
+            WorkContext(0, 0, 1, capability, None, 0.0, 1)
+        )
 
     assert [share(c, 0.2) for c in (1.0, 0.5, 0.1)] == [1.0, 0.5, 0.2]
+    assert [share(c, 0.2, 5) for c in (1.0, 0.2, 0.01)] == [5.0, 1.0, 0.2]
+    with pytest.raises(ConfigError, match=r"most=0\.05 is less than least=0\.1"):
+        WorkBySpeed(most=0.05)
     with pytest.raises(ConfigError, match="least=0"):
         WorkBySpeed(0)
 
