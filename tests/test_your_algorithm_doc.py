@@ -15,6 +15,7 @@ SHOWN = {
     "window:Window": {"window": 2.5},
     "curious:Curious": {},
     "timely:Timely": {"least": 0.2},
+    "tiers:Tiers": {"tiers": 2},
 }
 
 
@@ -54,6 +55,12 @@ def test_slower_devices_train_fewer_steps(tmp_path):
     work = {(each["rank"], each["work"]) for each in updates}
     assert work == {(0, 1), (1, 0.5)}
     assert {e["time"] - e["dispatched_at"] for e in updates} == {1.0}
+
+
+def test_a_tier_does_not_wait_for_another(tmp_path):
+    updates = [e for e in run("tiers:Tiers", tmp_path) if e["event"] == "update"]
+    # One device of 1 s and one of 2 s at a time: each is a tier of its own.
+    assert [(e["time"], e["rank"]) for e in updates[:3]] == [(1, 0), (2, 1), (2, 0)]
 
 
 @pytest.mark.parametrize("algo", SHOWN)

@@ -156,6 +156,16 @@ class Aggregator(Stateless, ABC):
             If the update does not fit; `state` is as before then.
         """
 
+    def releases(self, rank: int, num_ranks: int) -> bool:
+        """Return whether the step that `merge` has taken was for devices of a rank.
+
+        Those of them that wait go on; all do by default. An aggregator in which devices
+        wait for others of their own speed, as FedAT's, answers by the tier that has
+        stepped. `rank` is a device's place among `num_ranks` when it got its task, 0
+        the fastest. After `flush` all go on.
+        """
+        return True
+
     def flush(self, state: State) -> bool:
         """Change the global model with fewer updates than it waits for.
 

@@ -65,6 +65,10 @@ class Clipped(Aggregator):
         self._follow()
         return changed
 
+    def releases(self, rank: int, num_ranks: int) -> bool:
+        """Let those go on that the clipped aggregator lets."""
+        return self.clipped.releases(rank, num_ranks)
+
     def flush(self, state: State) -> bool:
         """Have the clipped aggregator take its step."""
         changed = self.clipped.flush(state)

@@ -226,6 +226,12 @@ class Run:
             raise ReplyError("shape", str(error)) from error
         if changed:
             self._changed()
+            releases = self.aggregator.releases
+            state.waiting = [
+                waiting
+                for waiting in state.waiting
+                if not releases(waiting.rank, waiting.num_ranks)
+            ]
         elif self._waits(order.device):
             state.waiting.append(order)
         rules = self.dispatcher.rules
@@ -290,13 +296,13 @@ class Run:
         changed = changed_by(self.aggregator.flush, self.state.arrays)
         if changed:
             self._changed()
+            self.state.waiting.clear()
         return changed
 
     def _changed(self) -> None:
         """Note that the global model has changed."""
         state = self.state
         state.version += 1
-        state.waiting.clear()
         if state.averaged is not None:
             average_(state.averaged, state.arrays, self.averaging, state.version)
 
