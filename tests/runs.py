@@ -162,7 +162,7 @@ class Run:
     evaluate_every: int = 1
     max_seconds: float = math.inf
     callbacks: tuple = ()
-    saved: dict | None = None
+    saved: dict | None = None  # of the run that this one resumes
 
     def __post_init__(self):
         time = {"timer": self.grid.timer, "sleep": self.grid.sleep}
@@ -191,6 +191,8 @@ class Run:
             outlier_factor=self.outlier_factor,
             saved=self.saved,
         )
+        if self.saved is not None:
+            self.run.load_state_dict(self.saved)
         return self.run
 
     def go(self):
@@ -220,6 +222,7 @@ class Run:
             probe=CapabilityProbe(
                 self.mailbox, run.fleet, enabled=self.probes, timer=self.grid.timer
             ),
+            resumed=self.saved is not None,
         ).run()
         return self
 

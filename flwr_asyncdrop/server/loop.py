@@ -116,7 +116,6 @@ class AsyncLoop:
 
     def begin(self) -> None:
         """Begin, or resume with the tasks that were out."""
-        self._probe.ask(self._clock.now)
         state = self.state
         if state.ended:
             state.ended = ""
@@ -127,15 +126,21 @@ class AsyncLoop:
             (callback.on_resume if self._resumed else callback.on_start)(state)
         for callback in self._callbacks:
             callback.on_begin(state)
-        if not self._resumed:
+        if self._resumed:
+            self._resume()
+        else:
             self._evaluations.submit(state, 0)
-            return
-        self._evaluations.resume(state)
+        # By the clock of the run, which has been set by now.
+        self._probe.ask(self._clock.now)
+
+    def _resume(self) -> None:
+        """Begin again what was pending when the run stopped, at that time."""
+        self._evaluations.resume(self.state)
         for order in self._resends.resume():
             self._failures.count(
                 order, "interrupted", "the server stopped before it replied"
             )
-        self._clock.resume(state)
+        self._clock.resume(self.state)
 
     @property
     def continues(self) -> bool:

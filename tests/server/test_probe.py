@@ -93,6 +93,55 @@ def test_a_device_that_never_answers_is_waited_for_a_minute():
     assert 60 <= first.timing.dispatched_at < 66
 
 
+class TestResumed:
+    """A run goes on at the second at which it stopped, and so do its questions."""
+
+    def saved(self, **options):
+        grid = HandlerGrid(plus_one, node_ids=[1, 2], delay=lambda m: 30.0)
+        saved = Run(grid, **options).go().run.state_dict()
+        assert saved["state"]["time"] > 60
+        return saved
+
+    def test_a_device_that_never_answers_is_waited_for_a_minute(self):
+        saved = self.saved(in_flight=2, rounds=4)
+        grid = HandlerGrid(
+            lambda m: None if wire.is_probe(m) else plus_one(m),
+            node_ids=[1, 2],
+            delay=lambda m: 30.0,
+        )
+        run = Run(grid, in_flight=2, probes=True, rounds=6, saved=saved).go()
+        waited = run.recorder.orders[0].timing.dispatched_at - saved["state"]["time"]
+        assert 60 <= waited < 66
+
+    def test_links_are_measured_against_the_answer(self):
+        arrays, bytes_a_second = {"w": torch.zeros(50_000)}, 1e5
+        saved = self.saved(in_flight=2, rounds=4, arrays=arrays)
+
+        def seconds_each_way(message):
+            return wire.array_bytes(message.content["arrays"]) / bytes_a_second
+
+        def handle(message):
+            if wire.is_probe(message):
+                reply, way = Message(RecordDict(), reply_to=message), 0.0
+            else:
+                reply, way = plus_one(message), seconds_each_way(message)
+            there = grid.now + way
+            wire.add_report(reply, wire.DeviceReport(1.0, there, there + 1.0))
+            return reply
+
+        grid = HandlerGrid(
+            handle,
+            node_ids=[1, 2],
+            delay=lambda m: 1.0 + (0 if wire.is_probe(m) else 2 * seconds_each_way(m)),
+        )
+        grid.now = 1e6  # the clock of the devices, too
+        options = {"in_flight": 2, "probes": True, "arrays": arrays}
+        run = Run(grid, rounds=8, saved=saved, **options).go()
+        link = run.run.fleet.link(0, 1.0)
+        assert link.bytes_per_second_down == pytest.approx(bytes_a_second, rel=0.1)
+        assert link.bytes_per_second_up == pytest.approx(bytes_a_second, rel=0.1)
+
+
 def test_a_machine_that_is_slow_for_a_moment_hears_the_answers_all_the_same(
     monkeypatch,
 ):
