@@ -44,7 +44,7 @@ class OneByOne:
 
     A reply that cannot be read makes every pull fail that asks for it. Messages whose
     pull has failed are asked for one by one until they come, so that one such reply
-    costs no other message.
+    costs no other message. Several threads may call it at once.
     """
 
     def __init__(self, pull: PullMessages) -> None:
@@ -54,7 +54,8 @@ class OneByOne:
     def __call__(self, message_ids: list[str]) -> list[Message]:
         """Return the replies that are there; what `pull` raises if no pull works."""
         together = [name for name in message_ids if name not in self._apart]
-        apart = [[name] for name in self._apart if name in message_ids]
+        # A list of its own: another thread may change the dict meanwhile.
+        apart = [[name] for name in list(self._apart) if name in message_ids]
         replies: list[Message] = []
         works, failure = False, None
         for names in [together, *apart] if together else apart:

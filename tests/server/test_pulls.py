@@ -317,6 +317,19 @@ def test_one_that_can_be_read_later_is_asked_for_with_the_others_again():
     assert poisoned.asked == [["a", "b"]]
 
 
+def test_another_thread_may_find_one_that_cannot_be_read_meanwhile():
+    """Whenever it does: here, while the names that were asked for are looked at."""
+    pull = OneByOne(Poisoned("a", "b"))
+
+    class Names(list):
+        def __contains__(self, name):
+            replies_to(pull, ["b"])
+            return super().__contains__(name)
+
+    replies_to(pull, ["a"])
+    assert replies_to(pull, Names(["a", "c"])) == ["c"]
+
+
 def test_an_outage_costs_one_call_a_look():
     poisoned = Poisoned("a", "b", "c")
     pull = OneByOne(poisoned)
