@@ -57,9 +57,14 @@ class Mixing(Aggregator):
 
     def merge(self, state: State, update: Update) -> bool:
         """Mix the update in; the global model changes every time."""
-        rate = self._alpha * weight_of(update, self._weighting)
-        mix_(state, update.arrays, update.indices, rate)
+        mix_(state, update.arrays, update.indices, self._rate_of(update))
         return True
+
+    def _rate_of(self, update: Update) -> float:
+        """Return the mixing rate of an update; ConfigError unless it is in [0, 1]."""
+        rate = self._alpha * weight_of(update, self._weighting)
+        _RATES.check("alpha", rate)
+        return rate
 
     def state_dict(self) -> StateDict:
         """Return what the weighting remembers."""

@@ -12,11 +12,7 @@ from flwr_asyncdrop.aggregation.adapters import (
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.aggregation.mixing import Mixing
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
-from flwr_asyncdrop.aggregation.weighting import (
-    Weighting,
-    constant,
-    weight_of,
-)
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant
 from flwr_asyncdrop.submodel import Pairs, State, check_fits, merge_
 
 
@@ -58,7 +54,7 @@ class ProductMixing(Mixing):
     def merge(self, state: State, update: Update) -> bool:
         """Mix the update in; the global model changes every time."""
         check_fits(state, update.arrays, update.indices)
-        rate = self._alpha * weight_of(update, self._weighting)
+        rate = self._rate_of(update)
         adapters = adapters_of(state, self._pairs)
         kept = {a: kept_components(update.indices, a) for a in adapters}
         rest = without_factors(update.arrays, adapters)

@@ -85,6 +85,13 @@ class TestMixing:
         ProductMixing(1.0, weighting("polynomial", 0.5)).merge(state, late)
         assert product(state).item() == pytest.approx(0.75 * 1 + 0.25 * 9)
 
+    @pytest.mark.parametrize("kind", [Mixing, ProductMixing])
+    def test_no_weighting_takes_it_beyond_the_update(self, kind):
+        state, before = random_state(0), random_state(0)
+        with pytest.raises(ConfigError, match=r"alpha=1.5 must be in \[0, 1\]"):
+            kind(0.5, lambda update: 3.0).merge(state, update(random_state(1)))
+        assert all(torch.equal(state[name], before[name]) for name in state)
+
     def test_half_precision(self):
         state = random_state(0, dtype=torch.float16)
         ProductMixing(0.5).merge(state, update(random_state(1, dtype=torch.float16)))
