@@ -143,6 +143,11 @@ def as_real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """Return numbers in single precision at least: half has no room for differences."""
+    return tensor.float() if tensor.element_size() < 4 else tensor
+
+
 def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:
     largest = tensor.clone()
     for part, dims in parts:

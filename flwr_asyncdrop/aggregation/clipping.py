@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
-from flwr_asyncdrop.aggregation.changes import as_real, change_of, is_weight
+from flwr_asyncdrop.aggregation.changes import as_real, is_weight, wide
 from flwr_asyncdrop.parameters import more_than
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import State, check_fits
@@ -22,14 +22,20 @@ def clip_update(update: Update, norm: float) -> Update:
     - W_sent`` of all weights together, and `norm` for ``C``. Counters and running
     statistics stay as they are. An update within the norm is returned itself.
     """
-    delta = change_of(update).delta
-    weights = {name: part for name, part in delta.items() if is_weight(name, part)}
-    length = sum(_squared_length(part) for part in weights.values()) ** 0.5
+    sent = update.sent
+    changes = {
+        name: wide(tensor) - wide(sent[name])
+        for name, tensor in update.arrays.items()
+        if is_weight(name, tensor)
+    }
+    length = sum(_squared_length(change) for change in changes.values()) ** 0.5
     if length <= norm:
         return update
     clipped = {
-        name: torch.add(update.sent[name], part, alpha=norm / length)
-        for name, part in weights.items()
+        name: torch.add(wide(sent[name]), change, alpha=norm / length).to(
+            sent[name].dtype
+        )
+        for name, change in changes.items()
     }
     return replace(update, arrays={**update.arrays, **clipped})
 
@@ -85,6 +91,6 @@ class Clipped(Aggregator):
         self.collects = followed.collects
 
 
-def _squared_length(delta: Tensor) -> float:
+def _squared_length(change: Tensor) -> float:
     # In a precision in which it does not overflow.
-    return float(torch.linalg.vector_norm(as_real(delta), dtype=torch.float64)) ** 2
+    return float(torch.linalg.vector_norm(as_real(change), dtype=torch.float64)) ** 2

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
-from flwr_asyncdrop.aggregation.changes import as_real, is_weight
+from flwr_asyncdrop.aggregation.changes import as_real, is_weight, wide
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.parameters import Range
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -259,14 +259,9 @@ def _root_mean_squares(totals: _Totals) -> Sizes:
 
 
 def _distance(tensor: Tensor, other: Tensor) -> float:
-    return float(torch.dist(_wide(tensor), _wide(other.to(tensor.device))))
+    own, others = (wide(as_real(each)) for each in (tensor, other.to(tensor.device)))
+    return float(torch.dist(own, others))
 
 
 def _length(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(_wide(tensor)))
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """Return it in a precision whose squares are sums of numbers, or infinity."""
-    numbers = as_real(tensor)
-    return numbers.float() if numbers.element_size() < 4 else numbers
+    return float(torch.linalg.vector_norm(wide(as_real(tensor))))

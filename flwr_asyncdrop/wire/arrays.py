@@ -23,8 +23,9 @@ def read_sound_array(
     A narrower dtype of the same kind is widened without loss (``float16`` to
     ``float32``, ``int32`` to ``int64``); any other is refused. Values must be finite,
     and so far from the largest number of their dtype that no difference, square or sum
-    overflows; a running variance must not be negative. Else ReplyError, of kind
-    ``"unreadable"``, ``"shape"``, ``"dtype"``, ``"non-finite"`` or ``"variance"``.
+    overflows, which half precision has no room for; a running variance must not be
+    negative. Else ReplyError, of kind ``"unreadable"``, ``"shape"``, ``"dtype"``,
+    ``"non-finite"`` or ``"variance"``.
     The tensor may lie on the array's own bytes: it is only read.
     """
     wanted = numpy_dtype(dtype)

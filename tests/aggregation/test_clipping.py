@@ -59,6 +59,18 @@ class TestByHand:
         root = 2**0.5
         torch.testing.assert_close(clipped.arrays["w"], torch.tensor([root, -root]))
 
+    def test_a_change_that_half_precision_cannot_hold(self):
+        """From -32 to the largest number it is 65,536, and infinite in that type."""
+        far = Update(
+            {"w": torch.tensor([65504.0, 1.0], dtype=torch.float16)},
+            {},
+            0,
+            1,
+            {"w": torch.tensor([-32.0, 1.0], dtype=torch.float16)},
+        )
+        clipped = clip_update(far, 2.0).arrays["w"]
+        assert (clipped.dtype, clipped.tolist()) == (torch.float16, [-30.0, 1.0])
+
     def test_mixing_goes_to_what_was_sent_and_the_clipped_change(self):
         """10 half-way to 4 + 1."""
         state = {"w": torch.tensor([10.0])}
