@@ -1,31 +1,22 @@
-"""The event loop: every reply is merged on arrival."""
+"""The event loop: slots are filled, and every reply is merged on arrival."""
 
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 
-from flwr.app import Message
-
-from flwr_asyncdrop.exceptions import (
-    GridError,
-    GridLostError,
-    Interrupted,
-    ReplyError,
-)
-from flwr_asyncdrop.fleet.capacity import Trip
-from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.server.callbacks import Callback, Merged
+from flwr_asyncdrop.exceptions import GridLostError, Interrupted
+from flwr_asyncdrop.server.arrivals import Arrivals
+from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.clock import Arrival, Clock, Overdue
 from flwr_asyncdrop.server.evaluations import Evaluations
 from flwr_asyncdrop.server.failures import Failures
-from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
 from flwr_asyncdrop.server.mailbox import Mailbox
 from flwr_asyncdrop.server.nodes import Nodes
-from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.probe import CapabilityProbe
 from flwr_asyncdrop.server.resends import Resends
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.sending import Sender
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
 
@@ -64,10 +55,27 @@ class AsyncLoop:
         self._nodes = nodes
         self._probe = probe
         self._resumed = resumed
-        self._resends = Resends(run, mailbox, clock)
         self._duplicates_before = run.state.duplicates
         self._failures = Failures(
             run, stopping, callbacks, lambda: self._refresh(self._nodes.ids())
+        )
+        self._resends = Resends(run, mailbox, clock)
+        self._sender = Sender(
+            run,
+            mailbox=mailbox,
+            clock=clock,
+            stopping=stopping,
+            failures=self._failures,
+            callbacks=callbacks,
+        )
+        self._arrivals = Arrivals(
+            run,
+            clock=clock,
+            stopping=stopping,
+            failures=self._failures,
+            resends=self._resends,
+            dead_workers=mailbox.dead_workers,
+            callbacks=callbacks,
         )
 
     def run(self) -> None:
@@ -144,11 +152,11 @@ class AsyncLoop:
 
     @property
     def continues(self) -> bool:
-        """Whether the run is not over yet: all that happens at its end counts."""
-        state, stopping = self.state, self._stopping
-        left = stopping.max_seconds - state.time
-        in_time = left > 0 or (left == 0 and self._clock.has_event_now)
-        return in_time and state.updates < stopping.num_updates and not state.ended
+        """Whether the run is not over yet."""
+        state = self.state
+        return not state.ended and not self._stopping.is_over(
+            state.updates, state.time, more_comes_now=self._clock.has_event_now
+        )
 
     def step(self) -> None:
         """Fill the slots, wait for the next event, and handle it."""
@@ -167,7 +175,9 @@ class AsyncLoop:
         state.time = self._clock.now
         state.duplicates = self._duplicates_before + self._mailbox.duplicates
         if isinstance(event, Arrival):
-            self._end(event)
+            round_over = self._arrivals.end(event)
+            if round_over is not None:
+                self._end_round(round_over)
         elif isinstance(event, Overdue):
             state.late[event.message_id] = state.in_flight.pop(event.message_id)
         elif self._clock.node_poll_interval < math.inf:
@@ -193,7 +203,7 @@ class AsyncLoop:
             seconds = 0.0 if self._run.simulated else self._mailbox.push_due_in
             if seconds > 0:
                 return state.time + seconds
-            if not self._dispatch():
+            if not self._sender.send_next():
                 if self._run.stop_waiting():
                     continue
                 return min(
@@ -204,65 +214,6 @@ class AsyncLoop:
             if state.ended:
                 break
         return math.inf
-
-    def _dispatch(self) -> bool:
-        """Send one task; return whether a device was idle."""
-        state = self.state
-        state.time = self._clock.now
-        task = self._dispatcher.next_task(
-            state,
-            self._stopping.round_of(state.updates),
-            self._stopping.progress(state.updates, state.time),
-        )
-        if task is None:
-            return False
-        order, message = task
-        state.dispatched += 1
-        message_id = self._send(order, message)
-        if message_id is None:
-            return True
-        self._clock.add(message_id, order)
-        for callback in self._callbacks:
-            callback.on_dispatch(state, order)
-        return True
-
-    def _send(self, order: Order, message: Message) -> str | None:
-        """Put a task in flight; return its message's id, or None if it was not sent."""
-        unsent = f"order-{order.number}"
-        self._take_out(order, unsent)
-        # A task that will be lost need not be computed.
-        if order.timing.lost:
-            return unsent
-        # It is out before it is sent: a run that is saved while the grid fails, or by a
-        # signal, resumes with this task like any other.
-        failed_before = self._mailbox.pushes_fail
-        try:
-            message_id = self._mailbox.push(message)
-        except GridLostError:
-            raise
-        except GridError as error:
-            self._take_back(order, unsent)
-            # An outage is no fault of its devices: it costs only the first a failure,
-            # in case that nothing can be sent to that one.
-            count = self._failures.count if failed_before else self._failures.lose
-            count(order, "not-sent", str(error))
-            return None
-        if message_id is None:
-            self._take_back(order, unsent)
-            self._failures.fail(order, "not-sent", "the grid did not take the message")
-        else:
-            self.state.in_flight[message_id] = self.state.in_flight.pop(unsent)
-        return message_id
-
-    def _take_out(self, order: Order, message_id: str) -> None:
-        self.state.in_flight[message_id] = order
-        self.state.bytes_down += order.cost.bytes_down
-        self._run.add_energy(order.device, order.cost_with(bytes_up=0))
-
-    def _take_back(self, order: Order, message_id: str) -> None:
-        del self.state.in_flight[message_id]
-        self.state.bytes_down -= order.cost.bytes_down
-        self._run.add_energy(order.device, order.cost_with(bytes_up=0), sign=-1)
 
     def _wait_for_a_device(self) -> None:
         state, stopping = self.state, self._stopping
@@ -282,69 +233,6 @@ class AsyncLoop:
     def _somebody_can_train(self, node_ids: Iterable[int]) -> bool:
         self._refresh(node_ids)
         return self._dispatcher.next_return(self.state) < math.inf
-
-    def _end(self, arrival: Arrival) -> None:
-        """End a task, whatever has come of it."""
-        state, message_id = self.state, arrival.message_id
-        late = message_id in state.late
-        # The order is still out if this ends the run: a run that resumes has it.
-        nobody = self._mailbox.dead_workers.answered(arrival.message)
-        order = (state.late if late else state.in_flight).pop(message_id)
-        if arrival.message is None:
-            self._failures.no_reply(order)
-        elif nobody:
-            self._send_again(order, late=late)
-        else:
-            self._take(order, arrival.message, late=late)
-
-    def _take(self, order: Order, message: Message, *, late: bool) -> None:
-        """Merge the reply to an order, or count why that cannot be done."""
-        state = self.state
-        began_at, queued = self._dispatcher.began(order)
-        staleness = state.version - order.base_version
-        discount = self._dispatcher.rules.faults.late_weight if late else 1.0
-        try:
-            reply = self._run.read(order, message)
-            if discount > 0:
-                self._run.merge(order, reply, staleness, discount)
-            if not self.continues:
-                self._run.stop_waiting()
-        except FrozenLackedError:
-            self._resends.bring_frozen(order, late=late)
-            return
-        except ReplyError as error:
-            self._dispatcher.replied(state, order.device)
-            self._failures.fail(order, error.kind, str(error))
-            return
-        self._dispatcher.replied(state, order.device)
-        state.bytes_up += reply.num_bytes
-        self._run.add_energy(order.device, TaskCost(0.0, 0, reply.num_bytes))
-        trip = Trip(began_at, state.time, order.cost_with(reply.num_bytes))
-        if discount == 0:
-            self._run.fleet.observe(order.device, trip.seconds, order.cost.compute)
-            behind = f"{state.time - order.timing.deadline:.3g} s"
-            self._failures.lose(
-                order, "late", f"its reply came {behind} after its deadline"
-            )
-            return
-        self._dispatcher.succeeded(order, trip, reply.report)
-        state.lost_in_a_row.clear()
-        number = self._stopping.round_of(state.updates - 1)
-        merged = Merged(order, reply, staleness, number, late, queued, message)
-        for callback in self._callbacks:
-            callback.on_update(state, merged)
-        if state.updates % self._stopping.updates_per_round == 0:
-            self._end_round(number)
-
-    def _send_again(self, order: Order, *, late: bool) -> None:
-        """Send a task again that no device has had; a real one gets another."""
-        if self._run.simulated and order.part.arrays is not None:
-            self._resends.send(order, late=late)
-            return
-        self._dispatcher.replied(self.state, order.device)
-        self._failures.count(
-            order, "no-worker", "a worker of Flower's simulation had died"
-        )
 
     def _end_round(self, number: int) -> None:
         self._refresh(self._nodes.ids(recent=not self._run.simulated))

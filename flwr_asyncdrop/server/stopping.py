@@ -27,6 +27,23 @@ class StoppingRule:
         """Return the round, from 1, of update number `update`, from 0."""
         return update // self.updates_per_round + 1
 
+    def ends_round(self, updates: int) -> bool:
+        """Return whether a round is over when so many updates, at least 1, are merged.
+
+        It is `round_of(updates - 1)`.
+        """
+        return updates % self.updates_per_round == 0
+
+    def is_over(self, updates: int, seconds: float, *, more_comes_now: bool) -> bool:
+        """Return whether the run is over: all that happens at its end counts.
+
+        `updates` are merged, and it is `seconds` on the run's clock. `more_comes_now`
+        says whether another event is known to be at this very time.
+        """
+        if updates >= self.num_updates or seconds > self.max_seconds:
+            return True
+        return seconds == self.max_seconds and not more_comes_now
+
     def progress(self, updates: int, seconds: float) -> float:
         """Return the share of the run that is over, in [0, 1]: what ends it first.
 
