@@ -3,9 +3,8 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from uuid import uuid4
 
 import numpy as np
@@ -19,15 +18,18 @@ from flwr_asyncdrop.fleet.codecs import CodecChoice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.fleet.selection import QuickSelection, Selection, check_chosen
-from flwr_asyncdrop.fleet.work import WorkContext, WorkPolicy, share_of
-from flwr_asyncdrop.seeding import derive_seed, numpy_generator
+from flwr_asyncdrop.fleet.selection import Selection
+from flwr_asyncdrop.fleet.work import WorkPolicy
+from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.server.choosing import DeviceChooser
 from flwr_asyncdrop.server.coder import Coder
 from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
-from flwr_asyncdrop.server.order import Order, Part, Timing
+from flwr_asyncdrop.server.order import Order, Part
 from flwr_asyncdrop.server.state import RunState
+from flwr_asyncdrop.server.timing import timing_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
+from flwr_asyncdrop.server.working import with_work
 from flwr_asyncdrop.submodel import State, cpu_by_default, one_thread
 from flwr_asyncdrop.submodel.types import shapes_of
 from flwr_asyncdrop.wire import DeviceReport
@@ -83,6 +85,8 @@ class Dispatcher:
             unasked=rules.brings_frozen, simulated=fleet.profiles is not None
         )
         self._extra = extra
+        self._chooser = DeviceChooser(fleet, rules.selection)
+        # When each device replied last, and the model's version by then.
         self._replied: dict[int, tuple[float, int]] = {}
         self._coder = Coder(rules.codec)
         # Another one each time: several runs may have the same devices and seeds.
@@ -101,9 +105,8 @@ class Dispatcher:
         queues = Counter(order.device for order in state.orders)
         for length in range(self.rules.queue_ahead + 1):
             taken = {device for device, tasks in queues.items() if tasks > length}
-            while (device := self._next_device(state, taken)) is not None:
-                task = self._task_if_it_fits(state, device, server_round, progress)
-                if task is not None:
+            while (device := self._chooser.next_idle(state, taken)) is not None:
+                if task := self._task(state, device, server_round, progress):
                     return task
         return None
 
@@ -114,78 +117,38 @@ class Dispatcher:
     ) -> Task | None:
         """Return the next task of one of these devices, or None if none can have it."""
         while len(idle):
-            device = self._choose(state, idle)
-            if task := self._task_if_it_fits(state, device, server_round):
+            device = self._chooser.choose(state, idle)
+            if task := self._task(state, device, server_round):
                 return task
             idle = idle[idle != device]
         return None
 
-    def _task_if_it_fits(
+    def _task(
         self,
         state: RunState,
         device: int,
         server_round: int,
         progress: float | None = None,
     ) -> Task | None:
+        """Return a device's next task, or None if none is small enough for it."""
+        fleet, rank = self.fleet, self.fleet.rank(device)
         try:
-            return self._task(state, device, server_round, progress)
+            part = self.rules.assignment.part(
+                state,
+                rank,
+                fleet.num_ranks,
+                device=device,
+                server_round=server_round,
+                progress=progress,
+                most_bytes=fleet.most_bytes(device),
+                extra=self._extra(state.arrays),
+            )
         except CapacityError as error:
             logger.warning("device %d gets no tasks: %s", device, error)
-            self.fleet.rule_out(device)
+            fleet.rule_out(device)
             return None
-
-    def _next_device(self, state: RunState, taken: Collection[int]) -> int | None:
-        """Return what `_choose` returns among the idle devices, if there are any."""
-        fleet, selection = self.fleet, self.rules.selection
-        if not isinstance(selection, QuickSelection) or not selection.is_quick:
-            idle = fleet.idle(taken, state.time)
-            return self._choose(state, idle) if len(idle) else None
-        generator = self._generator(state)
-        # One broken device must not take every task: the others first.
-        for lost in (state.lost_in_a_row, []):
-            among = fleet.idle_devices(
-                taken, state.time, lost=lost, by_rank=selection.by_rank
-            )
-            busy = (order.rank for order in state.in_slots)
-            device = selection.choose_idle(among, busy, generator)
-            if device is not None or any(map(among.count, range(among.num_ranks))):
-                can = partial(fleet.can_train, busy={*taken, *lost}, time=state.time)
-                return check_chosen(selection, device, can)
-            if not state.lost_in_a_row:
-                return None
-        return None
-
-    def _choose(self, state: RunState, idle: NDArray[np.int64]) -> int:
-        """Choose one of these devices, at least one; the rule of `_next_device`."""
-        fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
-        selection, among = self.rules.selection, fresh if len(fresh) else idle
-        chosen = selection.choose(
-            among,
-            self.fleet.ranks,
-            (order.rank for order in state.in_slots),
-            self._generator(state),
-        )
-        return check_chosen(selection, chosen, lambda device: device in among)
-
-    @staticmethod
-    def _generator(state: RunState) -> np.random.Generator:
-        return numpy_generator(state.seed, "device", state.dispatched)
-
-    def _task(
-        self, state: RunState, device: int, server_round: int, progress: float | None
-    ) -> Task:
-        fleet, rank = self.fleet, self.fleet.rank(device)
-        part = self.rules.assignment.part(
-            state,
-            rank,
-            fleet.num_ranks,
-            device=device,
-            server_round=server_round,
-            progress=progress,
-            most_bytes=fleet.most_bytes(device),
-            extra=self._extra(state.arrays),
-        )
-        part = self._with_work(part, state, device, server_round)
+        if self.rules.work is not None:
+            part = with_work(part, self.rules.work, fleet, state, device, server_round)
         sent = self._coder.send(state, part, device, fleet)
         brought = self.delivery.add_to(
             state.frozen, state.dispatched, device, state.orders
@@ -204,30 +167,18 @@ class Dispatcher:
             if self.rules.keeps_base
             else part.without_arrays(),
             cost=cost,
-            timing=self._timing(state, device, cost),
+            timing=timing_of(
+                state,
+                fleet,
+                device,
+                cost,
+                faults=self.rules.faults,
+                ttl=self.rules.settings.ttl,
+            ),
             coding=sent.coding,
             sent=self._coder.fingerprint(state, part.weights),
         )
         return order, self._message(state, order, sent.records)
-
-    def _with_work(
-        self, part: Part, state: RunState, device: int, server_round: int
-    ) -> Part:
-        """Return a part with as many of the usual local steps as the policy says."""
-        fleet, policy = self.fleet, self.rules.work
-        if policy is None:
-            return part
-        size = sum(tensor.nbytes for tensor in part.weights.values())
-        context = WorkContext(
-            device,
-            fleet.rank(device),
-            fleet.num_ranks,
-            fleet.capability(device),
-            fleet.expected(device, TaskCost(part.compute, size, size)),
-            state.time,
-            server_round,
-        )
-        return part.with_work(share_of(policy, context))
 
     @one_thread()
     @cpu_by_default()
@@ -342,25 +293,3 @@ class Dispatcher:
         seconds = self.rules.faults.quarantine(failures, expected)
         if seconds:
             fleet.quarantine(device, state.time + seconds)
-
-    def _timing(self, state: RunState, device: int, cost: TaskCost) -> Timing:
-        fleet, faults, left = self.fleet, self.rules.faults, state.time
-        expected = fleet.expected(device, cost)
-        if fleet.profiles is None:
-            if expected is not None:
-                expected *= 1 + sum(other.device == device for other in state.orders)
-            overdue, given_up = faults.waits(expected, self.rules.settings.ttl)
-            return Timing(left, deadline=left + overdue, gives_up=left + given_up)
-        profile, number = fleet.profiles[device], state.dispatched
-        overdue, given_up = faults.waits(expected)
-        noise, share = 0.0, 1.0
-        if profile.jitter:
-            noise = numpy_generator(state.seed, "jitter", number).standard_normal()
-        if profile.dropout:
-            share = numpy_generator(state.seed, "dropout", number).random()
-        duration = profile.duration(cost, noise)
-        if share < profile.dropout:
-            # It shows when it is overdue; without deadlines, when it would be there.
-            shows = left + (duration if overdue == math.inf else overdue)
-            return Timing(left, deadline=shows, gives_up=shows, lost=True)
-        return Timing(left, left + duration, left + overdue, left + given_up)
