@@ -1,17 +1,17 @@
 """How fast the devices of a fleet are, and their ranks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.fleet.capacity import Capacity
-from flwr_asyncdrop.fleet.filing import Filing
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.fleet.speed_order import Speeds
 
 _MOST_TIMES_FASTER = 10.0
+_MANY = 200  # devices that come or go: all are put in order again
 
 
 class RankedDevices:
@@ -42,7 +42,11 @@ class RankedDevices:
         self._slowness: NDArray[np.float64] | None = None
         self._speeds: Speeds | None = None
         self._declared: set[int] = set()  # devices that declare their speed
-        self._idle: dict[tuple[bool, bool], Filing] = {}
+
+    @property
+    def present(self) -> Set[int]:
+        """The devices that are connected."""
+        return self._present
 
     @property
     def ranks(self) -> NDArray[np.int64]:
@@ -147,12 +151,48 @@ class RankedDevices:
         known = np.array(self.seconds)
         return float(np.median(known[np.isfinite(known)]) / seconds)
 
+    def _add_device(self, seconds: float) -> None:
+        """Add a device, the next one, which is not present yet."""
+        self.seconds.append(seconds)
+        self._ranks = self._slowness = None
+        if self._speeds is not None:
+            self._speeds.add(seconds)
+
+    def _note_present(self, present: set[int]) -> None:
+        came, left = present - self._present, self._present - present
+        self._present = present
+        if not came and not left:
+            return
+        self._ranks = None
+        if self._speeds is None or len(came) + len(left) > _MANY:
+            self._forget_order()
+            return
+        changes = [self._speeds.join(device) for device in came]
+        changes += [self._speeds.leave(device) for device in left]
+        if None in changes:
+            self._forget_order()
+            return
+        for devices in changes:
+            self._note_changed(*(devices or ()))
+
+    def _note_declared(self, device: int) -> None:
+        """Note whether a device that has reported declares its speed."""
+        was_declared = device in self._declared
+        if self.capacities[device].declared:
+            self._declared.add(device)
+        else:
+            self._declared.discard(device)
+        if was_declared or device in self._declared:
+            self._forget_order()
+
+    def _forget_speeds(self) -> None:
+        """Forget what followed from other `seconds` and `capacities`."""
+        self._declared = {d for d, known in self.capacities.items() if known.declared}
+        self._forget_order()
+
     def _note_changed(self, *devices: int) -> None:
-        """Note that something about devices has changed."""
-        for filing in self._idle.values():
-            filing.changed.update(devices)
+        """Note that something about devices has changed; their ranks, for one."""
 
     def _forget_order(self) -> None:
+        """Forget all ranks: those of many devices have changed."""
         self._ranks = self._slowness = self._speeds = None
-        for filing in self._idle.values():
-            filing.forget()

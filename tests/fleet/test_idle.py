@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.fleet import fleet as fleet_module
-from flwr_asyncdrop.fleet import speed_order
+from flwr_asyncdrop.fleet import ranked, speed_order
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.calendar import Calendar
 from flwr_asyncdrop.fleet.capacity import Trip
@@ -24,7 +23,7 @@ NODES = range(100, 112)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(speed_order, "_BLOCK", 3)
-    monkeypatch.setattr(fleet_module, "_MANY", 3)
+    monkeypatch.setattr(ranked, "_MANY", 3)
 
 
 def listed(fleet, taken, time, lost, by_rank):
