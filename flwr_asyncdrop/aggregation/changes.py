@@ -71,8 +71,8 @@ def mean_change(
                 mean[name].div_(_counts(tensor, parts).clamp_(min=1))
         elif is_inexact(tensor):
             counts = _counts(tensor, parts)
-            total = _weighted_sum(tensor, parts, [1.0] * len(parts))
-            mean[name] = torch.where(counts > 0, total / counts.clamp(min=1), tensor)
+            total = _weighted_sum(wide(tensor), parts, [1.0] * len(parts))
+            mean[name] = mean_or(tensor, total, counts)
         else:
             mean[name] = _maximum(tensor, parts)
     return mean
@@ -107,8 +107,14 @@ def _weighted_sum(
 ) -> Tensor:
     total = torch.zeros_like(like)
     for (delta, dims), share in zip(parts, shares, strict=True):
-        add_(total, delta.to(like.device), dims, share)
+        add_(total, delta.to(like), dims, share)
     return total
+
+
+def mean_or(tensor: Tensor, total: Tensor, counts: Tensor) -> Tensor:
+    """Return a total over its counts, and what a tensor has where they are 0."""
+    mean = (total / counts.clamp(min=1)).to(tensor.dtype)
+    return torch.where(counts > 0, mean, tensor)
 
 
 def _counts(like: Tensor, parts: Sequence[_Part]) -> Tensor:
@@ -144,8 +150,8 @@ def as_real(tensor: Tensor) -> Tensor:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Return numbers in single precision at least: half has no room for differences."""
-    return tensor.float() if tensor.element_size() < 4 else tensor
+    """Return numbers in single precision at least: half has no room to add them up."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _maximum(tensor: Tensor, parts: Sequence[_Part]) -> Tensor:

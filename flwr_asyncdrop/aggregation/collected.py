@@ -15,7 +15,9 @@ from flwr_asyncdrop.aggregation.changes import (
     change_of,
     held,
     is_weight,
+    mean_or,
     real_part,
+    wide,
 )
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -190,19 +192,19 @@ class Summed(Collected):
         self, state: State, name: str, delta: Tensor, indices: Indices, weight: float
     ) -> None:
         tensor, dims = state[name], indices.get(name, _WHOLE)
-        delta = delta.to(tensor.device)
         if not is_inexact(tensor):
             # Counters have no units of their own; a plan never narrows them.
             if not dims:
-                self._keep_largest(name, delta)
+                self._keep_largest(name, delta.to(tensor.device))
             return
-        if name not in self._sums:
-            self._sums[name] = _Sum(torch.zeros_like(tensor))
-        one = self._sums[name]
         moves = is_weight(name, tensor)
+        if name not in self._sums:
+            like = tensor if moves else wide(tensor)
+            self._sums[name] = _Sum(torch.zeros_like(like))
+        one = self._sums[name]
         size = self._normaliser == "size"
         share = (weight * (1 / self._size) if size else weight) if moves else 1.0
-        add_(one.total, delta, dims, share)
+        add_(one.total, delta.to(one.total), dims, share)
         if not dims:
             one.whole += 1
         elif not (moves and size):
@@ -223,8 +225,7 @@ class Summed(Collected):
         if not is_inexact(tensor):
             return torch.maximum(tensor, one.total)
         if not is_weight(name, tensor):
-            number = one.number()
-            return torch.where(number > 0, one.total / number.clamp(min=1), tensor)
+            return mean_or(tensor, one.total, one.number())
         if self._normaliser == "counts":
             one.total.div_(one.number().clamp_(min=1))
         return one.total

@@ -6,7 +6,7 @@ from math import ceil, inf
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.aggregation.changes import Change, as_real, is_weight
+from flwr_asyncdrop.aggregation.changes import Change, as_real, is_weight, wide
 from flwr_asyncdrop.submodel import State, merge_
 from flwr_asyncdrop.submodel.types import is_inexact
 
@@ -50,10 +50,11 @@ def trimmed_mean(values: Tensor, trim: float) -> tuple[Tensor, Tensor]:
             continue
         torch.sum(block < inf, 0, out=present)
         cut = cuts.to(present.device)[present]
+        summed = torch.zeros_like(wide(total))
         for place, row in enumerate(rows):
             is_left = (place >= cut) & (place < present - cut)
-            total.add_(row.where(is_left, 0.0))
-        total.div_((present - 2 * cut).clamp_(min=1))
+            summed.add_(row.where(is_left, 0.0))
+        total.copy_(summed.div_((present - 2 * cut).clamp_(min=1)))
     return mean, counts
 
 

@@ -23,6 +23,7 @@ def model(seed):
         "layer.bias": torch.randn(UNITS, generator=generator),
         "half": torch.randn(UNITS, generator=generator).half(),
         "bn.running_var": torch.rand(UNITS, generator=generator),
+        "half.running_var": torch.rand(UNITS, generator=generator).half(),
         "complex.running_mean": torch.randn(
             UNITS, dtype=torch.complex64, generator=generator
         ),
@@ -72,6 +73,21 @@ def test_the_sum_has_the_bits_of_the_mean(normaliser, narrow, seed):
         expected = mean_of(state, updates, weights, normaliser)
         assert_same(summed.take(state), expected)
         assert len(summed) == 0
+
+
+@pytest.mark.parametrize("name", ["mean", "trimmed-mean", "median"])
+@pytest.mark.parametrize("waits", [False, True])  # changes are summed up, or kept
+@pytest.mark.parametrize("normaliser", ["size", "counts"])
+def test_statistics_whose_sum_half_precision_cannot_hold(name, waits, normaliser):
+    state = {"bn.running_var": torch.full((3,), 5.0, dtype=torch.float16)}
+    combine = combiner(name, 4, trim=0.0, normaliser=normaliser)
+    buffer = Buffered(4, combine=combine, waits=waits)
+    for kept in ([0, 1], [0, 1], [0, 1], [0]):
+        indices = {"bn.running_var": {0: torch.tensor(kept)}}
+        arrays = {"bn.running_var": torch.full((len(kept),), 4e4, dtype=torch.float16)}
+        buffer.merge(state, Update(arrays, indices, 0, 1, arrays))
+    assert state["bn.running_var"].dtype == torch.float16
+    assert state["bn.running_var"].tolist() == [4e4, 4e4, 5.0]
 
 
 @settings(max_examples=examples(40), deadline=None)
