@@ -10,11 +10,12 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.fleet.codecs import CodecChoice, Link
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.fingerprint import Fingerprint, fingerprint
-from flwr_asyncdrop.server.merging import writes
+from flwr_asyncdrop.server.merging import not_finite, writes
 from flwr_asyncdrop.server.order import Part
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.submodel import State
@@ -180,10 +181,10 @@ class Coder:
     ) -> ArrayRecord:
         """Encode arrays; the full model once a version and scheme."""
         if arrays is not state.arrays:
-            return wire.encode_weights(arrays, coding)
+            return _encoded(arrays, coding)
         records = self._records.get(state, dict)
         if coding.down not in records:
-            records[coding.down] = wire.encode_weights(arrays, coding)
+            records[coding.down] = _encoded(arrays, coding)
         # A record of its own: a ClientApp in this process may change its message.
         return wire.copy_of_record(records[coding.down])
 
@@ -203,6 +204,22 @@ class Coder:
                 link.transfer(sizes),
                 link.seconds,
             )
+
+
+def _encoded(arrays: State, coding: wire.Coding) -> ArrayRecord:
+    """Encode what is new; RunError if the model has numbers that have no code."""
+    try:
+        return wire.encode_weights(arrays, coding)
+    except ValueError as error:
+        floats = {n: each for n, each in arrays.items() if each.is_floating_point()}
+        name = not_finite({n: each.float() for n, each in floats.items()})
+        if not name:
+            raise
+        raise RunError(
+            f"the global model holds NaN, infinity or numbers beyond single precision "
+            f"in {name!r}, which {coding.down!r} cannot code: its aggregator, or who "
+            "drives its rounds, has made it so"
+        ) from error
 
 
 def model_sizes(choice: CodecChoice | None, arrays: State) -> tuple[int, int]:

@@ -18,12 +18,17 @@ def name_of(aggregator: object) -> str:
 
 def check_finite(arrays: State, aggregator: Aggregator) -> None:
     """Raise RunError if devices cannot help it that what they return is not finite."""
-    for name, tensor in arrays.items():
-        if is_inexact(tensor) and not tensor.isfinite().all():
-            raise RunError(
-                f"the global model holds NaN or infinity in {name!r}, so that nothing "
-                f"can be merged any more: {name_of(aggregator)} has made it so"
-            )
+    if name := not_finite(arrays):
+        raise RunError(
+            f"the global model holds NaN or infinity in {name!r}, so that nothing can "
+            f"be merged any more: {name_of(aggregator)} has made it so"
+        )
+
+
+def not_finite(arrays: State) -> str:
+    """Return the name of the first tensor with NaN or infinity in it; "" for none."""
+    odd = (n for n, t in arrays.items() if is_inexact(t) and not t.isfinite().all())
+    return next(odd, "")
 
 
 def changed_by(method: Callable[..., object], arrays: State, *update: Update) -> bool:
