@@ -2,14 +2,9 @@
 
 from flwr_asyncdrop.masks.fitting import fit
 from flwr_asyncdrop.masks.ordered import OrderedMask
-from flwr_asyncdrop.masks.policy import (
-    DropRate,
-    FullMask,
-    GradedRate,
-    MaskContext,
-    MaskPolicy,
-)
+from flwr_asyncdrop.masks.policy import FullMask, MaskContext, MaskPolicy
 from flwr_asyncdrop.masks.random_mask import RandomMask
+from flwr_asyncdrop.masks.rates import DropRate, GradedRate
 from flwr_asyncdrop.masks.scores import unit_scores
 from flwr_asyncdrop.masks.smart import SmartPartition
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from flwr_asyncdrop.masks.policy import GradedRate, MaskContext, MaskPolicy
+from flwr_asyncdrop.masks.policy import MaskContext, MaskPolicy
+from flwr_asyncdrop.masks.rates import GradedRate
 from flwr_asyncdrop.submodel import Keep
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.masks.policy import GradedRate, MaskContext, MaskPolicy
+from flwr_asyncdrop.masks.policy import MaskContext, MaskPolicy
+from flwr_asyncdrop.masks.rates import GradedRate
 from flwr_asyncdrop.parameters import at_least
 from flwr_asyncdrop.submodel import Keep
 

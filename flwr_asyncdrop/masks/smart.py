@@ -2,7 +2,8 @@
 
 import torch
 
-from flwr_asyncdrop.masks.policy import DropRate, MaskContext, MaskPolicy
+from flwr_asyncdrop.masks.policy import MaskContext, MaskPolicy
+from flwr_asyncdrop.masks.rates import DropRate
 from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.submodel import Keep
 
