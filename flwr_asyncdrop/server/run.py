@@ -205,11 +205,14 @@ class Run:
         ReplyError, and no change, if it does not fit the model, or is refused.
         """
         state = self.state
-        update = replace(
-            update_of(state, self.fleet, order, reply),
+        rate_share = self.dispatcher.rules.settings.rate_share(order.round)
+        update = update_of(
+            state,
+            self.fleet,
+            order,
+            reply,
             staleness=staleness,
-            lr_factor=order.lr_factor
-            * self.dispatcher.rules.settings.rate_share(order.round),
+            lr_factor=order.lr_factor * rate_share,
             discount=discount,
             seconds=state.time - self.dispatcher.began(order)[0],
         )

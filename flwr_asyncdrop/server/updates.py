@@ -12,8 +12,18 @@ from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import State, check_fits, extract
 
 
-def update_of(state: RunState, fleet: Fleet, order: Order, reply: wire.Reply) -> Update:
-    """Return the update of a reply that is merged at once, and is not stale.
+def update_of(
+    state: RunState,
+    fleet: Fleet,
+    order: Order,
+    reply: wire.Reply,
+    *,
+    staleness: int,
+    lr_factor: float,
+    discount: float,
+    seconds: float,
+) -> Update:
+    """Return the update of a reply that is merged now; see `Update` for the numbers.
 
     Tensors that were masked are cut to the units that were kept.
     """
@@ -27,17 +37,20 @@ def update_of(state: RunState, fleet: Fleet, order: Order, reply: wire.Reply) ->
     return Update(
         arrays=cut(reply.arrays),
         indices=part.indices,
-        staleness=0,
+        staleness=staleness,
         num_examples=reply.num_examples,
         base=None if part.arrays is None else cut(part.arrays),
         capability=fleet.capability(order.device),
         rank=order.rank,
         num_ranks=order.num_ranks,
+        lr_factor=lr_factor,
+        discount=discount,
         extra={name: cut(arrays) for name, arrays in reply.extra.items()},
         device=order.device,
         num_devices=state.num_devices,
         metrics=wire.flat_metrics(reply.metrics),
         time=state.time,
+        seconds=seconds,
         seed=derive_seed(state.seed, "update", state.updates),
         work=_work_of(order, reply),
     )
