@@ -63,7 +63,7 @@ class Arrivals:
         if self._run.simulated and order.part.arrays is not None:
             self._resends.send(order, late=late)
             return
-        self._run.dispatcher.replied(self._run.state, order.device)
+        self._run.dispatcher.tracker.replied(self._run.state, order.device)
         self._failures.count(
             order, "no-worker", "a worker of Flower's simulation had died"
         )
@@ -71,7 +71,7 @@ class Arrivals:
     def _take(self, order: Order, message: Message, *, late: bool) -> int | None:
         """Merge the reply to an order, or count why that cannot be done."""
         state, dispatcher = self._run.state, self._run.dispatcher
-        began_at, queued = dispatcher.began(order)
+        began_at, queued = dispatcher.tracker.began(order)
         staleness = state.version - order.base_version
         discount = dispatcher.rules.faults.late_weight if late else 1.0
         try:
@@ -84,17 +84,17 @@ class Arrivals:
             self._resends.bring_frozen(order, late=late)
             return None
         except ReplyError as error:
-            dispatcher.replied(state, order.device)
+            dispatcher.tracker.replied(state, order.device)
             self._failures.fail(order, error.kind, str(error))
             return None
-        dispatcher.replied(state, order.device)
+        dispatcher.tracker.replied(state, order.device)
         state.bytes_up += reply.num_bytes
         self._run.add_energy(order.device, TaskCost(0.0, 0, reply.num_bytes))
         trip = Trip(began_at, state.time, order.cost_with(reply.num_bytes))
         if discount == 0:
             self._drop(order, trip)
             return None
-        dispatcher.succeeded(order, trip, reply.report)
+        dispatcher.tracker.succeeded(order, trip, reply.report)
         state.lost_in_a_row.clear()
         number = self._stopping.round_of(state.updates - 1)
         merged = Merged(order, reply, staleness, number, late, queued, message)

@@ -1,7 +1,6 @@
 """From an idle device to a task in flight."""
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ from numpy.typing import NDArray
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import CapacityError
-from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.codecs import CodecChoice
 from flwr_asyncdrop.fleet.faults import FaultPolicy
-from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
+from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.fleet.work import WorkPolicy
@@ -24,6 +22,7 @@ from flwr_asyncdrop.seeding import derive_seed
 from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.choosing import DeviceChooser
 from flwr_asyncdrop.server.coder import Coder
+from flwr_asyncdrop.server.device_tracker import DeviceTracker
 from flwr_asyncdrop.server.frozen_delivery import FrozenDelivery
 from flwr_asyncdrop.server.order import Order, Part
 from flwr_asyncdrop.server.state import RunState
@@ -32,7 +31,6 @@ from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
 from flwr_asyncdrop.server.working import with_work
 from flwr_asyncdrop.submodel import State, cpu_by_default, one_thread
 from flwr_asyncdrop.submodel.types import shapes_of
-from flwr_asyncdrop.wire import DeviceReport
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -84,10 +82,9 @@ class Dispatcher:
         self.delivery = FrozenDelivery(
             unasked=rules.brings_frozen, simulated=fleet.profiles is not None
         )
+        self.tracker = DeviceTracker(fleet, rules.faults)
         self._extra = extra
         self._chooser = DeviceChooser(fleet, rules.selection)
-        # When each device replied last, and the model's version by then.
-        self._replied: dict[int, tuple[float, int]] = {}
         self._coder = Coder(rules.codec)
         # Another one each time: several runs may have the same devices and seeds.
         self._run = uuid4().hex
@@ -257,39 +254,3 @@ class Dispatcher:
         """Return how many tasks may be out when `slots` devices may train."""
         present = len(self.fleet.present)
         return slots + self.rules.queue_ahead * present if present <= slots else slots
-
-    def began(self, order: Order) -> tuple[float, int]:
-        """Return when a device could begin with a task, and what it missed by then.
-
-        What it missed: the versions of the model that came while the task waited behind
-        another.
-        """
-        time, version = self._replied.get(order.device, (-math.inf, 0))
-        if time <= order.timing.dispatched_at:
-            return order.timing.dispatched_at, 0
-        return time, version - order.base_version
-
-    def replied(self, state: RunState, device: int) -> None:
-        """Note that a device is free for the next task of its queue."""
-        self._replied[device] = state.time, state.version
-
-    def succeeded(self, order: Order, trip: Trip, report: DeviceReport | None) -> None:
-        """Learn from a task that was done."""
-        self.fleet.observe(order.device, trip.seconds, trip.cost.compute)
-        if report is not None:
-            self.fleet.update_from_report(order.device, report, trip)
-        self.fleet.clear_failures(order.device)
-
-    def took_longer(self, order: Order, seconds: float) -> None:
-        """Learn from a task that was given up: it takes at least that long."""
-        if self.fleet.expected(order.device, order.cost) is not None:
-            self.fleet.observe(order.device, seconds, order.cost.compute)
-
-    def failed(self, state: RunState, order: Order) -> None:
-        """Count a failure of a device, and quarantine it if there are too many."""
-        fleet, device = self.fleet, order.device
-        expected = fleet.expected(device, order.cost) or SHORTEST_TASK
-        failures = fleet.record_failure(device)
-        seconds = self.rules.faults.quarantine(failures, expected)
-        if seconds:
-            fleet.quarantine(device, state.time + seconds)

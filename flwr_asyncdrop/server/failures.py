@@ -28,7 +28,7 @@ class Failures:
         look_for_nodes: Callable[[], None],
     ) -> None:
         self._state = run.state
-        self._dispatcher = run.dispatcher
+        self._tracker = run.dispatcher.tracker
         self._stopping = stopping
         self._callbacks = callbacks
         self._look_for_nodes = look_for_nodes
@@ -41,7 +41,7 @@ class Failures:
             self.lose(order, "dropout", "the simulated device dropped out")
         elif timing.due == math.inf:
             # It takes at least that long: the next deadline is a later one.
-            self._dispatcher.took_longer(order, waited)
+            self._tracker.took_longer(order, waited)
             self.fail(order, "no-reply", f"no reply within {waited:g} s")
         elif self._state.time < timing.due:
             self.lose(order, "no-reply", f"no reply within {waited:g} virtual s")
@@ -66,7 +66,7 @@ class Failures:
 
     def lose(self, order: Order, kind: FailureKind, reason: str) -> None:
         """Count a task that is lost, and hold it against its device."""
-        self._dispatcher.failed(self._state, order)
+        self._tracker.failed(self._state, order)
         self.count(order, kind, reason)
 
     def count(self, order: Order, kind: FailureKind, reason: str) -> None:

@@ -47,7 +47,7 @@ class Resends:
         """
         dispatcher = self._run.dispatcher
         if not self._run.simulated:
-            dispatcher.replied(self._run.state, order.device)
+            dispatcher.tracker.replied(self._run.state, order.device)
             return
         dispatcher.delivery.bring_again(order)
         self.send(order, late=late)

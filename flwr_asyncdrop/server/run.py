@@ -214,7 +214,7 @@ class Run:
             staleness=staleness,
             lr_factor=order.lr_factor * rate_share,
             discount=discount,
-            seconds=state.time - self.dispatcher.began(order)[0],
+            seconds=state.time - self.dispatcher.tracker.began(order)[0],
         )
         try:
             check_update(

@@ -150,13 +150,15 @@ class TestDeadlinesOfRealDevices:
         sender = dispatcher(ttl=3600)
         assert self.order(sender, seconds=80.0)[0] == 60.0
         order, _ = sender.next_task(at(0.0, run_state()), 1)
-        sender.took_longer(order, 120.0)  # 480 s for the full model: 80 + 0.3 * 400
+        sender.tracker.took_longer(
+            order, 120.0
+        )  # 480 s for the full model: 80 + 0.3 * 400
         assert sender.fleet.expected(order.device, order.cost) == 200.0 / 4
 
     def test_of_a_device_that_nobody_knows_it_says_nothing(self):
         sender = dispatcher(ttl=3600)
         order, _ = sender.next_task(at(0.0, run_state()), 1)
-        sender.took_longer(order, 3600.0)
+        sender.tracker.took_longer(order, 3600.0)
         assert sender.fleet.expected(order.device, order.cost) is None
 
 
@@ -170,11 +172,11 @@ def test_too_many_failures_in_a_row_bring_quarantine(profiles, released):
     state.time = 7.0
     order, _ = sender.next_task(at(7.0, state), 1)
     for _ in range(3):
-        sender.failed(state, order)
+        sender.tracker.failed(state, order)
     assert sender.fleet.quarantined_until == {order.device: released}
-    sender.succeeded(order, Trip(6.0, 7.0, order.cost), report=None)
+    sender.tracker.succeeded(order, Trip(6.0, 7.0, order.cost), report=None)
     assert sender.fleet.quarantined_until == {}
-    sender.failed(state, order)
+    sender.tracker.failed(state, order)
     assert sender.fleet.quarantined_until == {}
 
 
