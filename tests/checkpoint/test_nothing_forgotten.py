@@ -21,6 +21,7 @@ PART = Part(
     indices={"w": {0: torch.tensor([0, 2])}},
     shapes={"w": (2, 3)},
     compute=0.5,
+    work=0.25,
     masked=True,
     kept={UnitGroup("hidden", 3, "internal"): torch.tensor([0, 2])},
     extra={"controls": {"w": torch.ones(2)}},
@@ -109,7 +110,7 @@ def test_a_state_of_a_version_without_energy_is_read():
 def test_all_that_a_fleet_knows_is_saved_or_derived():
     derived = {"num_ranks", "profiles", "model_bytes", "_come_and_go"}
     derived |= {"_connected", "_present", "_seen", "_device_of", "_declared"}
-    derived |= {"_ranks", "_slowness", "_speeds", "_idle", "_calendar"}
+    derived |= {"_ranks", "_slowness", "_speeds", "_filings", "_calendar"}
     # Who is being probed is asked again.
     derived |= {"probed_until"}
     assert set(vars(Fleet(4))) - derived == Fleet(4).state_dict().keys()
