@@ -260,21 +260,31 @@ class Run:
         state = self.state
         if not state.waiting or state.in_flight or state.late:
             return False
-        if self.aggregator.steps_at < math.inf:
+        if self.aggregator.steps_at < math.inf or not self._lacks_updates():
             return False
+        self._let_go()
+        return True
+
+    def _lacks_updates(self) -> bool:
+        """Return whether no device can send what a step lacks, or none has to."""
+        state, fleet = self.state, self.fleet
+        if len(state.waiting) >= self.slots:
+            return True
         # Where only some are waited for, a step with those that are there will do.
-        some = not self.simulated and self.aggregator.waits_for < self.slots
+        if not self.simulated and self.aggregator.waits_for < self.slots:
+            return True
         # A device that lost tasks may come back; one whose replies fail will not do.
         failing = not state.failures.keys() <= LOSSES
-        gone = failing and self.fleet.quarantined(state.time)
+        if failing and fleet.quarantined(state.time):
+            return True
         # One without the memory for a task will never do.
-        lacking = self.fleet.too_small & self.fleet.present
-        never = lacking and self.dispatcher.next_return(state) == math.inf
-        if not (some or gone or never or len(state.waiting) >= self.slots):
-            return False
+        lacking = fleet.too_small & fleet.present
+        return bool(lacking) and self.dispatcher.next_return(state) == math.inf
+
+    def _let_go(self) -> None:
+        """Take a step with the updates that are there; nobody waits after it."""
         if not self.flush():
-            state.waiting.clear()
-        return True
+            self.state.waiting.clear()
 
     def step_if_due(self) -> None:
         """Have an aggregator that steps by the time take its step, if it is due.
@@ -283,8 +293,7 @@ class Run:
         """
         state, aggregator = self.state, self.aggregator
         while (due := aggregator.steps_at) <= state.time:
-            if not self.flush():
-                state.waiting.clear()
+            self._let_go()
             if not aggregator.steps_at > due:
                 raise ConfigError(
                     f"flush of {name_of(aggregator)} has left "
