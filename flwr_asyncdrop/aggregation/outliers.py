@@ -116,7 +116,6 @@ class OutlierGuard:
         update: Update,
         sent: State,
         *,
-        device: int,
         num_devices: int,
     ) -> None:
         """Raise a ReplyError of kind ``"outlier"`` if an update is refused.
@@ -129,12 +128,12 @@ class OutlierGuard:
             What has arrived.
         sent : dict of str to Tensor
             What its change is taken from, of the submodel's shapes.
-        device, num_devices : int
-            Who sent it, and how many devices there are.
+        num_devices : int
+            How many devices there are.
         """
         sizes = change_sizes(update, sent)
         latest = _Latest(self._count, sizes, accepted=False)
-        self._remember(device, latest)
+        self._remember(update.device, latest)
         known = [each.sizes for each in self._latest.values()]
         enough = _QUORUM if self._count < _FORGOTTEN_AFTER else _LEAST_QUORUM
         enough = max(min(enough, num_devices), _LEAST_QUORUM)

@@ -100,4 +100,4 @@ def check_update(
         # Some orders keep what was sent, and others do not: all are judged alike, by
         # how far they would move the model as it is now.
         sent = extract(arrays, indices) if indices else arrays
-    guard.check(arrays, update, sent, device=update.device, num_devices=num_devices)
+    guard.check(arrays, update, sent, num_devices=num_devices)

@@ -1,5 +1,7 @@
 """What the guard refuses, and what it must never refuse."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,9 +43,9 @@ def update(size=0.01, indices=None, extra=None, **sizes):
 
 
 def verdict(guard, given, device=0, num_devices=DEVICES):
-    sent = extract(MODEL, given.indices)
+    sent, given = extract(MODEL, given.indices), replace(given, device=device)
     try:
-        guard.check(MODEL, given, sent, device=device, num_devices=num_devices)
+        guard.check(MODEL, given, sent, num_devices=num_devices)
     except ReplyError as error:
         return f"{error.kind}: {error}"
     return ""
@@ -208,8 +210,8 @@ class TestBeforeItIsKnown:
         counter = {"steps": torch.tensor(5)}
         guard = OutlierGuard()
         for device in range(8):
-            given = Update({"steps": torch.tensor(6)}, {}, 0, 1)
-            guard.check(counter, given, counter, device=device, num_devices=10)
+            given = Update({"steps": torch.tensor(6)}, {}, 0, 1, device=device)
+            guard.check(counter, given, counter, num_devices=10)
 
     def test_statistics_follow_the_data(self):
         guard = OutlierGuard()
@@ -232,9 +234,10 @@ class TestBeforeItIsKnown:
         zeros = {"w": torch.zeros(2, 3)}
         guard, refused = OutlierGuard(), []
         for device in range(10):
-            given = Update({"w": torch.full((2, 3), 5e4 + device)}, {}, 0, 1)
+            weights = {"w": torch.full((2, 3), 5e4 + device)}
+            given = Update(weights, {}, 0, 1, device=device)
             try:
-                guard.check(zeros, given, zeros, device=device, num_devices=10)
+                guard.check(zeros, given, zeros, num_devices=10)
                 refused.append(False)
             except ReplyError:
                 refused.append(True)
@@ -319,11 +322,11 @@ def test_other_kinds_of_numbers(dtype):
     model = {"w": torch.ones(2, 2, dtype=dtype), "n": torch.tensor([1, 2])}
     guard = OutlierGuard()
     for device, size in enumerate((0.01,) * 8):
-        given = Update({**model, "w": model["w"] + size}, {}, 0, 1)
-        guard.check(model, given, model, device=device, num_devices=10)
-    given = Update({**model, "w": model["w"] + 6e4}, {}, 0, 1)
+        given = Update({**model, "w": model["w"] + size}, {}, 0, 1, device=device)
+        guard.check(model, given, model, num_devices=10)
+    given = Update({**model, "w": model["w"] + 6e4}, {}, 0, 1, device=9)
     with pytest.raises(ReplyError, match="its change of"):
-        guard.check(model, given, model, device=9, num_devices=10)
+        guard.check(model, given, model, num_devices=10)
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5, -1.0, float("nan"), float("inf"), "2"])
