@@ -1,7 +1,7 @@
 """What a run is made of: its state, and the objects that change it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from flwr.app import Message
@@ -84,11 +84,11 @@ class Run:
         state = self.state
         if not self.simulated:
             # Real devices get no task twice, so nobody needs to know what was sent.
-            state = replace(
-                state,
-                in_flight=_without_arrays(state.in_flight),
-                late=_without_arrays(state.late),
+            in_flight, late = (
+                {name: _without_arrays(order) for name, order in orders.items()}
+                for orders in (state.in_flight, state.late)
             )
+            state = replace(state, in_flight=in_flight, late=late)
         return {
             "updates_per_round": self.updates_per_round,
             "arguments": self.arguments,
@@ -236,7 +236,8 @@ class Run:
                 if not releases(waiting.rank, waiting.num_ranks)
             ]
         elif self._waits(order.device):
-            state.waiting.append(order)
+            # Nobody needs what it was sent any more, and each may be a model.
+            state.waiting.append(_without_arrays(order))
         rules = self.dispatcher.rules
         rules.selection.learn(update)
         if rules.work is not None:
@@ -319,8 +320,5 @@ class Run:
             average_(state.averaged, state.arrays, self.averaging, state.version)
 
 
-def _without_arrays(orders: Mapping[str, Order]) -> dict[str, Order]:
-    return {
-        name: replace(order, part=order.part.without_arrays())
-        for name, order in orders.items()
-    }
+def _without_arrays(order: Order) -> Order:
+    return replace(order, part=order.part.without_arrays())

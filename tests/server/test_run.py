@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.strategy.driven import DrivenRun
 from tests.grids import HandlerGrid
@@ -29,6 +29,16 @@ def test_a_merge_keeps_the_books():
     state = opened.state
     assert state.arrays["w"].tolist() == [0.25, 0.25]
     assert (state.version, state.updates, state.fastest_updates) == (1, 1, 1)
+
+
+def test_who_waits_for_a_step_keeps_nothing_of_what_was_sent():
+    opened = session(build_aggregator=lambda _: Buffered(2, waits=True))
+    order, message = one_order(opened)
+    assert order.part.arrays is not None
+    opened.merge(order, opened.read(order, answer(message, ONES)), staleness=0)
+    (waiting,) = opened.state.waiting
+    assert (waiting.device, waiting.number) == (order.device, order.number)
+    assert waiting.part.arrays is None
 
 
 @pytest.mark.parametrize(
