@@ -111,7 +111,7 @@ class Aggregator(Stateless, ABC):
         and `flush` sets the next time. With `waits_for` of more than 1 devices that
         have delivered wait for it.
     collects : int
-        Times the memory of the model that it keeps until then.
+        Times the memory of the model that it keeps from one step to the next.
     """
 
     needs_base: ClassVar[bool] = False

@@ -15,7 +15,7 @@ from flwr_asyncdrop.exceptions import CapacityError, ShapeError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
-from flwr_asyncdrop.server.beside import checked_extra
+from flwr_asyncdrop.server.extra_records import checked_extra
 from flwr_asyncdrop.server.order import Part
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
@@ -92,7 +92,8 @@ class Assignment:
         `progress` is the share of the run that is over, None if nobody knows. Units are
         left out until the tensors have `most_bytes`. The records of `extra` have the
         full model's shapes and are cut like it. CapacityError if nothing is small
-        enough.
+        enough, ShapeError if the mask policy keeps units that the plan has not, and
+        ConfigError if `extra` is none that can be sent.
         """
         extra = checked_extra(extra, state.arrays)
         names = {record: tuple(tensors) for record, tensors in extra.items()}

@@ -106,7 +106,7 @@ class Coder:
         self._said: dict[int, str] = {}
 
     def send(self, state: RunState, part: Part, device: int, fleet: Fleet) -> Sent:
-        """Return what leaves for a device."""
+        """Return what leaves for a device; RunError if the model has no code."""
         arrays = part.weights
         self._again.clear()
         extra = [wire.to_record(tensors) for tensors in part.extra.values()]

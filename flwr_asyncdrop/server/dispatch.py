@@ -95,9 +95,11 @@ class Dispatcher:
     def next_task(
         self, state: RunState, server_round: int, progress: float | None = None
     ) -> Task | None:
-        """Return the next task, or None if no device is idle.
+        """Return the next task, or None if no idle device can have one.
 
         `progress` is the share of the run that is over, None if nobody knows.
+        ConfigError if the selection, or another part of a user's, returns what it must
+        not; RunError if the model is such that no codec has a code for it.
         """
         queues = Counter(order.device for order in state.orders)
         for length in range(self.rules.queue_ahead + 1):

@@ -106,7 +106,8 @@ class FrozenDelivery:
         """Learn from a reply who has them.
 
         FrozenLackedError if the device asks for them; ReplyError if it asks although
-        its task has brought them.
+        its task has brought them, or shows that its ClientApp has no FrozenMod, or one
+        in the wrong place.
         """
         if not frozen.tensors:
             return
@@ -133,6 +134,10 @@ class FrozenDelivery:
             self._note(frozen, device)
         raise FrozenLackedError
 
+    def bring_again(self, order: Order) -> None:
+        """Let an order that is sent once more bring them."""
+        self._again.add(order.number)
+
     def _note(self, frozen: Frozen, device: int) -> None:
         self._asked.add(device)
         self._times[device] = times = self._times.get(device, 0) + 1
@@ -153,10 +158,6 @@ class FrozenDelivery:
 
     def _lacks(self, device: int) -> bool:
         return device in self._asked or (self.unasked and device not in self._brought)
-
-    def bring_again(self, order: Order) -> None:
-        """Let an order that is sent once more bring them."""
-        self._again.add(order.number)
 
 
 def _check_mod(frozen: Frozen, reply: Message, *, may_ask: bool) -> None:

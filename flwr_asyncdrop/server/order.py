@@ -72,7 +72,7 @@ class Order:
     num_ranks: int
     round: int  # at dispatch, from 1
     base_version: int  # of the model that was sent
-    lr_factor: float  # of the schedule, in (0, 1]
+    lr_factor: float  # of the schedule, at least 0
     # With its arrays if the aggregator needs them, or they may have to be sent again;
     # orders of the full model share them with others of the same version.
     part: Part

@@ -173,8 +173,8 @@ class Run:
         """Read the reply to an order; ReplyError if it does not fit.
 
         FrozenLackedError if the device asks for the frozen tensors instead, RunError if
-        it was sent a model that is not finite. One that was read and `decoded` before
-        is in the arrays that its codec stands for.
+        it was sent a model that is not finite. With `decoded` the message was read
+        before, and its arrays are no codes any more.
         """
         if not decoded:
             self.dispatcher.delivery.check(self.state.frozen, order, message)

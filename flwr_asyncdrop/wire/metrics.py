@@ -28,7 +28,9 @@ def read_metrics(
 
     That one comes first, where Flower's aggregation functions look for it. Names have
     no characters that cannot be printed. NaN and infinity are metrics like others: a
-    device that diverges should be seen.
+    device that diverges should be seen. ReplyError, of kind ``"metrics"``, if they are
+    too many or too large, or if two records disagree; of kind ``"num-examples"`` unless
+    `key` has a whole number from 1 to `max_examples`.
     """
     records = records_of(content, MetricRecord)
     _check_size(records)
