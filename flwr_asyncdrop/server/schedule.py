@@ -16,7 +16,7 @@ class Schedule(Protocol):
     """How the learning rate changes during a run."""
 
     def factor(self, fastest_updates: int, seconds: float) -> float:
-        """Return the factor on the initial learning rate of a task, in (0, 1].
+        """Return the factor on the initial learning rate of a task, at least 0.
 
         It is asked when the task is sent: `fastest_updates` counts the updates that
         were merged from the fastest rank, `seconds` have passed on the run's clock.
