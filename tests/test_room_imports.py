@@ -30,6 +30,7 @@ GROUND = {
     "references",
     "seeding",
     "shell",
+    "shortage",
     "state_dict",
     "versions",
 }
@@ -42,6 +43,7 @@ ROOMS: Mapping[str, set[str]] = {
     "versions": set(),
     "seeding": {"exceptions"},
     "extras": {"exceptions", "readable"},
+    "shortage": {"readable"},
     "references": {"exceptions"},
     "paths": {"exceptions"},
     "overrides": {"exceptions"},

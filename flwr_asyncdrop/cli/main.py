@@ -31,6 +31,7 @@ from flwr_asyncdrop.exceptions import (
 from flwr_asyncdrop.paths import tidied
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.server.signals import ENDINGS
+from flwr_asyncdrop.shortage import shortage
 from flwr_asyncdrop.versions import PACKAGE, version_of
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 2, 130
@@ -81,8 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_no_more()
         say(str(error))
         return _FAILED
-    except (MemoryError, OSError) as error:
+    except OSError as error:
         say(one_line(error))
+        return _FAILED
+    except (MemoryError, RuntimeError) as error:
+        if not (line := shortage(error)):
+            raise
+        say(line)
         return _FAILED
     except KeyboardInterrupt:
         _say_ended(signal.SIGINT)

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 
 from flwr_asyncdrop.cli.streams import unless_nobody_reads
+from flwr_asyncdrop.exceptions import AsyncDropError
+from flwr_asyncdrop.shortage import shortage
 
 _LONGEST = 1000
 
@@ -49,3 +51,10 @@ class WarningHandler(logging.Handler):
             self._take(record)
         except Exception:
             self.handleError(record)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a run failed, as its error says it."""
+    known = isinstance(error, AsyncDropError)
+    text = str(error) if known else f"{type(error).__name__}: {error}"
+    return shortage(error) or text

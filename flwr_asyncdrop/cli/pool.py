@@ -21,6 +21,7 @@ from flwr_asyncdrop.cli.events import (
     Skipped,
     Started,
 )
+from flwr_asyncdrop.cli.message import reason_of
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.simulation.fork_server import LAST_PRELOADED, start_process
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch
@@ -116,7 +117,7 @@ class RunPool:
         try:
             end: Event = self._follow(run, backend)
         except Exception as error:
-            end = Failed(f"{type(error).__name__}: {error}")
+            end = Failed(reason_of(error))
         self._idle.put(backend)
         self._events.put((run, end))
 

@@ -25,7 +25,7 @@ from flwr_asyncdrop.cli.events import (
     Waiting,
     Warned,
 )
-from flwr_asyncdrop.cli.message import WarningHandler, plain_line
+from flwr_asyncdrop.cli.message import WarningHandler, plain_line, reason_of
 from flwr_asyncdrop.cli.runs import (
     LOG,
     RunSpec,
@@ -35,7 +35,7 @@ from flwr_asyncdrop.cli.runs import (
     resumed,
 )
 from flwr_asyncdrop.cli.streams import print_no_more
-from flwr_asyncdrop.exceptions import AsyncDropError, FolderInUseError, RunError
+from flwr_asyncdrop.exceptions import FolderInUseError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report import Summary, summarise
 from flwr_asyncdrop.simulation.gpus import see_only
@@ -87,8 +87,8 @@ def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> N
     forget()
     see_only(backend.gpus[0] if backend.gpus else "")
     leave_to_the_parent()
-    _end_with_the_comparison()
     try:
+        _end_with_the_comparison()
         with FolderLock(run.folder, patience=_PATIENCE):
             _write_output_to(run.folder / LOG)
             _say_warnings(say)
@@ -103,9 +103,7 @@ def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> N
         say(Skipped(busy.holder))
         sys.exit(_FAILED)
     except Exception as error:
-        known = isinstance(error, AsyncDropError)
-        reason = str(error) if known else f"{type(error).__name__}: {error}"
-        say(Failed(reason))
+        say(Failed(reason_of(error)))
         sys.exit(_FAILED)
     finally:
         _let_go_of_the_log()

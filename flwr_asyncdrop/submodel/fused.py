@@ -108,13 +108,13 @@ class _Kernels(NamedTuple):
 
 @cache
 def compiled() -> _Kernels | None:
-    """Return the kernels, compiled at their first use; None without numba.
+    """Return the kernels, compiled at their first use; None without a numba that loads.
 
     What is compiled is kept on the disk for other processes, if the disk takes it.
     """
     try:
         import numba
-    except ImportError:
+    except Exception:  # an OSError where its library cannot be mapped
         return None
     return _Kernels(*(_kernel(numba, each) for each in (_find_runs, _mix, _add)))
 

@@ -4,10 +4,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.message import plain_line
 from flwr_asyncdrop.exceptions import RunError, UnsupportedModelError
+from flwr_asyncdrop.shortage import shortage
 from tests.cli.bad_files import write_files
 from tests.cli.bad_inputs import cases
 
@@ -78,7 +80,6 @@ def test_a_compare_that_cannot_find_its_data_starts_no_run(here, tmp_path, capsy
     ("error", "status"),
     [
         (OSError(28, "No space left on device", "/runs/model"), 1),
-        (MemoryError(), 1),
         (KeyboardInterrupt(), 130),
         (RunError("no node came"), 1),
         (UnsupportedModelError("no units"), 2),
@@ -94,6 +95,50 @@ def test_what_ends_a_command_decides_its_status(error, status, monkeypatch, caps
     assert line.startswith("asyncdrop: ")
     assert line.count("\n") == 1
     assert type(error).__name__ in line or str(error) in line or status == 130
+
+
+SHORT = [
+    (MemoryError(), "no memory is left for this process: have"),
+    (
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't "
+            "allocate memory: you tried to allocate 8 bytes. Error code 12 (Cannot "
+            "allocate memory)"
+        ),
+        "no memory is left for this process (you tried to allocate 8 bytes. Error code",
+    ),
+    (RuntimeError("can't start new thread"), "no thread can be started: see"),
+    (torch.OutOfMemoryError("CUDA out\nof"), "left on the GPU (CUDA out of): have"),
+]
+
+
+@pytest.mark.parametrize(("error", "says"), SHORT)
+def test_what_the_machine_has_too_little_of_is_one_line(
+    error, says, monkeypatch, capsys
+):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr("flwr_asyncdrop.cli.report.run", fails)
+    assert main(["report", "."]) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert says in line
+
+
+def test_an_error_of_a_program_keeps_its_traceback(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("thread")
+
+    monkeypatch.setattr("flwr_asyncdrop.cli.report.run", fails)
+    with pytest.raises(RuntimeError, match="thread"):
+        main(["report", "."])
+
+
+def test_memory_that_pytorch_does_not_get_is_known():
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**55)
+    assert shortage(raised.value)
 
 
 def test_a_current_folder_that_was_deleted_is_named(tmp_path, monkeypatch, capsys):

@@ -130,6 +130,18 @@ def test_a_run_that_no_process_can_have_fails(tmp_path):
     assert "local object" in event.reason
 
 
+def test_a_run_for_which_no_thread_can_be_started_says_which_limit(
+    tmp_path, monkeypatch
+):
+    def start(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("flwr_asyncdrop.cli.pool.start_process", start)
+    with RunPool([0], work=obedient) as pool:
+        ((_, event),) = done(pool, runs(tmp_path, "first"))
+    assert event.reason.startswith("no thread can be started: see the limits of this")
+
+
 def test_closing_ends_the_processes_and_starts_no_more(tmp_path):
     pool = RunPool([0], work=obedient)
     events = pool.do(runs(tmp_path, "stay", "next"))

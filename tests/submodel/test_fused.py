@@ -90,6 +90,23 @@ def test_sums_of_a_large_tensor_are_compiled(monkeypatch):
     assert full.sum() == 3
 
 
+def test_a_numba_whose_library_cannot_be_loaded_is_none(monkeypatch):
+    """The first merge ended the run in an OSError."""
+
+    class NoLibrary:
+        def find_spec(self, name, path=None, target=None):
+            if name == "numba":
+                raise OSError("cannot load libllvmlite.so: cannot allocate memory")
+
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [NoLibrary(), *sys.meta_path])
+    fused.compiled.cache_clear()
+    try:
+        assert fused.compiled() is None
+    finally:
+        fused.compiled.cache_clear()
+
+
 def test_without_numba_there_is_no_kernel(without_numba):
     full = torch.zeros(4, 3)
     assert fused.compiled() is None
