@@ -258,3 +258,28 @@ def test_what_is_printed_has_the_plot_and_no_controls(opened):
     assert page.locator(".controls").is_hidden()
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == "rgb(255, 255, 255)"
+
+
+A4 = 718  # pixels between margins of a centimetre
+
+
+def test_what_is_printed_fits_on_paper(opened):
+    page = opened(A4)
+    page.emulate_media(media="print")
+    # As it was drawn for a wide screen: printing does not draw it again.
+    drawn = 'each => { each.setAttribute("viewBox", "0 0 1200 500"); }'
+    page.locator("#plot").evaluate(drawn)
+    page.locator("#plot").evaluate('each => { each.setAttribute("height", "500"); }')
+    box = page.locator("#plot").bounding_box()
+    assert box["width"] / box["height"] == pytest.approx(1200 / 500, rel=0.02)
+    assert page.evaluate("document.documentElement.scrollWidth") == A4
+    assert page.get_by_text("Arrow keys").is_hidden()
+
+
+def test_what_is_folded_is_printed_without_a_script_too(opened):
+    page = opened(java_script_enabled=False)
+    folded = page.locator("details:not([open]) img, details:not([open]) .made")
+    assert not any(each.is_visible() for each in folded.all())
+    page.emulate_media(media="print")
+    assert folded.count() > len(RUNS) - 1
+    assert all(each.bounding_box()["height"] > 0 for each in folded.all())
