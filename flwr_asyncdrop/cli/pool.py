@@ -82,8 +82,8 @@ class RunPool:
 
     def close(self) -> None:
         """End all processes, also those that have a run, and wait for them."""
+        self._closed = True  # who holds the lock waits for the first process to start
         with self._lock:
-            self._closed = True
             for process in self._processes:
                 process.terminate()
         self._threads.shutdown(cancel_futures=True)
@@ -104,6 +104,13 @@ class RunPool:
                 continue
             yield run, event
             remaining -= isinstance(event, Ended | Failed | Skipped)
+
+    def _is_wanted(self) -> bool:
+        """Return whether to wait until a process has started.
+
+        With one that runs, none takes long.
+        """
+        return bool(self._processes) or not self._closed
 
     def _check(self, process: BaseProcess, watch: Watch) -> None:
         """Kill a process that is stopped, which nobody would hear of otherwise."""
@@ -129,7 +136,7 @@ class RunPool:
         with self._lock:
             if self._closed:
                 return Failed("the comparison was ended")
-            start_process(process, self._limits)
+            start_process(process, self._limits, self._is_wanted)
             self._processes.append(process)
         # The channel ends with the process only if nobody else holds its far end.
         far.close()

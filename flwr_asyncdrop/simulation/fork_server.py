@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
@@ -26,11 +27,16 @@ _MOST_STARTS = 3
 _SECONDS_TO_DIE = 5.0
 
 
-def start_process(process: BaseProcess, limits: LivenessLimits) -> None:
+def start_process(
+    process: BaseProcess,
+    limits: LivenessLimits,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> None:
     """Start a process. A fork server that is stuck is killed, and another one started.
 
-    With it all its processes lose whom their parent hears of their end from: their
-    sentinels end. RunError: three fork servers were stuck.
+    So is one that still imports, which takes seconds, when the process is not wanted
+    any more. With it all its processes lose whom their parent hears of their end from:
+    their sentinels end. RunError: three fork servers were stuck, or it is not wanted.
     """
     for _ in range(_MOST_STARTS):
         errors: list[BaseException] = []
@@ -41,6 +47,9 @@ def start_process(process: BaseProcess, limits: LivenessLimits) -> None:
             thread.join(limits.interval)
             server = server_pid()
             if server is None or not thread.is_alive():
+                continue
+            if not is_wanted():
+                kill_process(server)
                 continue
             if trouble := watch.verdict(server, has_work=True):
                 _log.warning(
@@ -55,6 +64,8 @@ def start_process(process: BaseProcess, limits: LivenessLimits) -> None:
             return
         if not isinstance(errors[0], EOFError | OSError):
             raise errors[0]
+        if not is_wanted():
+            raise RunError("a process is not wanted any more")
     if isinstance(errors[0], OSError) and not isinstance(errors[0], ConnectionError):
         raise no_start(errors[0]) from errors[0]
     raise RunError(

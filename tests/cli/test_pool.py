@@ -155,6 +155,50 @@ def test_closing_ends_the_processes_and_starts_no_more(tmp_path):
     assert not (tmp_path / "next").exists()
 
 
+IMPORTING = """
+import sys, threading, time
+from pathlib import Path
+from flwr_asyncdrop.cli import pool
+from flwr_asyncdrop.cli.runs import RunSpec
+from tests.cli.test_pool import forked
+pool._PRELOADED = "takes_long"
+if __name__ == "__main__":
+    here = Path(sys.argv[1])
+    runs = pool.RunPool([0, 1], work=forked)
+    events = runs.do([RunSpec(each, here / each, {}, devices=1) for each in "ab"])
+    threading.Thread(target=lambda: list(events), daemon=True).start()
+    while not (here / "imports").exists():
+        time.sleep(0.05)
+    began = time.monotonic()
+    runs.close()
+    print(time.monotonic() - began)
+"""
+TAKES_LONG = """
+import pathlib, time
+pathlib.Path({path!r}).touch()
+time.sleep(60)
+"""
+
+
+def test_closing_does_not_wait_for_the_imports_of_what_is_not_wanted(tmp_path):
+    """A comparison that had just been started took ten seconds to end."""
+    code = TAKES_LONG.format(path=str(tmp_path / "imports"))
+    (tmp_path / "takes_long.py").write_text(code)
+    folders = [str(tmp_path), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert float(done.stdout) < 30
+    assert done.stderr == ""
+    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / "b").exists()
+
+
 def test_ctrl_c_ends_the_wait_also_where_another_thread_heard_it(tmp_path):
     """Python has the main thread heed it, whom nothing wakes from a lock then."""
 
