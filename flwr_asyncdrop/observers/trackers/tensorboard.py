@@ -120,8 +120,8 @@ class TensorBoardTracker(Tracker):
         from tensorboard.compat.proto.event_pb2 import Event
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Its readers take the files in the order of their names.
-        seconds = int(time.time())
+        # Its readers take the files in the order of their names, wherever the clock is.
+        seconds = max([int(time.time()), *map(_seconds_in, lengths)])
         stem = f"{_PREFIX}{seconds:010}.{len(lengths):04}.{socket.gethostname()}"
         self._file = self.folder / f"{stem}.{run}"
         self._file.touch(exist_ok=False)
@@ -143,6 +143,11 @@ class TensorBoardTracker(Tracker):
         with self._file.open("rb+") as file:
             file.seek(0, os.SEEK_END)
             RecordWriter(file).write(event.SerializeToString())
+
+
+def _seconds_in(name: str) -> int:
+    """Return when a file was opened, as its name says."""
+    return int(name.removeprefix(_PREFIX).partition(".")[0])
 
 
 def _session(settings: Mapping[str, Setting], began: float) -> Any:

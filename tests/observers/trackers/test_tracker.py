@@ -362,6 +362,29 @@ class TestTensorBoard:
             resume(again, state_of(updates=1))
         assert "has lost points of this run" in caplog.text
 
+    def test_a_clock_that_was_set_back_leaves_the_order_of_files(
+        self, tmp_path, monkeypatch
+    ):
+        """TensorBoard reads on in a file with a greater name alone."""
+        from tensorboard.backend.event_processing import event_accumulator
+
+        tracker = TensorBoardTracker(tmp_path)
+        begin(tracker, state_of())
+        reader = event_accumulator.EventAccumulator(str(tmp_path))
+        for update in (1, 2):
+            tracker.on_round(state_of(updates=update, time=float(update)), update)
+            saved = tracker.state_dict()
+            reader.Reload()
+            now = time.time() - 3600 * update
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda now=now: now)
+                tracker = TensorBoardTracker(tmp_path)
+                tracker.load_state_dict(saved)
+                resume(tracker, state_of(updates=update, time=float(update)))
+        tracker.on_round(state_of(updates=3, time=3.0), 3)
+        reader.Reload()
+        assert [e.step for e in reader.Scalars("total/rounds")] == [1, 2, 3]
+
     def test_a_checkpoint_after_the_end_has_all_points_but_the_end(self, tmp_path):
         """Whichever of two callbacks hears first that a run ends early."""
         tracker = TensorBoardTracker(tmp_path)
