@@ -16,7 +16,7 @@ from flwr_asyncdrop.readable import readable_seconds
 from flwr_asyncdrop.report import Summary
 from flwr_asyncdrop.report.files import HISTORY, histories
 from flwr_asyncdrop.report.reading import read_log
-from flwr_asyncdrop.storage.lock import was_killed
+from flwr_asyncdrop.storage.lock import is_free, was_killed
 
 _FAILED = 1
 _POLL_SECONDS = 0.5
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     parser.description = (
         "Show how far a run is that another process does, e.g. `flwr run`. It reads "
         "the run's history as it is written, until the run has ended. Ctrl-C ends the "
-        "watching, and not the run. The exit status is 1 if the run was killed, or "
-        "ended before its last round."
+        "watching, and not the run. The exit status is 1 if the run was interrupted, "
+        "killed, or ended before its last round."
     )
     parser.add_argument(
         "folder",
@@ -78,8 +78,8 @@ def watch(
 ) -> bool:
     """Show a run until it has ended; look for news every so many `seconds`.
 
-    Return whether it did all its rounds: it may have ended early, and the process of
-    one that writes nothing may have been killed.
+    Return whether it did all its rounds: it may have ended early, and one that writes
+    nothing may have been interrupted or killed.
     """
     heard, waits = timer(), False
     started: WatchedRun | None = None
@@ -105,16 +105,22 @@ def watch(
             if followed.has_ended:
                 display.show(run, Ended(followed.progress))
                 return True
-            if not waits and timer() - heard > _SILENCE:
-                waits = True
-                if _was_killed(followed):
-                    display.show(run, Failed("its process was killed"))
+            if timer() - heard > _SILENCE:
+                if reason := _why_nobody_writes(followed.folder):
+                    display.show(run, Failed(reason))
                     return False
-                reason = f"it has written nothing for {readable_seconds(_SILENCE)}"
-                display.show(run, Waiting(reason))
+                if not waits:
+                    reason = f"it has written nothing for {readable_seconds(_SILENCE)}"
+                    display.show(run, Waiting(reason))
+                waits = True
         sleep(seconds)
 
 
-def _was_killed(followed: Followed) -> bool:
-    """Return whether nobody writes the history that a process of this machine wrote."""
-    return was_killed(followed.folder, lock_of(Path(HISTORY)))
+def _why_nobody_writes(folder: Path) -> str:
+    """Return why no process of this machine goes on with a run; "" if one may."""
+    history = lock_of(Path(HISTORY))
+    if not is_free(folder) or not is_free(folder, history):
+        return ""
+    if was_killed(folder, history):
+        return "its process was killed"
+    return "it was interrupted, and no process goes on with it"

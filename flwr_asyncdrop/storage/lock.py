@@ -216,6 +216,14 @@ def was_killed(folder: Path, name: str = _LOCK) -> bool:
     return False
 
 
+def is_free(folder: Path, name: str = _LOCK) -> bool:
+    """Return whether nobody holds a folder: who did gave it back, or was killed.
+
+    What cannot be known is taken for held, as where the file system has no locks.
+    """
+    return not os.path.lexists(folder / name) or was_killed(folder, name)
+
+
 def _lock_file(descriptor: int) -> None:
     if sys.platform == "win32":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

@@ -14,6 +14,7 @@ from flwr_asyncdrop.cli.follow import Followed, Tail
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.watch import newest, watch
 from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.storage.lock import FolderLock
 
 CONFIG = {"in-flight": 2, "num-rounds": 3, "max-seconds": 0.0, "dataset": "digits"}
 FIRST = {
@@ -281,7 +282,8 @@ def test_a_run_that_writes_nothing_is_said_to_do_so_once(writing):
     writing(RECORDS[:2])
     file = io.StringIO()
     lines = LineDisplay(Console(file=file, width=100), timer=lambda: now)
-    watch(Followed(writing.folder), lines, timer=lambda: now, sleep=sleep)
+    with FolderLock(writing.folder, ".history.jsonl.lock"):
+        watch(Followed(writing.folder), lines, timer=lambda: now, sleep=sleep)
     waiting = "waiting  asyncdrop seed 7: it has written nothing for 1 min\n"
     assert file.getvalue().count(waiting) == 1
 
@@ -318,6 +320,33 @@ def test_a_run_whose_process_was_killed_is_not_waited_for(writing):
     _, waiting, failed = file.getvalue().splitlines()
     assert "waiting" in waiting
     assert failed == "FAILED   asyncdrop seed 7 [1/1]: its process was killed"
+
+
+@pytest.mark.parametrize("lock", [".lock", ".history.jsonl.lock"])
+def test_a_run_that_was_interrupted_is_not_waited_for(writing, lock):
+    """It was for ever, as was one that was killed after a minute without a line."""
+    writing(RECORDS[:2])
+    writer = FolderLock(writing.folder, lock)
+    now = 0.0
+
+    def sleep(seconds):
+        nonlocal now
+        now += 40.0
+        if now == 200.0:
+            writer.release()
+        assert now < 400.0
+
+    file = io.StringIO()
+    lines = LineDisplay(Console(file=file, width=100))
+    with writer:
+        assert not watch(
+            Followed(writing.folder), lines, timer=lambda: now, sleep=sleep
+        )
+    assert now == 200.0
+    _, waiting, failed = file.getvalue().splitlines()
+    assert "waiting" in waiting
+    said = "it was interrupted, and no process goes on with it"
+    assert failed == f"FAILED   asyncdrop seed 7 [1/1]: {said}"
 
 
 @pytest.mark.parametrize(
