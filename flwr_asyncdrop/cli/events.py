@@ -93,10 +93,15 @@ class Skipped:
     holder: str
 
 
-Said = Preparing | RunProgress | Waiting | Warned | Failed | Skipped
+@dataclass(frozen=True)
+class Done:
+    """The run has done all that it had to; a process may exit with 0 before that."""
+
+
+Said = Preparing | RunProgress | Waiting | Warned | Failed | Skipped | Done
 """What a process says of the run that it does."""
 
-Event = Started | Said | Ended
+Event = Started | Preparing | RunProgress | Waiting | Warned | Failed | Skipped | Ended
 
 
 class Reporter(Callback):

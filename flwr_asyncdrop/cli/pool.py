@@ -13,6 +13,7 @@ from typing import Self
 from flwr_asyncdrop.cli import worker
 from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.events import (
+    Done,
     Ended,
     Event,
     Failed,
@@ -142,27 +143,29 @@ class RunPool:
         far.close()
         self._events.put((run, Started()))
         last: RunProgress = RunProgress()
-        undone: Failed | Skipped | None = None
+        end: Failed | Skipped | Done | None = None
         watch = Watch(self._limits)
         with near:
             try:
                 while True:
                     while not near.poll(self._limits.interval):
                         self._check(process, watch)
-                    if isinstance(said := near.recv(), Failed | Skipped):
+                    if isinstance(said := near.recv(), Failed | Skipped | Done):
                         break
                     self._events.put((run, said))
                     last = said if isinstance(said, RunProgress) else last
-                undone = said
+                end = said
             except EOFError:
                 pass
             except _StuckError as stuck:
-                undone = Failed(str(stuck))
+                end = Failed(str(stuck))
         process.join()
-        if undone is not None:
-            return undone
-        code = process.exitcode
-        return Failed(_how_it_died(code, run.folder / LOG)) if code else Ended(last)
+        if isinstance(end, Failed | Skipped):
+            return end
+        code = process.exitcode or 0
+        if code or end is None:
+            return Failed(_how_it_died(code, run.folder / LOG))
+        return Ended(last)
 
 
 class _StuckError(Exception):

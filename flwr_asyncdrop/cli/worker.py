@@ -16,6 +16,7 @@ from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.events import (
+    Done,
     Failed,
     Preparing,
     Reporter,
@@ -94,6 +95,7 @@ def work(run: RunSpec, backend: Backend, channel: "Connection[Said, None]") -> N
             _say_warnings(say)
             try:
                 _do(run, backend, say)
+                say(Done())
             except Exception:
                 traceback.print_exc()
                 raise

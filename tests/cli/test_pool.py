@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from flwr_asyncdrop.cli.events import Ended, Failed, RunProgress, Started
+from flwr_asyncdrop.cli.events import Done, Ended, Failed, RunProgress, Started
 from flwr_asyncdrop.cli.pool import RunPool, share_out
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 from flwr_asyncdrop.simulation.liveness import LivenessLimits
@@ -31,6 +31,9 @@ def obedient(run, backend, channel):
     while run.name == "stay":
         time.sleep(0.1)
     channel.send(RunProgress(2, float(os.getpid())))
+    if run.name == "vanish":
+        os._exit(0)
+    channel.send(Done())
 
 
 FORKED = """
@@ -113,6 +116,7 @@ def test_runs_are_side_by_side(tmp_path):
             "killed",
             "its process died with exit code -9 (out of memory?): a line",
         ),
+        ("vanish", "its process died with exit code 0: a line"),
     ],
 )
 def test_a_run_that_fails_or_kills_its_process_does_not_stop_the_others(
