@@ -1,7 +1,6 @@
 """Why a run cannot be resumed, said in the place of its checkpoints."""
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 from flwr_asyncdrop.storage.whole import write_whole
@@ -26,5 +25,5 @@ def refusal_of(folder: Path) -> str:
 
 def forget_refusal(folder: Path) -> None:
     """Delete what was written of another run, or of one that is over."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        (folder / _FILE).unlink()
+    if (file := folder / _FILE).exists():
+        file.unlink()
