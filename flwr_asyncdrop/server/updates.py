@@ -1,5 +1,7 @@
 """From the reply to an order to the update that an aggregator gets."""
 
+import math
+
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import OutlierGuard, Update, check_counters
 from flwr_asyncdrop.exceptions import ReplyError
@@ -66,7 +68,8 @@ def _work_of(order: Order, reply: wire.Reply) -> float:
     if asked is None:
         return 1.0
     said = wire.flat_metrics(reply.metrics).get(wire.WORK)
-    if said is None or not 0 < said <= max(1, asked):
+    # Steps are whole ones, at least one, of a number that only the client knows.
+    if said is None or not 0 < said <= math.ceil(asked):
         raise ReplyError(
             "work",
             f"the task has {asked:g} of the usual local steps, and the reply's metric "

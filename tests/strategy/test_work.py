@@ -110,6 +110,11 @@ def test_more_than_the_usual_steps():
     assert first["time"] == 3  # 2 s of training, and the way
 
 
+def test_a_client_may_round_up_to_whole_steps():
+    noting, _ = start(work=Fixed(1.06, 2.28), rounds=2)  # 10.6 steps, and 22.8
+    assert noting.failures == []
+
+
 @pytest.mark.parametrize(
     ("said", "shown"), [({}, "None"), *(({"work-share": x}, "") for x in (0.0, 1.5))]
 )
