@@ -130,14 +130,14 @@ def _slot_updates(
 ) -> list[tuple[float, float]]:
     """Return for each rank the updates of a task for each device, and their seconds."""
     ranks: list[list[tuple[DeviceProfile, TaskCost]]] = [[] for _ in costs]
-    ordered = sorted(profiles, key=lambda profile: profile.duration(costs[0]))
+    ordered = sorted(enumerate(profiles), key=lambda each: each[1].duration(costs[0]))
     quickest = min(profile.seconds_per_task for profile in profiles)
-    for place, profile in enumerate(ordered):
+    for place, (device, profile) in enumerate(ordered):
         rank = place * len(costs) // len(ordered)
         cost = costs[rank]
         if work is not None:
             context = WorkContext(
-                device=place,
+                device=device,
                 rank=rank,
                 num_ranks=len(costs),
                 capability=quickest / profile.seconds_per_task,
@@ -150,8 +150,8 @@ def _slot_updates(
         ranks[rank].append((profile, cost))
     found = []
     for tasks in ranks:
-        updates = sum(1 - device.dropout for device, _ in tasks)
-        seconds = sum(_slot_seconds(device, cost, deadline) for device, cost in tasks)
+        updates = sum(1 - profile.dropout for profile, _ in tasks)
+        seconds = sum(_slot_seconds(profile, cost, deadline) for profile, cost in tasks)
         found.append((float(updates), float(seconds)))
     return found
 

@@ -140,6 +140,16 @@ class Fleet(ReadyDevices):
         return math.inf if known is None else known.most_bytes
 
     def expected(self, device: int, cost: TaskCost) -> float | None:
+        """Return the seconds that a task may well take; None if nothing is known.
+
+        They are the usual ones, and of a real device at least `SHORTEST_TASK`.
+        """
+        usual = self.usual_seconds(device, cost)
+        if usual is None or self.profiles is not None:
+            return usual
+        return max(usual, SHORTEST_TASK)
+
+    def usual_seconds(self, device: int, cost: TaskCost) -> float | None:
         """Return the seconds that a task should take; None if nothing is known.
 
         By its profile, without jitter; of a real device by its tasks so far.
@@ -148,7 +158,7 @@ class Fleet(ReadyDevices):
             return self.profiles[device].duration(cost)
         if self.seconds[device] == math.inf:
             return None
-        return max(self.seconds[device] * cost.compute, SHORTEST_TASK)
+        return self.seconds[device] * cost.compute
 
     @property
     def counts_energy(self) -> bool:

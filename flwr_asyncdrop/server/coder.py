@@ -130,6 +130,13 @@ class Coder:
             self._say(device, coding, link, (bytes_down, bytes_up))
         return Sent([record, *extra], coding, bytes_down, bytes_up)
 
+    def usual_bytes(self, part: Part) -> tuple[int, int]:
+        """Return the bytes of a part as it usually travels, down and up."""
+        down, up = model_sizes(self._choice, part.weights)
+        tensors = (each for beside in part.extra.values() for each in beside.values())
+        beside = sum(tensor.nbytes for tensor in tensors)
+        return down + beside, up + beside
+
     def send_again(self, part: Part, coding: wire.Coding) -> Sequence[ArrayRecord]:
         """Return the records that have left with a part, once more.
 
@@ -223,7 +230,7 @@ def _encoded(arrays: State, coding: wire.Coding) -> ArrayRecord:
 
 
 def model_sizes(choice: CodecChoice | None, arrays: State) -> tuple[int, int]:
-    """Return the bytes of the full model as it usually travels, down and up."""
+    """Return the bytes of a model, or a part, as it usually travels, down and up."""
     if choice is None:
         size = sum(tensor.nbytes for tensor in arrays.values())
         return size, size

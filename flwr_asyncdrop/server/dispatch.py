@@ -28,7 +28,7 @@ from flwr_asyncdrop.server.order import Order, Part
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.timing import timing_of
 from flwr_asyncdrop.server.train_settings import TrainSettings, task_config
-from flwr_asyncdrop.server.working import with_work
+from flwr_asyncdrop.server.working import work_of
 from flwr_asyncdrop.submodel import State, cpu_by_default, one_thread
 from flwr_asyncdrop.submodel.types import shapes_of
 
@@ -146,12 +146,15 @@ class Dispatcher:
             logger.warning("device %d gets no tasks: %s", device, error)
             fleet.rule_out(device)
             return None
-        if self.rules.work is not None:
-            part = with_work(part, self.rules.work, fleet, state, device, server_round)
-        sent = self._coder.send(state, part, device, fleet)
         brought = self.delivery.add_to(
             state.frozen, state.dispatched, device, state.orders
         )
+        if (policy := self.rules.work) is not None:
+            down, up = self._coder.usual_bytes(part)
+            whole = TaskCost(part.compute, down + brought, up)
+            share = work_of(policy, fleet, state, device, whole, server_round)
+            part = part.with_work(share)
+        sent = self._coder.send(state, part, device, fleet)
         cost = TaskCost(part.compute, sent.bytes_down + brought, sent.bytes_up)
         order = Order(
             number=state.dispatched,

@@ -13,6 +13,7 @@ from flwr_asyncdrop.app.server import build_strategy
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
 from flwr_asyncdrop.fleet.selection import Uniform
+from flwr_asyncdrop.fleet.work import WorkPolicy
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 from tests.grids import HandlerGrid
@@ -69,6 +70,15 @@ def test_transfers_and_jitter_take_their_time_and_lost_tasks_are_no_updates():
 def test_a_smaller_submodel_for_the_slow_evens_the_pace():
     costs = [TaskCost(1.0, 0, 0), TaskCost(0.25, 0, 0)]
     assert fastest_share([DeviceProfile(1.0), DeviceProfile(4.0)], costs) == 0.5
+
+
+def test_a_policy_is_asked_about_the_devices_by_their_index():
+    class Halved(WorkPolicy):
+        def share(self, context):
+            return 0.5 if context.device == 0 else 1.0
+
+    # The first of the fleet is the slower one: 2 s beside 1 s.
+    assert share([4, 1], 2, work=Halved()) == pytest.approx(2 / 3)
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.booleans(), st.floats(1, 50))

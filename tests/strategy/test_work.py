@@ -157,6 +157,43 @@ def test_what_a_policy_goes_by():
     ]
 
 
+def seeing(seen):
+    """Return a policy that notes what a task should take, and gives all steps."""
+
+    class Seeing(WorkPolicy):
+        def share(self, context):
+            seen.append(context.seconds)
+            return 1.0
+
+    return Seeing()
+
+
+@pytest.mark.parametrize("codec", [None, "q4"])
+def test_what_a_task_should_take_is_of_what_travels(codec):
+    seen, device = [], DeviceProfile(1.0, 1000.0, 1000.0)
+    strategy = AsyncStrategy(
+        aggregator=Mixing(1.0),
+        fleet=lambda count: [device] * count,
+        work=seeing(seen),
+        codec=codec,
+        trainable="w",
+    )
+    drawn = torch.randn(4000, generator=torch.Generator().manual_seed(0))
+    arrays = record({"w": drawn, "still": torch.zeros(999)})
+    grid = HandlerGrid(stepping, node_ids=(1, 2))
+    strategy.configure_train(1, arrays, ConfigRecord(), grid)
+    orders = strategy._run.state.in_flight.values()
+    took = [device.duration(order.cost) for order in orders]
+    assert seen == pytest.approx(took, rel=0.03)  # but for the heads of arrays
+
+
+def test_of_real_devices_by_what_their_tasks_took():
+    seen = []
+    start(fleet=None, nodes=1, min_available_nodes=1, rounds=3, work=seeing(seen))
+    assert seen[0] is None
+    assert 0 < max(seen[1:]) < 5
+
+
 def test_real_devices_are_as_fast_with_fewer_steps():
     """What is learnt of a device's speed is what all steps would take."""
     noting, grid = start(fleet=None, work=Fixed(1.0, 0.5), rounds=3)
