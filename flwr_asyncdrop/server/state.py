@@ -87,7 +87,16 @@ class RunState:
         """Take over a saved state."""
         # Versions before this one did not have these.
         new = {"frozen": to_plain(Frozen()), "joules": None, "evaluated": 0}
-        self.__dict__.update(from_plain(RunState, {**new, **state}).__dict__)
+        state = {**new, **state}
+        for name in ("in_flight", "late"):
+            state[name] = {key: _filled(each) for key, each in state[name].items()}
+        state["waiting"] = [_filled(order) for order in state["waiting"]]
+        self.__dict__.update(from_plain(RunState, state).__dict__)
+
+
+def _filled(order: StateDict) -> StateDict:
+    """Return a saved order with what versions before this one did not have."""
+    return {**order, "part": {"work": None, **order["part"]}}
 
 
 def copy_of(arrays: State) -> State:

@@ -107,6 +107,17 @@ def test_a_state_of_a_version_without_energy_is_read():
     assert state.joules is None
 
 
+def test_a_state_of_a_version_without_work_policies_is_read():
+    saved = STATE.state_dict()
+    orders = [*saved["in_flight"].values(), *saved["late"].values(), *saved["waiting"]]
+    for order in orders:
+        del order["part"]["work"]
+    state = RunState.start_from({}, seed=0)
+    state.load_state_dict(saved)
+    assert {order.part.work for order in state.orders} == {None}
+    assert len(state.orders) == 3
+
+
 def test_all_that_a_fleet_knows_is_saved_or_derived():
     derived = {"num_ranks", "profiles", "model_bytes", "_come_and_go"}
     derived |= {"_connected", "_present", "_seen", "_device_of", "_declared"}
