@@ -28,13 +28,14 @@ _thread = _Thread()
 def running(strategy: object, run: Run, hooks: RoundHooks) -> Iterator[None]:
     """Let hooks that this thread calls meanwhile be of this run.
 
-    A strategy may have runs in several threads at once.
+    A strategy may have runs in several threads at once, and one inside of another.
     """
-    _thread.by_strategy[id(strategy)] = Running(run, hooks)
+    by_strategy = _thread.by_strategy
+    _thread.by_strategy = {**by_strategy, id(strategy): Running(run, hooks)}
     try:
         yield
     finally:
-        _thread.by_strategy.pop(id(strategy), None)
+        _thread.by_strategy = by_strategy
 
 
 def running_now(strategy: object) -> Running | None:

@@ -615,6 +615,25 @@ class TestStart:
             assert [*found] == apart
         assert sorted(seen) == [1, 1, 2, 2, 3, 3]
 
+    def test_one_that_is_started_again_in_its_own_run(self):
+        """The outer run went on as if its rounds were driven from outside."""
+        seen = []
+
+        class Mine(Decayed):
+            def aggregate_train(self, server_round, replies):
+                seen.append(server_round)
+                return super().aggregate_train(server_round, replies)
+
+        class Again(Callback):
+            def on_round(self, state, number):
+                if len(seen) == 1:
+                    run(strategy, rounds=2)
+
+        strategy = Mine(**options(callbacks=[Again()]))
+        _, grid = run(strategy)
+        assert seen == [1, 1, 2, 2, 3]
+        assert {number for number, _ in rates(grid)} == {1, 2, 3}
+
     def test_one_that_calls_super(self):
         class Mine(AsyncFedAvg):
             def start(self, *args, **kwargs):
