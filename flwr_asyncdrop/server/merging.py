@@ -6,6 +6,7 @@ from torch import Tensor
 
 from flwr_asyncdrop.aggregation import Aggregator, Clipped, Update
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.submodel.types import is_inexact
 
@@ -71,6 +72,17 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Update) ->
             "devices get the old one: return True, or write with the step"
         )
     return bool(changed)
+
+
+def releases(aggregator: Aggregator, waiting: Order) -> bool:
+    """Return whether a device that waits goes on; ConfigError if nothing says so."""
+    found: object = aggregator.releases(waiting.rank, waiting.num_ranks)
+    if found is None:
+        raise ConfigError(
+            f"releases of {name_of(aggregator)} returned None: return whether those of "
+            "the rank go on"
+        )
+    return bool(found)
 
 
 def writes(tensor: Tensor) -> int:

@@ -17,7 +17,12 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.server.callbacks import LOSSES
 from flwr_asyncdrop.server.dispatch import Dispatcher
-from flwr_asyncdrop.server.merging import changed_by, check_finite, name_of
+from flwr_asyncdrop.server.merging import (
+    changed_by,
+    check_finite,
+    name_of,
+    releases,
+)
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
 from flwr_asyncdrop.server.state import RunState, copy_of
@@ -229,11 +234,10 @@ class Run:
             raise ReplyError("shape", str(error)) from error
         if changed:
             self._changed()
-            releases = self.aggregator.releases
             state.waiting = [
                 waiting
                 for waiting in state.waiting
-                if not releases(waiting.rank, waiting.num_ranks)
+                if not releases(self.aggregator, waiting)
             ]
         elif self._waits(order.device):
             # Nobody needs what it was sent any more, and each may be a model.

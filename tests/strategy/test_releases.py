@@ -5,6 +5,7 @@ import torch
 
 from flwr_asyncdrop import AsyncStrategy
 from flwr_asyncdrop.aggregation import Aggregator, Clipped
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet import DeviceProfile
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.state_dict import to_plain
@@ -113,6 +114,26 @@ def test_a_tier_whose_devices_fail_steps_without_them_and_holds_nobody():
     sent = started(Pairs(), half, rounds=6)
     assert len(sent.waiting) == 24
     assert sum(device == 0 for _, device in sent.tasks) > 6
+
+
+def test_one_that_does_not_say_is_refused():
+    class Silent(Pairs):
+        def releases(self, rank, num_ranks):
+            pass
+
+    says = "^releases of Silent returned None: return whether those of the rank go on$"
+    with pytest.raises(ConfigError, match=says):
+        started(Clipped(Silent(), 9.0))
+
+
+def test_who_is_never_let_go_goes_on_when_all_wait():
+    class Never(Pairs):
+        def releases(self, rank, num_ranks):
+            return False
+
+    sent = started(Never())
+    assert len(sent.waiting) == 12
+    assert {device for _, device in sent.tasks[4:]} == {0, 1, 2, 3}
 
 
 def test_a_run_resumes_with_those_that_wait(tmp_path):
