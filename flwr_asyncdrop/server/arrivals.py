@@ -1,5 +1,6 @@
 """Tasks that end: merged, counted as lost, or sent once more."""
 
+import logging
 from collections.abc import Sequence
 
 from flwr.app import Message
@@ -16,6 +17,11 @@ from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.resends import Resends
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.stopping import StoppingRule
+from flwr_asyncdrop.server.updates import trained_share
+
+logger = logging.getLogger("flwr.asyncdrop")
+
+_MUCH_MORE = 1.5  # times the steps that were asked for
 
 
 class Arrivals:
@@ -39,6 +45,7 @@ class Arrivals:
         self._resends = resends
         self._dead_workers = dead_workers
         self._callbacks = callbacks
+        self._said_more = False
 
     def end(self, arrival: Arrival) -> int | None:
         """End a task; return the number of the round that is over with it, if one is.
@@ -90,10 +97,12 @@ class Arrivals:
         dispatcher.tracker.replied(state, order.device)
         state.bytes_up += reply.num_bytes
         self._run.add_energy(order.device, TaskCost(0.0, 0, reply.num_bytes))
-        trip = Trip(began_at, state.time, order.cost_with(reply.num_bytes))
         if discount == 0:
-            self._drop(order, trip)
+            self._drop(order, state.time - began_at)
             return None
+        work = trained_share(order, reply)
+        self._compare(order, work)
+        trip = Trip(began_at, state.time, order.cost_with(reply.num_bytes, work))
         dispatcher.tracker.succeeded(order, trip, reply.report)
         state.lost_in_a_row.clear()
         number = self._stopping.round_of(state.updates - 1)
@@ -102,9 +111,25 @@ class Arrivals:
             callback.on_update(state, merged)
         return number if self._stopping.ends_round(state.updates) else None
 
-    def _drop(self, order: Order, trip: Trip) -> None:
-        """Count a reply that came too late to be merged."""
-        self._run.fleet.observe(order.device, trip.seconds, order.cost.compute)
+    def _compare(self, order: Order, work: float) -> None:
+        """Warn, once, of many more steps than simulated time and energy count."""
+        asked = order.part.work
+        if self._said_more or not self._run.simulated or asked is None:
+            return
+        if work > _MUCH_MORE * asked:
+            self._said_more = True
+            logger.warning(
+                "device %d has trained %.3g of the usual local steps, and simulated "
+                "time and energy count the %.3g that the work policy gave it: give no "
+                "less than one step",
+                order.device,
+                work,
+                asked,
+            )
+
+    def _drop(self, order: Order, seconds: float) -> None:
+        """Count a reply that came too late to be merged, after so many seconds."""
+        self._run.fleet.observe(order.device, seconds, order.cost.compute)
         behind = f"{self._run.state.time - order.timing.deadline:.3g} s"
         self._failures.lose(
             order, "late", f"its reply came {behind} after its deadline"

@@ -82,6 +82,12 @@ class Order:
     # Fingerprints of what was sent, so that a client that trains nothing is noticed.
     sent: Mapping[str, int] = field(default_factory=dict)
 
-    def cost_with(self, bytes_up: int) -> TaskCost:
-        """Return the cost with the bytes that have really come back."""
-        return replace(self.cost, bytes_up=bytes_up)
+    def cost_with(self, bytes_up: int, work: float | None = None) -> TaskCost:
+        """Return the cost with the bytes that have really come back.
+
+        So it is with the share of the usual local steps, if that is given.
+        """
+        asked, compute = self.part.work, self.cost.compute
+        if work is not None and asked is not None:
+            compute *= work / asked
+        return TaskCost(compute, self.cost.bytes_down, bytes_up)

@@ -13,6 +13,8 @@ from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import State, check_fits, extract
 
+_LEAST = 0.01  # of the local steps that were asked for
+
 
 def update_of(
     state: RunState,
@@ -54,22 +56,23 @@ def update_of(
         time=state.time,
         seconds=seconds,
         seed=derive_seed(state.seed, "update", state.updates),
-        work=_work_of(order, reply),
+        work=trained_share(order, reply),
     )
 
 
-def _work_of(order: Order, reply: wire.Reply) -> float:
+def trained_share(order: Order, reply: wire.Reply) -> float:
     """Return the share of the usual local steps that were trained.
 
     ReplyError if the task says how many it has, and the reply does not: on the virtual
-    clock it has been charged for those that were asked for.
+    clock it has been charged for those that were asked for. So it is of next to none,
+    by which an aggregator may divide.
     """
     asked = order.part.work
     if asked is None:
         return 1.0
     said = wire.flat_metrics(reply.metrics).get(wire.WORK)
     # Steps are whole ones, at least one, of a number that only the client knows.
-    if said is None or not 0 < said <= math.ceil(asked):
+    if said is None or not _LEAST * asked <= said <= math.ceil(asked):
         raise ReplyError(
             "work",
             f"the task has {asked:g} of the usual local steps, and the reply's metric "

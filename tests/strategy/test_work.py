@@ -39,6 +39,9 @@ class Noting(Callback):
     def __init__(self):
         self.lines, self.failures = [], []
 
+    def on_fleet(self, fleet):
+        self.fleet = fleet
+
     def on_update(self, state, merged):
         self.lines.append(update_line(state, merged))
 
@@ -116,7 +119,8 @@ def test_a_client_may_round_up_to_whole_steps():
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"), [({}, "None"), *(({"work-share": x}, "") for x in (0.0, 1.5))]
+    ("said", "shown"),
+    [({}, "None"), *(({"work-share": x}, "") for x in (0.0, 1.5, 1e-9, math.nan))],
 )
 def test_a_reply_that_does_not_say_so_is_refused(said, shown):
     def ignoring(message):
@@ -199,6 +203,29 @@ def test_real_devices_are_as_fast_with_fewer_steps():
     noting, grid = start(fleet=None, work=Fixed(1.0, 0.5), rounds=3)
     assert {m.content["config"].get("work-share") for m in grid.pushed} == {1.0, 0.5}
     assert {line["device"] for line in noting.lines} == {0, 1}
+
+
+def test_what_real_devices_report_is_of_the_steps_that_they_trained():
+    """Of two usual steps 0.3 are one, which is a half."""
+
+    def reporting(message):
+        state = wire.from_record(message.content["arrays"])
+        reply = answer(message, state, **{"work-share": 0.5})
+        wire.add_report(reply, wire.DeviceReport(train_seconds=5.0))
+        return reply
+
+    noting, _ = start(reporting, fleet=None, work=Fixed(0.3, 0.3), rounds=1)
+    assert {each.train_seconds for each in noting.fleet.capacities.values()} == {10.0}
+
+
+def test_steps_that_simulated_time_does_not_count_are_warned_of(caplog):
+    noting, _ = start(work=Fixed(0.05, 0.02), rounds=2)  # 0.5 of 10 steps, and 0.2
+    assert noting.failures == []
+    (said,) = [line for line in caplog.messages if "of the usual local steps" in line]
+    assert said == (
+        "device 0 has trained 0.1 of the usual local steps, and simulated time and "
+        "energy count the 0.05 that the work policy gave it: give no less than one step"
+    )
 
 
 class Halving(WorkPolicy):
