@@ -162,7 +162,8 @@ class Aggregator(Stateless, ABC):
         Those of them that wait go on; all do by default. An aggregator in which devices
         wait for others of their own speed, as FedAT's, answers by the tier that has
         stepped. `rank` is a device's place among `num_ranks` when it got its task, 0
-        the fastest. After `flush` all go on.
+        the fastest. After `flush` all go on. So does a device without a step, if those
+        that it waits for are in quarantine or gone.
         """
         return True
 

@@ -74,6 +74,14 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Update) ->
     return bool(changed)
 
 
+def in_parts(aggregator: Aggregator) -> bool:
+    """Return whether a step may be for some of the devices that wait, and not all."""
+    while isinstance(aggregator, Clipped):
+        aggregator = aggregator.clipped
+    usual: object = Aggregator.releases
+    return getattr(aggregator.releases, "__func__", None) is not usual
+
+
 def releases(aggregator: Aggregator, waiting: Order) -> bool:
     """Return whether a device that waits goes on; ConfigError if nothing says so."""
     found: object = aggregator.releases(waiting.rank, waiting.num_ranks)

@@ -52,6 +52,7 @@ class Timing:
 
     dispatched_at: float
     # The reply arrives, on the virtual clock; infinity if unknown, or never (`lost`).
+    # Of a device that waits, on either clock: it has arrived.
     due: float = math.inf
     # It is overdue: its slot goes to another device, and it counts as late.
     deadline: float = math.inf

@@ -20,6 +20,7 @@ from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.merging import (
     changed_by,
     check_finite,
+    in_parts,
     name_of,
     releases,
 )
@@ -241,7 +242,8 @@ class Run:
             ]
         elif self._waits(order.device):
             # Nobody needs what it was sent any more, and each may be a model.
-            state.waiting.append(_without_arrays(order))
+            arrived = replace(order.timing, due=state.time)
+            state.waiting.append(replace(_without_arrays(order), timing=arrived))
         rules = self.dispatcher.rules
         rules.selection.learn(update)
         if rules.work is not None:
@@ -261,14 +263,24 @@ class Run:
         With a step of those that are there, if there are any: an aggregator may have
         left updates out. Return whether they go on. It is for when no device is idle,
         or all wait, and for the end of a run. A step by the time comes by itself.
+
+        Where a step is for some of those that wait, others may be out all the time.
+        Then those go on, without a step, for whom nobody can be out any more: each task
+        that is out has left since they came.
         """
         state = self.state
-        if not state.waiting or state.in_flight or state.late:
+        out = [*state.in_flight.values(), *state.late.values()]
+        if not state.waiting or (out and not in_parts(self.aggregator)):
             return False
         if self.aggregator.steps_at < math.inf or not self._lacks_updates():
             return False
-        self._let_go()
-        return True
+        if not out:
+            self._let_go()
+            return True
+        first = min(order.timing.dispatched_at for order in out)
+        waited, count = state.waiting, len(state.waiting)
+        state.waiting = [each for each in waited if each.timing.due >= first]
+        return len(state.waiting) < count
 
     def _lacks_updates(self) -> bool:
         """Return whether no device can send what a step lacks, or none has to."""

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from flwr_asyncdrop import AsyncStrategy
+from flwr_asyncdrop import AsyncStrategy, wire
 from flwr_asyncdrop.aggregation import Aggregator, Clipped
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet import DeviceProfile
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.state_dict import to_plain
-from tests.checkpoint.small_runs import run
+from tests.checkpoint.small_runs import client, run
 from tests.checkpoint.test_resume import checkpoints
 from tests.grids import HandlerGrid
 from tests.runs import failing, plus_one, record
@@ -106,14 +106,32 @@ def test_by_default_all_go_on():
     assert (6, 2) in sent.tasks
 
 
-def test_a_tier_whose_devices_fail_steps_without_them_and_holds_nobody():
-    def half(message):
-        slow = message.content["config"]["partition-id"] == 3
-        return failing(message) if slow else plus_one(message)
+def without(broken):
+    """Return devices one of which always fails."""
 
-    sent = started(Pairs(), half, rounds=6)
+    def handle(message):
+        fails = message.content["config"]["partition-id"] == broken
+        return failing(message) if fails else plus_one(message)
+
+    return handle
+
+
+@pytest.mark.parametrize("wrapped", [lambda own: own, lambda own: Clipped(own, 9.0)])
+def test_a_tier_whose_devices_fail_steps_without_them_and_holds_nobody(wrapped):
+    sent = started(wrapped(Pairs()), without(3), rounds=6)
     assert len(sent.waiting) == 24
     assert sum(device == 0 for _, device in sent.tasks) > 6
+    # The third failure, at 21 s, begins a quarantine: nobody comes for the other one.
+    assert [time for time, device in sent.tasks if device == 2][:2] == [0, 21]
+
+
+def test_who_waits_for_a_task_that_is_still_out_is_not_let_go():
+    sent = started(Pairs(), without(1), rounds=6)
+    # In quarantine from 6 s on. That of 5 s waits for that of 7 s all the same, and
+    # until then it may be the one that is waited for.
+    assert [time for time, device in sent.tasks if device == 1][:3] == [0, 2, 4]
+    assert [time for time, device in sent.tasks if device == 2][:2] == [0, 7]
+    assert [time for time, device in sent.tasks if device == 0][:2] == [0, 7]
 
 
 def test_one_that_does_not_say_is_refused():
@@ -137,7 +155,15 @@ def test_who_is_never_let_go_goes_on_when_all_wait():
 
 
 def test_a_run_resumes_with_those_that_wait(tmp_path):
-    settings = {"aggregator": Pairs()}
+    def handle(message):
+        task = wire.read_task(message)
+        return (
+            failing(message)
+            if task.partition_id == 1 and task.seed
+            else client(message)
+        )
+
+    settings = {"aggregator": Pairs(), "handler": handle, "node_ids": range(1, 5)}
     whole = run(tmp_path, "asyncdrop", **settings)
     for checkpoint in checkpoints(tmp_path)[:0:-1]:
         assert run(tmp_path, "asyncdrop", resume=checkpoint, **settings) == whole
