@@ -70,9 +70,11 @@ def trained_share(order: Order, reply: wire.Reply) -> float:
     asked = order.part.work
     if asked is None:
         return 1.0
-    said = wire.flat_metrics(reply.metrics).get(wire.WORK)
+    records = reply.metrics.metric_records.values()
+    said = next((each[wire.WORK] for each in records if wire.WORK in each), None)
     # Steps are whole ones, at least one, of a number that only the client knows.
-    if said is None or not _LEAST * asked <= said <= math.ceil(asked):
+    least, most = _LEAST * asked, math.ceil(asked)
+    if not isinstance(said, int | float) or not least <= said <= most:
         raise ReplyError(
             "work",
             f"the task has {asked:g} of the usual local steps, and the reply's metric "

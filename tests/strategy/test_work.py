@@ -120,7 +120,11 @@ def test_a_client_may_round_up_to_whole_steps():
 
 @pytest.mark.parametrize(
     ("said", "shown"),
-    [({}, "None"), *(({"work-share": x}, "") for x in (0.0, 1.5, 1e-9, math.nan))],
+    [
+        ({}, "None"),
+        ({"work-share": [0.25]}, "[0.25]"),
+        *(({"work-share": x}, "") for x in (0.0, 1.5, 1e-9, math.nan)),
+    ],
 )
 def test_a_reply_that_does_not_say_so_is_refused(said, shown):
     def ignoring(message):
