@@ -64,8 +64,8 @@ def trained_share(order: Order, reply: wire.Reply) -> float:
     """Return the share of the usual local steps that were trained.
 
     ReplyError if the task says how many it has, and the reply does not: on the virtual
-    clock it has been charged for those that were asked for. So it is of next to none,
-    by which an aggregator may divide.
+    clock it has been charged for those that were asked for. A share of next to none is
+    refused, too, as an aggregator may divide by it.
     """
     asked = order.part.work
     if asked is None:
