@@ -2,6 +2,8 @@
 
 import math
 
+from flwr.app import MetricRecord
+
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import OutlierGuard, Update, check_counters
 from flwr_asyncdrop.exceptions import ReplyError
@@ -70,7 +72,7 @@ def trained_share(order: Order, reply: wire.Reply) -> float:
     asked = order.part.work
     if asked is None:
         return 1.0
-    records = reply.metrics.metric_records.values()
+    records = wire.records_of(reply.metrics, MetricRecord).values()
     said = next((each[wire.WORK] for each in records if wire.WORK in each), None)
     # Steps are whole ones, at least one, of a number that only the client knows.
     least, most = _LEAST * asked, math.ceil(asked)
