@@ -12,7 +12,7 @@ from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.objectives import LocalObjective, StandardObjective
 from flwr_asyncdrop.overrides import check_fields, check_names, check_overrides
 from flwr_asyncdrop.parameters import at_least, check_parameters, in_interval, parameter
-from flwr_asyncdrop.readable import shown
+from flwr_asyncdrop.readable import shown, with_article
 
 
 @dataclass(frozen=True)
@@ -86,51 +86,27 @@ class Algorithm(ABC):
 
     def checked_masks(self) -> MaskPolicy | None:
         """Return what `masks` does; ConfigError if that is no mask policy."""
-        found: object = self.masks()
-        check_overrides(found)
-        check_names(type(found))
-        if found is None or isinstance(found, MaskPolicy):
-            return found
-        raise ConfigError(
-            f"masks() of {type(self).__name__} returned {shown(found)}: return a "
-            "MaskPolicy, or None for full models"
-        )
+        found = self.masks()
+        self._check("masks", found, MaskPolicy, without="full models")
+        return found
 
     def checked_objective(self) -> LocalObjective:
         """Return what `objective` does; ConfigError if that is no objective."""
-        found: object = self.objective()
-        check_overrides(found)
-        check_names(type(found))
-        if isinstance(found, LocalObjective):
-            return found
-        raise ConfigError(
-            f"objective() of {type(self).__name__} returned {shown(found)}: return a "
-            "LocalObjective"
-        )
+        found = self.objective()
+        self._check("objective", found, LocalObjective)
+        return found
 
     def checked_selection(self) -> Selection | None:
         """Return what `selection` does; ConfigError if that is no selection."""
-        found: object = self.selection()
-        check_overrides(found)
-        check_names(type(found))
-        if found is None or isinstance(found, Selection):
-            return found
-        raise ConfigError(
-            f"selection() of {type(self).__name__} returned {shown(found)}: return a "
-            "Selection, or None for the run's own"
-        )
+        found = self.selection()
+        self._check("selection", found, Selection, without="the run's own")
+        return found
 
     def checked_work(self) -> WorkPolicy | None:
         """Return what `work` does; ConfigError if that is no work policy."""
-        found: object = self.work()
-        check_overrides(found)
-        check_names(type(found))
-        if found is None or isinstance(found, WorkPolicy):
-            return found
-        raise ConfigError(
-            f"work() of {type(self).__name__} returned {shown(found)}: return a "
-            "WorkPolicy, or None for all local steps"
-        )
+        found = self.work()
+        self._check("work", found, WorkPolicy, without="all local steps")
+        return found
 
     def clipped_aggregator(self, in_flight: int) -> Aggregator:
         """Return the aggregator of a run, with clipping if there is any."""
@@ -145,3 +121,18 @@ class Algorithm(ABC):
     def label(cls) -> str:
         """Return its name, for people and files; a subclass does not inherit it."""
         return vars(cls).get("name", "") or cls.__name__
+
+    def _check(self, method: str, found: object, kind: type, without: str = "") -> None:
+        """Raise ConfigError if what a method has returned is of another kind.
+
+        `without` says what None stands for, if it may be returned.
+        """
+        check_overrides(found)
+        check_names(type(found))
+        if isinstance(found, kind) or (found is None and without):
+            return
+        wanted = with_article(kind.__name__) + (without and f", or None for {without}")
+        raise ConfigError(
+            f"{method}() of {type(self).__name__} returned {shown(found)}: return "
+            f"{wanted}"
+        )
