@@ -159,11 +159,11 @@ class Aggregator(Stateless, ABC):
     def releases(self, rank: int, num_ranks: int) -> bool:
         """Return whether the step that `merge` has taken was for devices of a rank.
 
-        Those of them that wait go on; all do by default. An aggregator in which devices
-        wait for others of their own speed, as FedAT's, answers by the tier that has
-        stepped. `rank` is a device's place among `num_ranks` when it got its task, 0
-        the fastest. After `flush` all go on. So does a device without a step, if those
-        that it waits for are in quarantine or gone.
+        Those of them that wait get a new task; all do by default. An aggregator in
+        which devices wait for others of their own speed, as FedAT's, answers by the
+        tier that has stepped. `rank` is a device's place among `num_ranks` when it got
+        its task, 0 the fastest. After `flush` all get one. So does a device without a
+        step, if those that it waits for are in quarantine or gone.
         """
         return True
 

@@ -117,7 +117,7 @@ def watch(
 
 
 def _why_nobody_writes(folder: Path) -> str:
-    """Return why no process of this machine goes on with a run; "" if one may."""
+    """Return why no process of this machine continues a run; "" if one may."""
     history = lock_of(Path(HISTORY))
     if not is_free(folder) or not is_free(folder, history):
         return ""
