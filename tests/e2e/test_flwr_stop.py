@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from flwr_asyncdrop.checkpoint.files import all_checkpoints, updates_of
+from flwr_asyncdrop.checkpoint import newest
 from scripts.flwr_run import end_processes, run_environment
 from tests.nightly import once_in_the_gate
 from tests.processes import ray_starts, superlink_starts
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240
+HISTORY = "callback:HistoryWriter"
 
 
 def wait_for(condition):
@@ -60,5 +61,9 @@ def test_flwr_stop_saves_a_simulation(tmp_path):
         wait_for(lambda: not (out / ".lock").exists())
     finally:
         end_processes(environment["ASYNCDROP_RUN"])
-    newest, *_ = all_checkpoints(out / "checkpoints")
-    assert updates_of(newest) == updates_in(out / "history.jsonl")[-1]
+    saved = newest(out)
+    count = saved.parts["run"]["state"]["updates"]
+    # Lines behind an evaluation that has not ended are in the checkpoint.
+    waiting = [e for e in saved.parts[HISTORY]["lines"] if e["event"] == "update"]
+    written = updates_in(out / "history.jsonl")
+    assert [*written, *(e["update"] for e in waiting)] == [*range(1, count + 1)]
